@@ -80,7 +80,7 @@ class Sleeper:
         from tempopt.agent.placement import Placement
 
         self.slot = slot
-        self.place = Placement()
+        self.placement = Placement()
         self.ready = True
         self.seconds = seconds
         self.every = REPORTS // reports
@@ -129,9 +129,9 @@ class Sleeper:
 def work(post: Post) -> None:
     """Do an agent's work from the first line of standard input on, until every ticket is over."""
     from tempopt.agent.agent_loop import Agent
-    from tempopt.agent.dry_run import workers_of
-    from tempopt.agent.local_client import TicketClient
-    from tempopt.agent.observer import Unobserved
+    from tempopt.agent.dry_run import start_workers
+    from tempopt.agent.local_client import LocalStudyClient
+    from tempopt.agent.observer import NullObserver
     from tempopt.agent.placement import Placement
     from tempopt.spec.study_spec import StudySpec
     from tempopt.storage.store import Store
@@ -139,7 +139,7 @@ def work(post: Post) -> None:
 
     end_times: list[float] = []
 
-    class Clock(Unobserved):
+    class Clock(NullObserver):
         def finished(self, ticket: Any) -> None:
             if ticket.kind == "search":
                 end_times.append(time.monotonic())
@@ -155,7 +155,7 @@ def work(post: Post) -> None:
     asleep = post.workers - real
     with (
         Store.open(post.url, create=False) as store,
-        workers_of([Placement()] * real) as workers,
+        start_workers([Placement()] * real) as workers,
         tempfile.TemporaryDirectory() as folder,
     ):
         for worker in workers:
@@ -164,7 +164,7 @@ def work(post: Post) -> None:
         spec = StudySpec.from_json(study.spec)
         observer = Clock()
         slots = workers or [Sleeper(slot, post.sleep, post.reports) for slot in range(asleep)]
-        client = TicketClient(
+        client = LocalStudyClient(
             spec=spec,
             study=study,
             store=store,
@@ -182,7 +182,7 @@ def work(post: Post) -> None:
             observer=observer,
         )
         # what a study does when its search is over is no part of what is measured
-        client.over = lambda: client.cache.over() and not len(client._outbox)  # type: ignore[method-assign]
+        client.is_finished = lambda: client.cache.is_finished() and not len(client._outbox)  # type: ignore[method-assign]
         print("warm", flush=True)
         sys.stdin.readline()
         counts.begin()
@@ -201,11 +201,11 @@ def work(post: Post) -> None:
 def _work_behind(post: Post, observer: Any, end_times: list[float]) -> None:
     """Do the same for a server, and count what is said to it."""
     from tempopt.agent.agent_loop import Agent
-    from tempopt.agent.agent_rpc import ServerLine
-    from tempopt.agent.remote_client import ServerClient
+    from tempopt.agent.agent_rpc import AgentRpcClient
+    from tempopt.agent.remote_client import RemoteStudyClient
     from tempopt.spec.study_spec import StudySpec
     from tempopt.storage.http.connection import ServerConnection
-    from tempopt.storage.http.wire import from_plain
+    from tempopt.storage.http.wire import deserialize
     from tempopt.storage.rows import StudyRow
 
     assert post.server is not None and post.sleep is not None
@@ -221,12 +221,12 @@ def _work_behind(post: Post, observer: Any, end_times: list[float]) -> None:
         traffic["received"] += len(answer.content)
 
     connection.client.event_hooks = {"request": [count_request], "response": [count_response]}
-    line = ServerLine(connection, post.study, post.workers)
+    line = AgentRpcClient(connection, post.study, post.workers)
     join_reply = line.join()
-    study: StudyRow = from_plain(StudyRow, join_reply.study)
+    study: StudyRow = deserialize(StudyRow, join_reply.study)
     spec = StudySpec.from_json(study.spec)
     with tempfile.TemporaryDirectory() as folder:
-        client = ServerClient(
+        client = RemoteStudyClient(
             spec=spec, study=study, joined=join_reply, line=line, folder=Path(folder), observer=observer
         )
         slots = [Sleeper(slot, post.sleep, post.reports) for slot in range(post.workers)]
@@ -242,9 +242,9 @@ def _work_behind(post: Post, observer: Any, end_times: list[float]) -> None:
         def is_over() -> bool:
             # what a study does when its search is over is no part of what is measured
             snapshot = client.snapshot([], 0.0)
-            return snapshot.done["search"] == snapshot.asked["search"]
+            return snapshot.done["search"] == snapshot.requested["search"]
 
-        client.over = is_over  # type: ignore[method-assign]
+        client.is_finished = is_over  # type: ignore[method-assign]
         print("warm", flush=True)
         sys.stdin.readline()
         traffic |= dict.fromkeys(traffic, 0)

@@ -81,19 +81,21 @@ def try_method(family: Family, model: nn.Module, method: str, truth: Tensor, shi
     """Return the outcome of one way, with its self-test on the same batch."""
     model = copy.deepcopy(model)
     try:
-        attachment = attach(model, {"temperature_init": 2.0}, way=method, example=None)
+        attachment = attach(model, {"temperature_init": 2.0}, method=method, example=None)
     except AttachError as error:
         return Outcome(f"refused: {reason(error)}")
     error = distance(outputs(family, model), truth) / shift_size
     attachment.detach()
     try:
-        attachment = attach(model, {"temperature_init": 2.0}, way=method, example=lambda: family.run(model))
+        attachment = attach(
+            model, {"temperature_init": 2.0}, method=method, example=lambda: family.run(model)
+        )
     except AttachError as refusal:
         refusal_kind = "right, yet refused" if error <= RIGHT else "refused by the self-test"
         return Outcome(f"{refusal_kind}: {reason(refusal)}", error=error, tested=False)
     error = distance(outputs(family, model), truth) / shift_size
     verdict = "right" if error <= RIGHT else "WRONG IN SILENCE"
-    return Outcome(verdict, way=attachment.way, error=error)
+    return Outcome(verdict, way=attachment.method, error=error)
 
 
 def reason(error: Exception) -> str:

@@ -25,7 +25,7 @@ from benchmarks.simulated.whole import row
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import NewTicket, TicketRow
-from tempopt.verdict.set_comparison import Comparison, check_comparison, compared
+from tempopt.verdict.set_comparison import Comparison, check_comparison, evaluate_comparison
 from tempopt.verdict.stages import first_tickets, next_tickets
 
 _SETTINGS: dict[str, dict[str, Any]] = {
@@ -70,7 +70,8 @@ def _line(name: str, variants: int, comparisons: Sequence[tuple[Comparison, int]
     runs = sum(count for _, count in comparisons) / num_studies
     better_text = f"{num_better}: {num_better / num_studies:.1%} ({low:.1%} to {high:.1%})"
     share_taken = (
-        sum(comparison.taken == comparison.variants[0].name for comparison, _ in comparisons) / num_studies
+        sum(comparison.recommended_set == comparison.variants[0].name for comparison, _ in comparisons)
+        / num_studies
     )
     worse_text = f"{num_worse}: {num_worse / num_studies:.1%}"
     return (
@@ -105,7 +106,7 @@ def _run_comparison(task: _Task, spec: StudySpec) -> tuple[Comparison, int]:
     while new_tickets:
         rows += [_train_ticket(task, spec, ticket, len(rows) + n) for n, ticket in enumerate(new_tickets)]
         new_tickets = next_tickets(rows, spec)
-    comparison = compared(rows, spec)
+    comparison = evaluate_comparison(rows, spec)
     assert comparison is not None
     return comparison, len(rows)
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from tempopt.attention.analysis.diagnose import Finding, anomalies
+from tempopt.attention.analysis.diagnose import Anomaly, anomalies
 from tempopt.attention.analysis.histories import QUERY_KEY_MAGNITUDE, HeadHistory, MonitorReport
 
 Levels = NDArray[np.float64]
@@ -121,7 +121,7 @@ def report(draw: Generator, levels: Levels) -> MonitorReport:
     return MonitorReport(histories=tuple(histories))
 
 
-def of_heads(draw: Generator, levels: Levels) -> list[Finding]:
+def of_heads(draw: Generator, levels: Levels) -> list[Anomaly]:
     """Return the findings about heads."""
     return [anomaly for anomaly in anomalies(report(draw, levels)) if anomaly.head is not None]
 

@@ -85,7 +85,7 @@ def list_claims(world: World, spec: StudySpec) -> list[str]:
         "gain over τ = 1": is_gain,
         "and over constants": is_gain and constants is not None and constants.significant,
         "learned temperatures gain": verdict.learned is not None and verdict.learned.answer.significant,
-        "a change is recommended": verdict.recommendation.now != "change_nothing",
+        "a change is recommended": verdict.recommendation.action_without_training != "change_nothing",
     }
     return [name for name in CLAIMS if claims[name]]
 

@@ -78,11 +78,11 @@ class Bench:
     def run_search(self, name: str, *, workers: int, trials: int, **study: Any) -> list[Fact]:
         """Run a search until its trials are done, and return the facts of all of its runs, in order."""
         from tempopt import search
-        from tempopt.agent.observer import Snapshot, Unobserved
+        from tempopt.agent.observer import NullObserver, Snapshot
 
-        class StopObserver(Unobserved):
+        class StopObserver(NullObserver):
             def update(self, snapshot: Snapshot) -> None:
-                if snapshot.done["search"] == snapshot.asked["search"]:
+                if snapshot.done["search"] == snapshot.requested["search"]:
                     raise KeyboardInterrupt
 
         with _folder() as folder:

@@ -44,12 +44,12 @@ def spec(task: str, trainings: int) -> dict[str, Any]:
 
 def search() -> None:
     """Run the trainings of the study in spec.json as tempopt does, and end before it chooses."""
-    from tempopt.agent.observer import Snapshot, Unobserved
+    from tempopt.agent.observer import NullObserver, Snapshot
     from tempopt.service.studies import search
 
-    class StopObserver(Unobserved):
+    class StopObserver(NullObserver):
         def update(self, snapshot: Snapshot) -> None:
-            if snapshot.done["search"] == snapshot.asked["search"]:
+            if snapshot.done["search"] == snapshot.requested["search"]:
                 raise KeyboardInterrupt
 
     try:

@@ -203,11 +203,11 @@ def tempopt(job: Job, *, save: bool = False) -> dict[int, float]:
         job: What to train.
         save: Whether a checkpoint is kept at every validation.
     """
-    from tempopt.agent.observer import Unobserved
+    from tempopt.agent.observer import NullObserver
     from tempopt.service.studies import search
     from tempopt.storage.store import Store
 
-    class StopObserver(Unobserved):
+    class StopObserver(NullObserver):
         left = job.num_sets
 
         def finished(self, ticket: Any) -> None:

@@ -77,7 +77,7 @@ def advise(question: Question) -> Advice | None:
     return Advice(
         world=question.world,
         action=recommendation.action,
-        now=recommendation.now,
+        now=recommendation.action_without_training,
         gain=world.worth(recommendation.parameters, recommendation.at_inference) - at_one,
         winner=world.worth(verdict.params) - at_one,
     )

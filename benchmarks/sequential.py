@@ -16,9 +16,9 @@ import numpy as np
 from scipy.special import stdtrit
 from scipy.stats import binomtest
 
-from tempopt.spec.alpha_ledger import level
-from tempopt.verdict.statistics.group_sequential import Look, boundaries, nominal, spent
-from tempopt.verdict.statistics.paired_tests import TESTS, PairedTest, Stage, Test, paired
+from tempopt.spec.alpha_ledger import alpha_for_verdict
+from tempopt.verdict.statistics.group_sequential import Look, boundaries, nominal_p, spent
+from tempopt.verdict.statistics.paired_tests import TESTS, PairedTest, Test, TestStage, paired_test
 
 _EFFECTS = (0.0, 0.5, 1.0, 1.5, 2.5)
 _LOOKS = (4, 8, 12, 16)
@@ -67,7 +67,7 @@ def _simulate(looks: tuple[Look, ...], effect: float, studies: int) -> tuple[flo
     for index in range(len(looks)):
         n = looks[index][0]
         mean, error = d[:, :n].mean(axis=1), d[:, :n].std(axis=1, ddof=1) / n**0.5
-        reach = -stdtrit(n - 1, nominal(looks[: index + 1], _ALPHA) / 2) * error
+        reach = -stdtrit(n - 1, nominal_p(looks[: index + 1], _ALPHA) / 2) * error
         ends = alive & ((abs(mean) > reach) | ((mean <= 0) & (len(looks) > 1)) | (index == len(looks) - 1))
         num_upper += np.sum(ends & (mean > reach))
         num_lower += np.sum(ends & (mean < -reach))
@@ -82,19 +82,21 @@ def _with_looks(d: np.ndarray, test: Test) -> PairedTest:
     looks: list[Look] = []
     for n in _LOOKS:
         looks.append((n, spent(n, _LOOKS[-1])))
-        paired_test = paired(d[:n].tolist(), test=test, direction="maximize", looks=looks)
-        if paired_test.p_value < _ALPHA or paired_test.gain <= 0:
+        result = paired_test(d[:n].tolist(), test=test, direction="maximize", looks=looks)
+        if result.p_value < _ALPHA or result.gain <= 0:
             break
-    return paired_test
+    return result
 
 
 def _with_more(d: np.ndarray, test: Test) -> PairedTest:
     """Return the verdict of a study that had eight pairs and got four more if they showed no gain."""
-    first = paired(d[:8].tolist(), test=test, direction="maximize", alpha=level(1))
+    first = paired_test(d[:8].tolist(), test=test, direction="maximize", alpha=alpha_for_verdict(1))
     if first.significant:
         return first
-    first_stage = Stage(differences=tuple(d[:8].tolist()))
-    return paired(d[8:12].tolist(), test=test, direction="maximize", alpha=level(2), earlier=[first_stage])
+    first_stage = TestStage(differences=tuple(d[:8].tolist()))
+    return paired_test(
+        d[8:12].tolist(), test=test, direction="maximize", alpha=alpha_for_verdict(2), earlier=[first_stage]
+    )
 
 
 def _line(effect: float, test: Test, plan_name: str, study: object, studies: int) -> str:

@@ -53,11 +53,11 @@ class Serving:
 @contextmanager
 def run_server(storage: str) -> Iterator[Serving]:
     """Yield a server on a database, in a process of its own."""
-    from tempopt.server.tokens import made
+    from tempopt.server.tokens import create_token
     from tempopt.storage.store import Store
 
     with Store.open(storage) as store:
-        token, _ = made(store, name="benchmark", scopes=["agent"])
+        token, _ = create_token(store, name="benchmark", scopes=["agent"])
     with tempfile.TemporaryDirectory() as folder:
         words = ["serve", "--storage", storage, "--checkpoints", folder, "--port", "0"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}

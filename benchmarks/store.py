@@ -280,7 +280,7 @@ def run_tempopt(url: str, case: Case, counts: Counts) -> dict[str, float]:
         study = begin_case(store, case, spec)
         counts.begin()
         locations = {"folder": Path(folder), "checkpoints": f"file://{folder}", "observer": world}
-        client = local_client.TicketClient(
+        client = local_client.LocalStudyClient(
             spec=spec, study=study, store=store, workers=case.running, **locations
         )
         worker = agent_loop.Agent(
@@ -292,15 +292,15 @@ def run_tempopt(url: str, case: Case, counts: Counts) -> dict[str, float]:
         start = counts.end(1)["cpu_ms"]
         counts.begin()
         counts_at_end: dict[str, float] = {}
-        original_over = client.over
+        original_over = client.is_finished
 
         def is_over_counted() -> bool:
             # before it ends a study, an agent reads all of it once more: no cost of a trial
-            if not counts_at_end and client.cache.over() and not len(client._outbox):
+            if not counts_at_end and client.cache.is_finished() and not len(client._outbox):
                 counts_at_end.update(counts.end(case.trials))
             return original_over()
 
-        client.over = is_over_counted  # type: ignore[method-assign]
+        client.is_finished = is_over_counted  # type: ignore[method-assign]
         worker.run()
         assert store.load_study(NAME).state == "done", "void: the study is not done"
     check(url, case, lambda trial: int(trial.user_attrs["tempopt:ticket"]))
@@ -375,9 +375,11 @@ def large(url: str, case: Case, counts: Counts) -> dict[str, float]:
             cache = StudyCache(spec, study, store)
             ticket = cache.of_kind("search")[case.before]
             # the first decision fills what decisions rest on
-            cache.arms.told(dataclasses.replace(ticket, state="failed", outcome="failed"), {})
+            cache.arms.tell(dataclasses.replace(ticket, state="failed", outcome="failed"), {})
             later_ticket = cache.of_kind("search")[case.before + 1]
-            cache.arms.asked(dataclasses.replace(later_ticket, parameters=parameters(0, spec.space())))
+            cache.arms.register_asked(
+                dataclasses.replace(later_ticket, parameters=parameters(0, spec.space()))
+            )
             cache.arms.prune(later_ticket, {100: 0.5})
             cpu_times[f"start of an agent, {pruner}"] = counts.end(1)["cpu_ms"]
             counts.begin()

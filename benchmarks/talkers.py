@@ -119,7 +119,7 @@ class Talker:
         from tempopt.agent.placement import Placement
 
         self.slot = slot
-        self.place = Placement()
+        self.placement = Placement()
         self.ready = True
         self._world = world
         self.connection, self._theirs = Pipe()

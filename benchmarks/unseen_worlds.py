@@ -110,7 +110,7 @@ def by_surrogate(world: UnseenWorld, tuner: Optuna) -> list[Parameters]:
         world.spec.space(),
         lambda sampled_params: features(world.spec.parameters("search", sampled_params)),
         maximize=True,
-        streams=None,
+        num_seeds=None,
         seed=world.draw,
     )
     recommended_sets = strategy.recommend(tuner.trials(), count=_CANDIDATES, seed=world.draw)

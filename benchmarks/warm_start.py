@@ -19,7 +19,7 @@ from benchmarks.recorded.tasks import TASKS
 from benchmarks.recorded.world import World
 from benchmarks.simulated.whole import StudySimulation, with_study
 from tempopt.storage.rows import PriorRuns
-from tempopt.storage.ticket_queries import oriented, usable
+from tempopt.storage.ticket_queries import is_usable, to_maximize
 
 _AT = (8, 12, 16, 24)
 _EARLIER = 40
@@ -40,7 +40,9 @@ def prior_runs(task: str, seed: int) -> PriorRuns:
     for _ in study.train_search():
         pass
     direction = spec.study.direction
-    runs = [(row.parameters, oriented(row.value or 0.0, direction)) for row in study.rows if usable(row)]
+    runs = [
+        (row.parameters, to_maximize(row.value or 0.0, direction)) for row in study.rows if is_usable(row)
+    ]
     return [{"name": task, "runs": runs}]
 
 

@@ -76,7 +76,7 @@ class _WorkerStart:
 
     def __init__(self) -> None:
         cpu_before, clock = cpu_seconds(os.getpid()), time.monotonic()
-        self.worker = WorkerProcess(slot=0, place=Placement())
+        self.worker = WorkerProcess(slot=0, placement=Placement())
         assert isinstance(self.worker.receive(), Ready)
         self.cost = cpu_seconds(os.getpid()) - cpu_before, time.monotonic() - clock
 

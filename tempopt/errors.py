@@ -128,7 +128,7 @@ _LONGEST = 1900
 _NAMES = 60
 _WORD = 160
 _LINE = 500
-_KNOWN = re.compile(r'(Did you mean "[^"\n]*"\?) Known: [^\n]*?\.(?=\s|$)')
+_KNOWN_NAMES_PATTERN = re.compile(r'(Did you mean "[^"\n]*"\?) Known: [^\n]*?\.(?=\s|$)')
 
 
 def shortened(message: str) -> str:
@@ -142,7 +142,7 @@ def shortened(message: str) -> str:
         return message
     message = re.sub(rf"\S{{{_WORD},}}", lambda match: _ends(match[0], _WORD), masked(message))
     if len(message) > _LONGEST:
-        message = _KNOWN.sub(r"\1", message)
+        message = _KNOWN_NAMES_PATTERN.sub(r"\1", message)
     if len(message) > _LONGEST:
         message = "\n".join(_ends(line, _LINE) for line in message.splitlines())
     if len(message) <= _LONGEST:

@@ -22,15 +22,15 @@ import pytest
 from tempopt.agent import dry_run, worker_pool
 from tempopt.agent.placement import Placement
 from tempopt.training.messages import (
+    CheckpointRef,
+    CheckpointSaved,
     Failed,
     Finished,
-    Kept,
     Message,
     Progress,
     Ready,
     Report,
     RunRequest,
-    Saved,
     Started,
     Stop,
     Times,
@@ -96,7 +96,7 @@ class FakeWorker:
         self.ready = self.ready or isinstance(message, Ready)
         return message
 
-    def obituary(self) -> str:
+    def exit_description(self) -> str:
         """Return how the worker ended."""
         self._thread.join()
         return "the worker was killed by SIGKILL"
@@ -187,8 +187,8 @@ class FakeWorker:
         path, data = folder / f"step-{step}.ckpt", f"{step}".encode()
         path.write_bytes(data)
         digest = hashlib.sha256(data).hexdigest()
-        checkpoint = Saved(step=step, url=f"file://{path}", digest=digest, size=len(data))
-        self._say(Kept(ticket=request.ticket, attempt=request.attempt, saved=checkpoint))
+        checkpoint = CheckpointRef(step=step, url=f"file://{path}", digest=digest, size=len(data))
+        self._say(CheckpointSaved(ticket=request.ticket, attempt=request.attempt, saved=checkpoint))
 
     def _resume_point(self, request: RunRequest) -> tuple[int, list[str]]:
         notes = []

@@ -14,7 +14,7 @@ _SPEC: dict[str, Any] = {
     "trainer": {"max_steps": 10, "accelerator": "cpu"},
     "search": {"temperature_init": {"low": 0.25, "high": 4.0}},
 }
-_ROWS = {"layers": "auto", "way": "query_rows"}
+_ROWS = {"layers": "auto", "method": "query_rows"}
 _SETS = [{"name": "A", "parameters": {}}, {"name": "B", "parameters": {"length_scaling": "log_n"}}]
 
 
@@ -40,17 +40,17 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     ),
     "entropy term by query rows": (
         _text(attach=_ROWS, search={"entropy_lambda": {"low": 0.0, "high": 0.1}}),
-        "given 0.1, but attach: {way: query_rows} cannot set it",
-        "Only entropy_lambda=0.0 is allowed there. Write attach: {way: attention_interface}",
+        "given 0.1, but attach: {method: query_rows} cannot set it",
+        "Only entropy_lambda=0.0 is allowed there. Write attach: {method: attention_interface}",
     ),
     "length scaling by query rows": (
         _text(attach=_ROWS, search={"length_scaling": ["none", "log_n"]}),
-        "given 'log_n', but attach: {way: query_rows} cannot set it",
+        "given 'log_n', but attach: {method: query_rows} cannot set it",
         "Only length_scaling='none' is allowed there",
     ),
     "compared length scaling by query rows": (
         _text(attach=_ROWS, search=None, compare=_SETS),
-        "given 'log_n', but attach: {way: query_rows} cannot set it",
+        "given 'log_n', but attach: {method: query_rows} cannot set it",
         "Only length_scaling='none' is allowed there",
     ),
     "argument of attach and module": (

@@ -7,9 +7,9 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tempopt.sampling.arms import Arms
+from tempopt.sampling.arms import SearchArms
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.rows import SAMPLED, NewTicket, TicketRow
+from tempopt.storage.rows import SAMPLED_KINDS, NewTicket, TicketRow
 from tempopt.verdict.stages import first_tickets, more_tickets, next_tickets
 
 # what is searched has several parts, and every schedule of it is worth taking apart
@@ -98,7 +98,7 @@ class SimulatedStudy:
 
     def _train_ticket(self, ticket: TicketRow) -> TicketRow:
         if ticket.parameters is None:
-            assert ticket.kind in SAMPLED
+            assert ticket.kind in SAMPLED_KINDS
             sampled_params = dict(self._draw_params(ticket))
             parameters = self.spec.parameters(ticket.arm, sampled_params)  # type: ignore[arg-type]
             ticket = dataclasses.replace(ticket, sampled=sampled_params, parameters=parameters)
@@ -136,7 +136,7 @@ class ModelledStudy(SimulatedStudy):
 
     def __init__(self, spec: StudySpec, worth: Worth) -> None:
         super().__init__(spec, worth)
-        self.arms = Arms(spec, [], [])
+        self.arms = SearchArms(spec, [], [])
 
     def step(self) -> list[TicketRow]:
         return self.do(next_tickets(self.rows, self.spec, self.arms.recommend))
@@ -146,11 +146,11 @@ class ModelledStudy(SimulatedStudy):
 
     def _train_ticket(self, ticket: TicketRow) -> TicketRow:
         ended_row = super()._train_ticket(ticket)
-        self.arms.asked(ended_row)
-        self.arms.told(ended_row, {10: ended_row.value} if ended_row.value is not None else {})
+        self.arms.register_asked(ended_row)
+        self.arms.tell(ended_row, {10: ended_row.value} if ended_row.value is not None else {})
         return ended_row
 
 
-def arms_at(spec: StudySpec, rows: Sequence[TicketRow]) -> Arms:
+def arms_at(spec: StudySpec, rows: Sequence[TicketRow]) -> SearchArms:
     """Return what an agent that reads a study now knows of its arms."""
-    return Arms(spec, rows, [])
+    return SearchArms(spec, rows, [])

@@ -173,11 +173,15 @@ def _laid_over(defaults: Mapping[str, Any], overrides: Mapping[str, Any]) -> dic
     return {**defaults, **overrides, "study": study, "trainer": trainer}
 
 
-def _keys(section: type[settings.Section], path: str) -> Iterator[str]:
+def _keys(section: type[settings.SpecSection], path: str) -> Iterator[str]:
     for name, field in section.model_fields.items():
         yield f"{path}{name}"
         inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, settings.Section) and inner is not settings.Strategy:
+        if (
+            isinstance(inner, type)
+            and issubclass(inner, settings.SpecSection)
+            and inner is not settings.SamplerOrPrunerConfig
+        ):
             yield from _keys(inner, f"{path}{name}.")
 
 
@@ -193,7 +197,7 @@ ROWS = dict(re.findall(r"^\| `([\w.]+)` \| (.*) \|$", SPECS, flags=re.MULTILINE)
         (Resources, "resources."),
     ],
 )
-def test_every_key_of_a_section_is_on_the_page(section: type[settings.Section], path: str) -> None:
+def test_every_key_of_a_section_is_on_the_page(section: type[settings.SpecSection], path: str) -> None:
     assert set(_keys(section, path)) == {name for name in ROWS if name.startswith(path)}
 
 
@@ -223,7 +227,7 @@ def test_defaults_on_the_page_are_those_in_force() -> None:
         for name, field in section.model_fields.items():
             if isinstance(field.default, int | float | str):
                 assert ROWS[f"{path}{name}"].startswith(_default_text(field.default)), name
-            if isinstance(field.default, settings.Strategy):
+            if isinstance(field.default, settings.SamplerOrPrunerConfig):
                 assert ROWS[f"{path}{name}"].startswith(f"{field.default.name} |"), name
 
 

@@ -106,7 +106,7 @@ def train_module(model: LossModule, **parameters: Any) -> LossModule:
 def test_the_self_test_finds_the_temperature_and_it_is_what_the_class_has(case: ForeignLoss) -> None:
     model = LossModule(case)
     attachment = attach_value(model, model.path, {}, transform=case.transform, loss=model.loss)
-    assert attachment.found == pytest.approx(case.found, rel=1e-4)
+    assert attachment.initial_temperature == pytest.approx(case.found, rel=1e-4)
 
 
 @EACH
@@ -115,7 +115,7 @@ def test_at_a_temperature_it_computes_what_one_does_that_was_made_at_it(
     case: ForeignLoss, factor: float
 ) -> None:
     model, plain = LossModule(case), LossModule(case)
-    tau = factor * attach_value(plain, plain.path, {}, transform=case.transform).found
+    tau = factor * attach_value(plain, plain.path, {}, transform=case.transform).initial_temperature
     attach_value(model, model.path, {"temperature_init": tau}, transform=case.transform)
     results, expected = loss_and_gradients(model), loss_and_gradients(LossModule(case, tau))
     for actual, reference in zip(results, expected, strict=True):

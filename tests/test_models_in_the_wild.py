@@ -185,7 +185,7 @@ class Case:
 
     def attached_model(self, parameters: dict[str, Any] = HOT) -> tuple[nn.Module, Any]:
         model = self.model()
-        return model, attach(model, parameters, way=self.way)
+        return model, attach(model, parameters, method=self.way)
 
 
 def read_text(model: nn.Module) -> Tensor:
@@ -395,7 +395,7 @@ def test_a_copied_model_goes_on_and_is_set_by_its_own_attachment(name) -> None:
 
 def test_a_normalised_query_is_tempered_behind_its_normalisation() -> None:
     model, attachment = CASES["qwen3 auto"].attached_model()
-    assert attachment.way == "attention_interface"
+    assert attachment.method == "attention_interface"
     assert len(interface_layers(model)) == LAYERS
 
 
@@ -410,7 +410,7 @@ def test_a_normalised_query_is_tempered_behind_its_normalisation() -> None:
 )
 def test_query_rows_whose_query_is_normalised_are_refused(make) -> None:
     with pytest.raises(AttachError, match=r"is normalised.*QK-norm"):
-        attach(make(), HOT, way="query_rows")
+        attach(make(), HOT, method="query_rows")
 
 
 @pytest.mark.parametrize("name", ["Beit", "Eva"], ids=["timm beit", "timm eva"])
@@ -426,7 +426,7 @@ def test_a_softmax_written_by_hand_with_its_query_head_by_head_is_refused_with_a
     with pytest.raises(AttachError, match="head by head"):
         attach(model, HOT)
     with pytest.raises(AttachError, match=r"ALL_ATTENTION_FUNCTIONS\.get_interface"):
-        attach(model, HOT, way="attention_interface")
+        attach(model, HOT, method="attention_interface")
 
 
 class WrittenAttention(nn.Module):

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tempopt.agent.observer import Unobserved
-from tempopt.agent.study_creation import stand
+from tempopt.agent.observer import NullObserver
+from tempopt.agent.study_creation import ensure_study_exists
 from tempopt.errors import UsageError
 from tempopt.report.study_result import StudyResult
 from tempopt.service.studies import search
@@ -149,7 +149,7 @@ def wait_until(condition: Callable[[list[TicketRow]], bool]) -> None:
     raise AssertionError("the study never got so far")
 
 
-class Watcher(Unobserved):
+class Watcher(NullObserver):
     """Does something once, when the study has come so far, and keeps the notes."""
 
     def __init__(self, condition: Callable[[Any], bool] = lambda snapshot: False, action: Any = None) -> None:
@@ -208,4 +208,4 @@ def begin(
     """
     spec = StudySpec.parse(toy_spec(name=name, **(SMALL | study)), source="the test")
     folder = None if checkpoints is None else str(Path(checkpoints).absolute())
-    return stand(store, spec, None, checkpoints=folder, owner="ada")
+    return ensure_study_exists(store, spec, None, checkpoints=folder, owner="ada")

@@ -11,7 +11,7 @@ import pytest
 
 from tempopt.spec.program import Program
 from tempopt.training import build
-from tempopt.training.messages import Kept, Message, RunRequest, Saved, Stop
+from tempopt.training.messages import CheckpointRef, CheckpointSaved, Message, RunRequest, Stop
 
 HERE = Path(__file__).parent / "training"
 NAMES = {"class": "toy_modules"}
@@ -57,9 +57,9 @@ class Listener:
         return [message for message in self.heard if isinstance(message, kind)]
 
     @property
-    def saved(self) -> list[Saved]:
+    def saved(self) -> list[CheckpointRef]:
         """The checkpoints, newest first, as an agent would give them to the next attempt."""
-        return [message.saved for message in reversed(self.messages_of(Kept))]
+        return [message.saved for message in reversed(self.messages_of(CheckpointSaved))]
 
 
 @pytest.fixture

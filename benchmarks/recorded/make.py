@@ -126,7 +126,7 @@ class Recorder:
     def run(self) -> None:
         """Record everything that is wanted, or until the time is over."""
         print(f"{self._all} trainings to record", flush=True)
-        workers = [WorkerProcess(slot=slot, place=Placement()) for slot in range(self._workers)]
+        workers = [WorkerProcess(slot=slot, placement=Placement()) for slot in range(self._workers)]
         try:
             for worker in workers:
                 self._give(worker)
@@ -136,7 +136,9 @@ class Recorder:
                     worker = connections[ready]  # type: ignore[index]
                     message = worker.receive()
                     if message is None:
-                        raise RuntimeError(f"{worker.obituary()}: start again, nothing recorded is lost")
+                        raise RuntimeError(
+                            f"{worker.exit_description()}: start again, nothing recorded is lost"
+                        )
                     self._hear(worker, message)
         finally:
             for worker in workers:

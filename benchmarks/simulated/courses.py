@@ -12,7 +12,7 @@ from typing import Any
 from tempopt.temperature import (
     PLAN_PARAMETERS,
     TemperatureParameters,
-    as_found,
+    initial_named_temperatures,
     own_parameters,
     progress,
 )
@@ -45,7 +45,7 @@ def course(parameters: Mapping[str, Any], temperature: str = "") -> Course:
 @lru_cache(maxsize=100_000)
 def _course(parameters: tuple[tuple[str, Any], ...], temperature: str) -> Course:
     plan = own_parameters(dict(parameters), temperature)
-    as_found_tau = as_found(dict(parameters)).get(temperature, 1.0)
+    as_found_tau = initial_named_temperatures(dict(parameters)).get(temperature, 1.0)
     temperature_plan = TemperatureParameters.from_mapping(plan).plan(1)
     log_ratios = [
         math.log(temperature_plan.temperatures(progress(index, _PLACES))[0] / as_found_tau)

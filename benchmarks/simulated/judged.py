@@ -21,9 +21,9 @@ import pyarrow.parquet as pq
 from benchmarks.simulated.drawn import world_for
 from benchmarks.simulated.whole import StudySimulation, sampled_by, with_study
 from benchmarks.simulated.worlds import Made
-from tempopt.storage.rows import SEARCHING, TicketRow
+from tempopt.storage.rows import SEARCH_KINDS, TicketRow
 from tempopt.verdict.inference import AS_TRAINED
-from tempopt.verdict.paired_evidence import Answer
+from tempopt.verdict.paired_evidence import PairedResult
 from tempopt.verdict.run_evaluations import inference_plans
 from tempopt.verdict.verdict import Verdict
 
@@ -95,7 +95,7 @@ def _runs(rows: list[TicketRow]) -> list[dict[str, Any]]:
 
 
 def _kind(row: TicketRow) -> str:
-    if row.kind in SEARCHING and row.arm != row.kind:
+    if row.kind in SEARCH_KINDS and row.arm != row.kind:
         return f"{row.kind}:{row.arm}"
     is_constant = set(row.arm.split("+")) <= {"constant", "constant_twin"}
     return f"{row.kind}:constants" if row.kind == "confirm" and is_constant else row.kind
@@ -103,7 +103,7 @@ def _kind(row: TicketRow) -> str:
 
 def _answers(verdict: Verdict, rows: list[TicketRow], world: Made) -> list[dict[str, Any]]:
     judged_rows = [
-        row for row in rows if row.round == verdict.round and row.kind not in (*SEARCHING, "choose")
+        row for row in rows if row.round == verdict.round and row.kind not in (*SEARCH_KINDS, "choose")
     ]
     # one run may stand for several arms, and other kinds may call theirs what confirmed ones are called
     judged_rows.sort(key=lambda row: row.kind == "confirm")
@@ -121,7 +121,9 @@ def _answers(verdict: Verdict, rows: list[TicketRow], world: Made) -> list[dict[
         if isinstance(claim, bool) and name not in _NO_CLAIMS:
             answers.append({"name": name, "shown": claim})
     assert verdict.recommendation is not None, "a verdict that is made recommends something"
-    answers.append({"name": "recommends", "shown": verdict.recommendation.now != "change_nothing"})
+    answers.append(
+        {"name": "recommends", "shown": verdict.recommendation.action_without_training != "change_nothing"}
+    )
     return answers
 
 
@@ -184,7 +186,11 @@ def _shares(verdict: Verdict, arms: Mapping[str, Mapping[str, Any]], world: Made
         truth = (world.worth(arms["learned"]) - world.worth(arms["baseline"])) / total_gain
         answers.append(_answer_entry("share:learned", False, truth, ratio.ratio, ratio.low, ratio.high))
     if verdict.simplest is not None:
-        simple, kept_gain, share = verdict.simplest, verdict.simplest.kept, world.spec.study.keep_share
+        simple, kept_gain, share = (
+            verdict.simplest,
+            verdict.simplest.keep_share_test,
+            world.spec.study.keep_share,
+        )
         worths = (world.worth(params) for params in (simple.parameters, arms["search"], arms["baseline"]))
         plan, winner, baseline = worths
         truth = plan - share * winner - (1.0 - share) * baseline
@@ -198,7 +204,7 @@ def _shares(verdict: Verdict, arms: Mapping[str, Mapping[str, Any]], world: Made
     return answers
 
 
-def _all_answers(verdict: Verdict) -> Iterator[tuple[str, Answer, Any]]:
+def _all_answers(verdict: Verdict) -> Iterator[tuple[str, PairedResult, Any]]:
     """Yield name, comparison and, if it is one, share of every answer of a verdict."""
     for field in dataclasses.fields(verdict):
         value = getattr(verdict, field.name)
@@ -209,9 +215,9 @@ def _all_answers(verdict: Verdict) -> Iterator[tuple[str, Answer, Any]]:
         else:
             several = [(field.name, value)]
         for name, entry in several:
-            if isinstance(entry, Answer):
+            if isinstance(entry, PairedResult):
                 yield name, entry, None
-            elif isinstance(getattr(entry, "answer", None), Answer):
+            elif isinstance(getattr(entry, "answer", None), PairedResult):
                 yield name, entry.answer, entry
     if verdict.learned is not None and verdict.learned.winner is not None:
         yield "over_learned", verdict.learned.winner, None

@@ -12,8 +12,8 @@ from optuna.trial import FrozenTrial, TrialState
 from benchmarks.recorded.world import World
 from benchmarks.simulated.clock import Job, Parameters, Wish
 from tempopt.sampling.features import Features
-from tempopt.sampling.frozen_history import frozen
-from tempopt.sampling.initial_design import first_trial
+from tempopt.sampling.frozen_history import make_frozen_trial
+from tempopt.sampling.initial_design import initial_params
 from tempopt.sampling.knowledge_gradient import KnowledgeGradient
 from tempopt.seeds import derive
 
@@ -103,7 +103,7 @@ class Tempopt:
             self._space,
             lambda sampled_params: features(self._spec.parameters("search", sampled_params)),
             maximize=self._maximize,
-            streams=streams,
+            num_seeds=streams,
             seed=seed,
         )
         self._trials: list[FrozenTrial] = []
@@ -118,10 +118,10 @@ class Tempopt:
         seed = derive(self._seed, "sampler", number)
         params = self._strategy.ask(trials, self._trials[len(trials) :], number=number, seed=seed, fixed={})
         if params is None:
-            params = first_trial(self._spec, "search", number, seed=self._seed)
+            params = initial_params(self._spec, "search", number, seed=self._seed)
         stream = number if self._streams is None else number % self._streams
         self._trials.append(
-            frozen(number, state=TrialState.RUNNING, distributions=self._space, params=params)
+            make_frozen_trial(number, state=TrialState.RUNNING, distributions=self._space, params=params)
         )
         full_params = self._spec.parameters("search", params)
         return Job(number, full_params, seed=1000 * self._seed + stream)

@@ -12,18 +12,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from benchmarks.recorded.world import Training
-from tempopt.agent.stop_conditions import beyond_notice
-from tempopt.sampling.arms import Arms, by_guard
+from tempopt.agent.stop_conditions import find_convergence_reason
+from tempopt.sampling.arms import SearchArms, guard_values_by_ticket
 from tempopt.spec.program import guard_name
 from tempopt.spec.sections import KNOWLEDGE_GRADIENT
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.rows import SAMPLED, Measurement, NewTicket, PriorRuns, TicketRow
+from tempopt.storage.rows import SAMPLED_KINDS, Measurement, NewTicket, PriorRuns, TicketRow
 from tempopt.storage.ticket_queries import arms_of
 from tempopt.training.messages import Evaluation
 from tempopt.verdict.pairs import winner_of
-from tempopt.verdict.run_evaluations import counted, evaluations
+from tempopt.verdict.run_evaluations import evaluations, metric_name_for_kind
 from tempopt.verdict.stages import first_tickets, more_tickets, next_tickets
-from tempopt.verdict.verdict import Verdict, conclude
+from tempopt.verdict.verdict import Verdict, compute_verdict
 
 
 class World(Protocol):
@@ -74,7 +74,7 @@ class StudySimulation:
         self._earlier = earlier
         self._weighs = weighs
         self._prunes = spec.study.pruner.name != "none"
-        self._arms = Arms(spec, [], [], earlier=earlier)
+        self._arms = SearchArms(spec, [], [], earlier=earlier)
         self.reports: list[Measurement] = []
         """What runs have reported on their way, and measured of guarded metrics where they searched."""
         self.rows: list[TicketRow] = []
@@ -100,7 +100,7 @@ class StudySimulation:
                 for ticket in self._enter(new_tickets):
                     self._skip(ticket) if self._is_ended(ticket) else self._do(ticket)
                 new_tickets = next_tickets(self.rows, self._spec, self._arms.recommend)
-            yield conclude(self.rows, self.measurements, self._spec)
+            yield compute_verdict(self.rows, self.measurements, self._spec)
             new_tickets = more_tickets(self.rows, self._spec, num_more) if num_remaining else []
 
     def train_search(self) -> Iterator[TicketRow]:
@@ -120,7 +120,7 @@ class StudySimulation:
         first = len(self.rows)
         self.rows += [row(ticket, first + index) for index, ticket in enumerate(tickets)]
         if any(ticket.sampled and ticket.parameters is None for ticket in tickets):
-            self._arms = Arms(self._spec, self.rows, self.reports, earlier=self._earlier)
+            self._arms = SearchArms(self._spec, self.rows, self.reports, earlier=self._earlier)
         return self.rows[first:]
 
     def _is_ended(self, ticket: TicketRow) -> bool:
@@ -132,11 +132,14 @@ class StudySimulation:
         search_rows = [row for row in self.rows if (row.kind, row.round) == ("search", ticket.round)]
         num_left = sum(row.state == "waiting" for row in search_rows)
         has_withdrawn = any(row.state == "withdrawn" for row in search_rows)
-        return has_withdrawn or beyond_notice(self._spec, ticket, self._arms, num_left=num_left) is not None
+        return (
+            has_withdrawn
+            or find_convergence_reason(self._spec, ticket, self._arms, num_left=num_left) is not None
+        )
 
     def _skip(self, ticket: TicketRow) -> None:
         self.rows[ticket.id] = dataclasses.replace(ticket, state="withdrawn")
-        self._arms.told(self.rows[ticket.id], {})
+        self._arms.tell(self.rows[ticket.id], {})
 
     def _do(self, ticket: TicketRow) -> None:
         arm: Any = ticket.arm
@@ -145,13 +148,13 @@ class StudySimulation:
             ticket = dataclasses.replace(
                 ticket, sampled=sampled_params, parameters=self._spec.parameters(arm, sampled_params)
             )
-            self._arms.asked(ticket)
+            self._arms.register_asked(ticket)
         assert ticket.parameters is not None
         training = self._world.train(ticket.parameters, ticket.seed)
         outcome, reports = self._watch(ticket, training)
         last = max(reports)
         self.steps += last
-        value = reports[last] if ticket.kind in SAMPLED else self._measure(ticket, training)
+        value = reports[last] if ticket.kind in SAMPLED_KINDS else self._measure(ticket, training)
         self.rows[ticket.id] = dataclasses.replace(
             ticket,
             state="done",
@@ -166,13 +169,15 @@ class StudySimulation:
         ]
         guards = self._searched_guards(ticket) if outcome == "complete" else []
         self.reports += guards
-        self._arms.told(
-            self.rows[ticket.id], reports, by_guard(guards, self._spec).get(ticket.id) if guards else None
+        self._arms.tell(
+            self.rows[ticket.id],
+            reports,
+            guard_values_by_ticket(guards, self._spec).get(ticket.id) if guards else None,
         )
 
     def _searched_guards(self, ticket: TicketRow) -> list[Measurement]:
         """Measure what is guarded at the end of a run that searches."""
-        if not self._weighs or ticket.kind not in SAMPLED:
+        if not self._weighs or ticket.kind not in SAMPLED_KINDS:
             return []
         planned_evaluations = evaluations(
             ticket.kind, arms_of(ticket), self._spec, {}, ticket.parameters or {}
@@ -208,7 +213,7 @@ class StudySimulation:
             if value is not None
         ]
         self.measurements += self._guards(ticket, planned_evaluations)
-        value = values[counted(kind, self._spec)]
+        value = values[metric_name_for_kind(kind, self._spec)]
         assert value is not None
         return value
 

@@ -28,7 +28,7 @@ from tempopt.temperature import (
     LR_RATIOS,
     NEUTRAL,
     TEMPERATURE_PARAMETERS,
-    effective,
+    drop_unused_params,
     join_name,
     neutral_values,
     split_name,
@@ -331,7 +331,7 @@ class Made:
         value += run_luck.test if evaluation.on == "test" else run_luck.validation
         if plan is None or _ends_alike(plan, parameters):
             return value
-        key += json.dumps(effective({**NEUTRAL, **plan}), sort_keys=True)
+        key += json.dumps(drop_unused_params({**NEUTRAL, **plan}), sort_keys=True)
         second_luck = self._luck(parameters, key, seed)
         return value + (second_luck.test if evaluation.on == "test" else second_luck.validation) / 2.0
 
@@ -374,7 +374,7 @@ class Made:
 @lru_cache(maxsize=10_000)
 def _key(world: str, parameters: tuple[tuple[str, str, Any], ...]) -> str:
     params = {name: value for name, _, value in parameters}
-    return json.dumps([world, effective({**neutral_values(params), **params})], sort_keys=True)
+    return json.dumps([world, drop_unused_params({**neutral_values(params), **params})], sort_keys=True)
 
 
 def place(name: str, value: float) -> float:

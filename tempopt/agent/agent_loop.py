@@ -14,29 +14,29 @@ from collections.abc import Collection, Mapping, Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
 
-from tempopt.agent.disk_errors import DiskWatch
-from tempopt.agent.observer import Observer, Unobserved
+from tempopt.agent.disk_errors import DiskErrorTracker
+from tempopt.agent.observer import NullObserver, Observer
 from tempopt.agent.process import WorkerProcess
-from tempopt.agent.signals import Interrupt, interruptible
-from tempopt.agent.store_connection import StoreAway
-from tempopt.agent.study_client import THOROUGH_SECONDS, Listeners, StudyClient
-from tempopt.agent.ticket_transitions import ended, lost, returned
+from tempopt.agent.signals import Interrupt, capture_signals
+from tempopt.agent.store_connection import StoreUnavailableError
+from tempopt.agent.study_client import THOROUGH_SECONDS, AgentCallbacks, StudyClient
+from tempopt.agent.ticket_transitions import build_attempt_lost, build_attempt_released, build_run_ended
 from tempopt.agent.turn import Turn
 from tempopt.agent.worker_pool import WorkerPool
-from tempopt.agent.worker_slot import Phase, Process, WorkerSlot, first_lease
+from tempopt.agent.worker_slot import Phase, Process, WorkerSlot, initial_lease_seconds
 from tempopt.errors import SpecError, StudyFailed, StudyNotFound, masked
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.changes import Began
+from tempopt.storage.changes import RunStarted
 from tempopt.storage.liveness import host
 from tempopt.storage.rows import Checkpoint, Measurement, Outcome, TicketRow
 from tempopt.storage.run_code import RunCode
 from tempopt.training.messages import (
     LOG,
+    CheckpointFailed,
+    CheckpointSaved,
     Failed,
     Finished,
-    Kept,
     Message,
-    NotKept,
     Progress,
     Ready,
     Report,
@@ -81,20 +81,20 @@ class Agent:
     ) -> None:
         self._spec = spec
         self._turn = turn
-        if new and not isinstance(observer, Unobserved):
+        if new and not isinstance(observer, NullObserver):
             runs = runs_text(planned_runs(spec))
             observer.note(f"{spec.study.name}: {spec.study.direction} {spec.study.metric}; {runs}")
         self._pool = WorkerPool(workers)
         self._folder = folder
         self._observer = observer
         self._client = client
-        client.listeners = Listeners(abandon=self._abandon, prune=self._prune)
-        self._disk = DiskWatch(spec, checkpoints=checkpoints, logs=str(folder), note=observer.note)
+        client.listeners = AgentCallbacks(abandon=self._abandon, prune=self._prune)
+        self._disk = DiskErrorTracker(spec, checkpoints=checkpoints, logs=str(folder), note=observer.note)
         self._clock = self._worked = time.monotonic()
         self._idle_until = 0.0
         self._pause = 0.0
         self._losses = 0
-        self._told = {_PLAIN}
+        self._announced_devices = {_PLAIN}
 
     @property
     def workers(self) -> list[WorkerProcess]:
@@ -109,7 +109,7 @@ class Agent:
                 the study was deleted.
             KeyboardInterrupt: Passed on, after the runs in progress were checkpointed and returned.
         """
-        with interruptible() as interrupt:
+        with capture_signals() as interrupt:
             try:
                 self._work_on(interrupt)
             except StudyNotFound as error:
@@ -122,18 +122,18 @@ class Agent:
     def _work_on(self, interrupt: Interrupt) -> None:
         while True:
             try:
-                if not (self._client.urgent and self._pool.free()):
-                    self._client.speak()
+                if not (self._client.urgent and self._pool.idle_workers()):
+                    self._client.flush()
                 if self._client.state == "paused":
                     self._leave()
                     return
-                if self._client.over():
+                if self._client.is_finished():
                     return
                 if self._should_leave():
                     self._leave()
                     return
                 self._assign()
-            except StoreAway:
+            except StoreUnavailableError:
                 self._idle_until = time.monotonic() + _LISTEN_SECONDS
             self._tend()
             self._look()
@@ -144,12 +144,12 @@ class Agent:
         """Return whether the agent is to leave for another study."""
         if self._turn is None:
             return False
-        now, is_busy = time.monotonic(), bool(self._pool.held())
-        if is_busy or not self._pool.free():
+        now, is_busy = time.monotonic(), bool(self._pool.held_ticket_ids())
+        if is_busy or not self._pool.idle_workers():
             self._worked = now
         self._turn.has_trained |= is_busy
         return not is_busy and self._turn.ends(
-            idle_seconds=now - self._worked, has_looked=self._client.looked > self._worked
+            idle_seconds=now - self._worked, has_looked=self._client.last_empty_poll_at > self._worked
         )
 
     def _abandon(self, refused_ids: Collection[int]) -> None:
@@ -160,21 +160,21 @@ class Agent:
                     f"{ticket.kind} {ticket.number} was given to another agent meanwhile; what was trained "
                     "of it here is thrown away."
                 )
-                self._client.let_go(ticket)
+                self._client.stop_renewing(ticket)
                 work.abandon()
 
     def _prune(self, ticket: int, attempt: int) -> None:
         """End a run as pruned, which was decided elsewhere."""
         for work in self._pool.all:
-            if work.concerns(ticket, attempt) and work.stopped is None and not work.waiting:
+            if work.matches(ticket, attempt) and work.stopped is None and not work.waiting:
                 work.stopped = "pruned"
                 work.worker.send(Stop(ticket=ticket, attempt=attempt))
 
     def _assign(self) -> None:
         self._idle_until = max(self._idle_until, self._disk.until)
         takes_runs = self._turn is None or self._turn.better is None
-        while takes_runs and (free := self._pool.free()) and time.monotonic() >= self._idle_until:
-            ticket = self._client.next_ticket(self._pool.held())
+        while takes_runs and (free := self._pool.idle_workers()) and time.monotonic() >= self._idle_until:
+            ticket = self._client.next_ticket(self._pool.held_ticket_ids())
             if ticket is not None:
                 self._pause = 0.0
                 self._begin(free[0], ticket)
@@ -185,16 +185,16 @@ class Agent:
             self._pool.share()
 
     def _tend(self) -> None:
-        for work in self._pool.tend():
+        for work in self._pool.restart_and_pop_waiting():
             assert work.ticket is not None
             work.send(self._client.request(work.ticket, work.memory_share))
-            self._client.progressed(work.ticket, work.patience(self._spec.study.lease))
+            self._client.heartbeat(work.ticket, work.lease_seconds(self._spec.study.lease))
 
     # ---- with the workers
 
     def _begin(self, work: WorkerSlot, ticket: TicketRow) -> None:
         work.take(ticket, self._client.folder(ticket), self._client.reports(ticket))
-        if self._client.pruned_before(ticket, work.reports):
+        if self._client.was_pruned_earlier(ticket, work.reports):
             work.stopped = "pruned"
             nothing = Finished(
                 ticket=ticket.id,
@@ -213,9 +213,9 @@ class Agent:
     def _listen(self, interrupt: Interrupt) -> None:
         by_connection = self._pool.listening()
         patience = _LISTEN_SECONDS
-        if self._pool.free():
+        if self._pool.idle_workers():
             patience = min(patience, max(0.0, self._idle_until - time.monotonic()))
-        channels = [interrupt.wake, *self._client.wakes(), *by_connection]
+        channels = [interrupt.wake, *self._client.wakeup_sockets(), *by_connection]
         for ready in wait(channels, timeout=patience):
             if ready is interrupt.wake:
                 raise KeyboardInterrupt
@@ -229,64 +229,67 @@ class Agent:
         if message is None:
             self._died(work)
             return
-        self._pool.heard()
+        self._pool.note_worker_ready()
         if not isinstance(message, Ready):
             self._handle(work, message)
 
     def _watch(self) -> None:
         lease = self._spec.study.lease
         for work in self._pool.all:
-            if not work.stuck(lease):
+            if not work.is_stalled(lease):
                 continue
             if work.ticket is not None:
                 self._observer.note(
                     f"The worker of {work.ticket.kind} {work.ticket.number} has made no step for "
-                    f"{time.monotonic() - work.moved:.0f} s (study.lease is {lease:g} s); it is ended."
+                    f"{time.monotonic() - work.last_progress_at:.0f} s (study.lease is {lease:g} s); "
+                    "it is ended."
                 )
             work.worker.end()
 
     def _handle(self, work: WorkerSlot, message: Message) -> None:
-        assert isinstance(message, Started | Progress | Report | Kept | NotKept | Finished | Failed)
+        assert isinstance(
+            message, Started | Progress | Report | CheckpointSaved | CheckpointFailed | Finished | Failed
+        )
         if work.abandoned == (message.ticket, message.attempt) and isinstance(message, Finished | Failed):
             work.ended_abandoned()
         if isinstance(message, Failed):
             # a group of processes ends with it, and one that ran out of a card's memory may have kept some
-            if work.worker.place.ranks > 1 or message.kind == "gpu_memory":
+            if work.worker.placement.ranks > 1 or message.kind == "gpu_memory":
                 work.process = Process.WORN
-        if not work.concerns(message.ticket, message.attempt):
+        if not work.matches(message.ticket, message.attempt):
             return
         assert work.ticket is not None
-        work.heard()
+        work.note_progress()
         if isinstance(message, Started | Progress | Report):
             work.step = message.step
         elif isinstance(message, Finished | Failed):
             self._disk.log(message.log_lost)
-        self._client.progressed(work.ticket, work.patience(self._spec.study.lease), step=work.step)
+        self._client.heartbeat(work.ticket, work.lease_seconds(self._spec.study.lease), step=work.step)
         for neighbour in self._pool.waiting_for(work):
             assert neighbour.ticket is not None
-            self._client.progressed(neighbour.ticket, first_lease(self._spec.study.lease))
+            self._client.heartbeat(neighbour.ticket, initial_lease_seconds(self._spec.study.lease))
         match message:
             case Started():
-                self._started(work, message)
+                self._on_started(work, message)
             case Report():
-                self._reported(work, message.step, message.value)
-            case Kept():
-                self._kept(work, message)
-            case NotKept():
+                self._on_metric_reported(work, message.step, message.value)
+            case CheckpointSaved():
+                self._on_checkpoint_saved(work, message)
+            case CheckpointFailed():
                 self._disk.checkpoint(message.why)
             case Finished():
-                self._finished(work, message)
+                self._on_finished(work, message)
             case Failed():
-                self._failed(work, message)
+                self._on_failed(work, message)
 
-    def _started(self, work: WorkerSlot, message: Started) -> None:
+    def _on_started(self, work: WorkerSlot, message: Started) -> None:
         work.phase, work.total_steps, work.device = Phase.STARTED, message.total_steps, message.device
         codes, ticket = self._client.codes, work.ticket
         assert ticket is not None
         # a run that starts again before its last report will report those steps once more
         earlier_reports, work.reports = work.reports, {}
         history = {int(step): value for step, value in message.reports}
-        self._began(
+        self._report_run_started(
             work, message, {step: value for step, value in history.items() if step in earlier_reports}
         )
         identities = {RunCode.parse(code).identity for code in codes}
@@ -295,8 +298,8 @@ class Agent:
                 "The code, or a package it uses, has changed since this study began: it has runs of both."
             )
         codes.add(message.code)
-        if (message.device, message.precision) not in self._told:
-            self._told.add((message.device, message.precision))
+        if (message.device, message.precision) not in self._announced_devices:
+            self._announced_devices.add((message.device, message.precision))
             self._observer.note(f"Trains on {message.device} at {message.precision} precision.")
         for text in message.notes:
             self._observer.note(f"{ticket.kind} {ticket.number}: {text}")
@@ -304,11 +307,11 @@ class Agent:
             if step in earlier_reports:
                 work.reports[step] = value
             else:
-                self._reported(work, step, value)
+                self._on_metric_reported(work, step, value)
 
-    def _began(self, work: WorkerSlot, message: Started, history: Mapping[int, float]) -> None:
+    def _report_run_started(self, work: WorkerSlot, message: Started, history: Mapping[int, float]) -> None:
         assert work.ticket is not None
-        began = Began(
+        began = RunStarted(
             ticket_id=message.ticket,
             attempt=message.attempt,
             total_steps=message.total_steps,
@@ -318,25 +321,27 @@ class Agent:
         )
         self._client.began(began, history)
 
-    def _reported(self, work: WorkerSlot, step: int, value: float) -> None:
+    def _on_metric_reported(self, work: WorkerSlot, step: int, value: float) -> None:
         ticket = work.ticket
         assert ticket is not None
         if work.pruned:
             return
         work.reports[step] = value
-        if self._client.reported(ticket, step, work.reports, total_steps=work.total_steps, age=work.age):
+        if self._client.reported(
+            ticket, step, work.reports, total_steps=work.total_steps, trained_seconds=work.age
+        ):
             work.stopped = "pruned"
             work.worker.send(Stop(ticket=ticket.id, attempt=ticket.attempt))
 
-    def _kept(self, work: WorkerSlot, message: Kept) -> None:
+    def _on_checkpoint_saved(self, work: WorkerSlot, message: CheckpointSaved) -> None:
         assert work.ticket is not None
         self._disk.checkpoint("")
         checkpoint = Checkpoint(**dataclasses.asdict(message.saved))
-        work.ticket = self._client.keep(work.ticket, checkpoint, age=work.age)
+        work.ticket = self._client.keep(work.ticket, checkpoint, trained_seconds=work.age)
 
     # ---- how runs end
 
-    def _finished(self, work: WorkerSlot, message: Finished) -> None:
+    def _on_finished(self, work: WorkerSlot, message: Finished) -> None:
         ticket = work.ticket
         assert ticket is not None
         for text in message.notes:
@@ -366,26 +371,26 @@ class Agent:
         ticket = work.ticket
         assert ticket is not None
         self._losses = 0
-        self._disk.trained(ticket)
+        self._disk.record_success(ticket)
         value = next(reversed(work.reports.values()), None) if outcome == "pruned" else None
         if outcome == "complete":
             value = value_of(ticket.kind, self._spec, message.measurements)
-        change, row = ended(work, outcome, message, value=value, measured=measurements)
-        self._client.ended(change, ticket, row, work.reports)
+        change, row = build_run_ended(work, outcome, message, value=value, measured=measurements)
+        self._client.report_run_ended(change, ticket, row, work.reports)
         self._free(work)
         self._observer.finished(row)
 
     def _free(self, work: WorkerSlot) -> None:
         assert work.ticket is not None
-        self._client.let_go(work.ticket)
+        self._client.stop_renewing(work.ticket)
         work.free()
         self._idle_until = self._pause = 0.0
 
     def _return(self, work: WorkerSlot, peak_memory: int | None = None) -> None:
-        self._client.returned(returned(work, peak_memory))
+        self._client.returned(build_attempt_released(work, peak_memory))
         self._free(work)
 
-    def _failed(self, work: WorkerSlot, message: Failed) -> None:
+    def _on_failed(self, work: WorkerSlot, message: Failed) -> None:
         ticket = work.ticket
         assert ticket is not None
         if message.kind == "gpu_memory":
@@ -393,13 +398,17 @@ class Agent:
             return
         if message.kind == "disk":
             self._return(work)
-            self._disk.refuse(ticket, message.message, self._client.known())
+            self._disk.record_write_failure(ticket, message.message, self._client.tickets())
             return
         if message.kind == "usage":
             self._return(work)
             raise SpecError(message.message)
         attempts = self._spec.study.max_attempts
-        if message.kind == "error" and not self._client.any_done() and ticket.failures + 1 >= attempts:
+        if (
+            message.kind == "error"
+            and not self._client.has_finished_run()
+            and ticket.failures + 1 >= attempts
+        ):
             # it is the code that fails, and not this ticket: when that is put right, it is to be done
             self._return(work)
             raise StudyFailed(
@@ -422,7 +431,7 @@ class Agent:
         ticket = work.ticket
         assert ticket is not None
         self._losses += 1
-        change, row = lost(work, why, attempts=attempts, alone=alone)
+        change, row = build_attempt_lost(work, why, attempts=attempts, alone=alone)
         self._client.lost(change, ticket, row, work.reports)
         self._observer.note(f"{ticket.kind} {ticket.number}, attempt {ticket.attempt}: {masked(why)}")
         self._free(work)
@@ -437,10 +446,10 @@ class Agent:
             )
 
     def _died(self, work: WorkerSlot) -> None:
-        why = self._pool.bury(work)
+        why = self._pool.remove_dead_worker(work)
         if work.ticket is not None and not work.waiting:
             self._lost(work, why, attempts=self._spec.study.max_attempts)
-        if self._pool.stillborn:
+        if self._pool.died_before_ready:
             raise StudyFailed(f"Workers die before they have said a word: {why}. Logs are in {self._folder}.")
 
     # ---- leaving

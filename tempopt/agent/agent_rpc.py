@@ -9,7 +9,16 @@ from collections.abc import Mapping, Sequence
 from tempopt.errors import AccessDenied, StoreBusy, StoreUnreachable
 from tempopt.storage.changes import Change
 from tempopt.storage.http.connection import ServerConnection
-from tempopt.storage.http.protocol import Counted, Join, Joined, Leave, Renewal, Sync, Synced, Take
+from tempopt.storage.http.protocol import (
+    JoinRequest,
+    JoinResponse,
+    Leave,
+    Renewal,
+    RunReports,
+    SyncRequest,
+    SyncResponse,
+    TakeRequest,
+)
 from tempopt.storage.http.wire import change_to_plain
 from tempopt.storage.liveness import agent_name
 
@@ -18,7 +27,7 @@ _AGAIN_SECONDS = (0.2, 1.0, 3.0)
 _SLACK_SECONDS = 30.0
 
 
-class ServerLine:
+class AgentRpcClient:
     """What one agent says to its server, and how it is called there.
 
     Args:
@@ -35,14 +44,16 @@ class ServerLine:
         self.agent = f"{agent_name()}-{secrets.token_hex(3)}"
         self._session = secrets.token_hex(8)
 
-    def join(self) -> Joined:
+    def join(self) -> JoinResponse:
         """Return what there is to know of the study.
 
         Raises:
             StudyNotFound: There is none of that name.
             UsageError: It was paused, or the server does not serve this agent.
         """
-        request = Join(study=self._study, agent=self.agent, session=self._session, workers=self._workers)
+        request = JoinRequest(
+            study=self._study, agent=self.agent, session=self._session, workers=self._workers
+        )
         pauses = [*_AGAIN_SECONDS]
         while True:
             try:
@@ -55,7 +66,7 @@ class ServerLine:
                     raise
                 time.sleep(pauses.pop(0))
             else:
-                return Joined.model_validate(answer)
+                return JoinResponse.model_validate(answer)
 
     def sync(
         self,
@@ -64,17 +75,17 @@ class ServerLine:
         *,
         renew: Mapping[int, Renewal] | None = None,
         lease: float = 60.0,
-        runs: Mapping[int, Counted] | None = None,
-        take: Take | None = None,
+        runs: Mapping[int, RunReports] | None = None,
+        take: TakeRequest | None = None,
         dead: str | None = None,
-    ) -> Synced:
+    ) -> SyncResponse:
         """Say what happened, and return the server's answer; see :class:`tempopt.storage.http.protocol.Sync`.
 
         Raises:
             StoreUnreachable: The server cannot be reached, or does not know the token any more.
             StudyNotFound: The study was deleted.
         """
-        request = Sync(
+        request = SyncRequest(
             study=self._study,
             study_id=study_id,
             agent=dead or self.agent,
@@ -94,7 +105,7 @@ class ServerLine:
         except AccessDenied as error:
             # a token is replaced while agents are at work: nothing is lost if it comes a little later
             raise StoreUnreachable(f"{error} Put a valid token in its place.") from error
-        return Synced.model_validate(answer)
+        return SyncResponse.model_validate(answer)
 
     def leave(self, study_id: int) -> None:
         """Have what was given and not begun wait again."""

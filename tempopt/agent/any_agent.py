@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tempopt.agent.observer import Observer, Unobserved
-from tempopt.agent.remote_runner import work_behind
-from tempopt.agent.store_connection import StoreLost
+from tempopt.agent.observer import NullObserver, Observer
+from tempopt.agent.remote_runner import run_remote_agent
+from tempopt.agent.store_connection import StoreTimeoutError
 from tempopt.agent.study_runner import StudyRunner
 from tempopt.agent.turn import Turn
 from tempopt.errors import AccessDenied, StoreUnreachable, StudyNotFound, TempoptError, masked
@@ -25,7 +25,7 @@ from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.http.connection import ServerConnection
 from tempopt.storage.http.paths import OPEN_STUDIES
-from tempopt.storage.http.wire import from_plain
+from tempopt.storage.http.wire import deserialize
 from tempopt.storage.rows import OpenStudy
 from tempopt.storage.store import Store
 
@@ -77,9 +77,16 @@ class DatabaseStudies:
         spec = StudySpec.from_json(study.spec)
         import_schedules(spec)
         runner = StudyRunner(
-            self.store, spec, study, self.workers, self.checkpoints, observer, wake=False, turn=turn
+            self.store,
+            spec,
+            study,
+            self.workers,
+            self.checkpoints,
+            observer,
+            resume_if_paused=False,
+            turn=turn,
         )
-        runner.work()
+        runner.run_until_idle()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +103,11 @@ class ServerStudies:
 
     def list_open(self) -> list[OpenStudy]:
         """Return the unfinished studies, in the order in which they are served."""
-        return from_plain(list[OpenStudy], self.connection.get(OPEN_STUDIES))
+        return deserialize(list[OpenStudy], self.connection.get(OPEN_STUDIES))
 
     def serve(self, name: str, turn: Turn, observer: Observer) -> None:
         """Work on a study until nothing is left to do or the turn is over."""
-        work_behind(
+        run_remote_agent(
             self.connection,
             name,
             workers=self.workers,
@@ -215,7 +222,7 @@ class AnyAgent:
         except StudyNotFound:
             self._note(f"{study.name} was deleted.")
             return
-        except (StoreUnreachable, StoreLost) as error:
+        except (StoreUnreachable, StoreTimeoutError) as error:
             self._reached_at = time.monotonic()
             self._wait_for_store(error)
             return
@@ -265,7 +272,7 @@ class AnyAgent:
         turn.idle_seconds = min(_PATIENCE_SECONDS, idle_seconds) if other_studies else idle_seconds
 
 
-class _Notes(Unobserved):
+class _Notes(NullObserver):
     """Passes on the notes of a study.
 
     Args:

@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 from tempopt.errors import StudyFailed
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import TicketRow
-from tempopt.storage.ticket_queries import over
+from tempopt.storage.ticket_queries import is_terminal
 
 _LONGEST_PAUSE_SECONDS = 30.0
 
 
-class DiskWatch:
+class DiskErrorTracker:
     """Keeps in mind what could not be written.
 
     Args:
@@ -67,7 +67,7 @@ class DiskWatch:
         elif not why and what in self._since:
             self._note(f"{what} are written again after {time.monotonic() - self._since.pop(what):.0f} s.")
 
-    def refuse(self, ticket: TicketRow, why: str, tickets: Mapping[int, TicketRow]) -> None:
+    def record_write_failure(self, ticket: TicketRow, why: str, tickets: Mapping[int, TicketRow]) -> None:
         """Take note of a run that could not write, was returned and is to be tried again after a pause.
 
         Args:
@@ -80,7 +80,7 @@ class DiskWatch:
         """
         now = time.monotonic()
         # what another agent has trained meanwhile is none to wait for
-        open_ids = {id for id, row in tickets.items() if not over(row)}
+        open_ids = {id for id, row in tickets.items() if not is_terminal(row)}
         self._refused = {id: start for id, start in self._refused.items() if id in open_ids}
         is_first = not self._refused
         seconds = now - self._refused.setdefault(ticket.id, now)
@@ -99,7 +99,7 @@ class DiskWatch:
         self._pause = min(max(2 * self._pause, 1.0), _LONGEST_PAUSE_SECONDS)
         self.until = now + self._pause
 
-    def trained(self, ticket: TicketRow) -> None:
+    def record_success(self, ticket: TicketRow) -> None:
         """Take note of a run that came to its end."""
         self._pause = self.until = 0.0
         start = self._refused.pop(ticket.id, None)

@@ -15,29 +15,29 @@ from tempopt.errors import (
     SpecError,
     StudyFailed,
 )
-from tempopt.sampling.unit_cube import at_places
+from tempopt.sampling.unit_cube import from_unit_vector
 from tempopt.seeds import derive
 from tempopt.spec.study_spec import StudySpec
 from tempopt.training.messages import Failed, Finished, RunRequest, Stage, Started, Times
 from tempopt.verdict.run_evaluations import evaluations
 
 _CALLED = "dry run of two steps"
-Told = Callable[[Stage], None]
+StageCallback = Callable[[Stage], None]
 """Hears of each part of a dry run that is over."""
 
 
-def stage_text(stage: Stage) -> str:
+def format_stage(stage: Stage) -> str:
     """Return one line on a part of a dry run, with the time that it took."""
     return f"Dry run: {stage.what} ({stage.seconds:.1f} s)."
 
 
-def _unheard(stage: Stage) -> None:
+def _ignore_stage(stage: Stage) -> None:
     """Do nothing."""
 
 
 @contextlib.contextmanager
-def workers_of(places: Sequence[Placement]) -> Iterator[list[WorkerProcess]]:
-    workers = [WorkerProcess(slot=slot, place=placement) for slot, placement in enumerate(places)]
+def start_workers(places: Sequence[Placement]) -> Iterator[list[WorkerProcess]]:
+    workers = [WorkerProcess(slot=slot, placement=placement) for slot, placement in enumerate(places)]
     try:
         yield workers
     finally:
@@ -45,8 +45,12 @@ def workers_of(places: Sequence[Placement]) -> Iterator[list[WorkerProcess]]:
             worker.kill()
 
 
-def rehearse(
-    spec: StudySpec, worker: WorkerProcess, *, task: Literal["rehearse", "check"], on_stage: Told = _unheard
+def run_dry_run(
+    spec: StudySpec,
+    worker: WorkerProcess,
+    *,
+    task: Literal["rehearse", "check"],
+    on_stage: StageCallback = _ignore_stage,
 ) -> tuple[StudySpec, Started | None]:
     """Have a worker try what the spec asks, before anything is written; of a comparison each of its sets.
 
@@ -64,9 +68,9 @@ def rehearse(
         SpecError: It cannot be carried out.
         StudyFailed: The worker died over it.
     """
-    started, finished = _checked(spec, worker, task, on_stage)
-    checked_spec = spec.with_found(
-        finished.found,
+    started, finished = _try_parameter_sets(spec, worker, task, on_stage)
+    checked_spec = spec.with_dry_run_results(
+        finished.initial_temperatures,
         not_learned=finished.not_learned,
         evaluated=finished.evaluated,
         trained=finished.trained,
@@ -78,7 +82,7 @@ _CHECKED: dict[str, StudySpec] = {}
 _MOST_CHECKED = 256
 
 
-def checked(spec: StudySpec, worker: WorkerProcess, *, again: bool = True) -> StudySpec:
+def check_spec_on_worker(spec: StudySpec, worker: WorkerProcess, *, again: bool = True) -> StudySpec:
     """Have a worker check classes and arguments, and return the spec as :func:`rehearse` does.
 
     Args:
@@ -89,15 +93,15 @@ def checked(spec: StudySpec, worker: WorkerProcess, *, again: bool = True) -> St
         SpecError: The spec cannot be carried out.
         StudyFailed: The worker died over it.
     """
-    key = json.dumps([dataclasses.asdict(worker.place), spec.to_json()], sort_keys=True)
+    key = json.dumps([dataclasses.asdict(worker.placement), spec.to_json()], sort_keys=True)
     if again or key not in _CHECKED:
-        _CHECKED[key] = rehearse(spec, worker, task="check")[0]
+        _CHECKED[key] = run_dry_run(spec, worker, task="check")[0]
         while len(_CHECKED) > _MOST_CHECKED:
             del _CHECKED[next(iter(_CHECKED))]
     return _CHECKED[key]
 
 
-def timed(spec: StudySpec, worker: WorkerProcess) -> Times:
+def measure_run_times(spec: StudySpec, worker: WorkerProcess) -> Times:
     """Have a worker measure what the parts of a run take, with the parameters in the middle of the space.
 
     Raises:
@@ -105,22 +109,22 @@ def timed(spec: StudySpec, worker: WorkerProcess) -> Times:
         StudyFailed: The worker died over it.
     """
     space = spec.space()
-    sampled = at_places(space, [0.5] * len(space))
-    _, finished = _tried(spec, worker, task="time", space={}, sampled=sampled)
+    sampled = from_unit_vector(space, [0.5] * len(space))
+    _, finished = _try_parameters(spec, worker, task="time", space={}, sampled=sampled)
     assert finished.times is not None, "a worker has measured nothing"
     return finished.times
 
 
-def _checked(
+def _try_parameter_sets(
     spec: StudySpec,
     worker: WorkerProcess,
     task: Literal["rehearse", "check"],
-    on_stage: Told = _unheard,
+    on_stage: StageCallback = _ignore_stage,
 ) -> tuple[Started | None, Finished]:
     if spec.compare is None:
         space = {name: list(domain.probes) for name, domain in spec.search.items()}
         sampled = {name: values[-1] for name, values in space.items()}
-        return _tried(spec, worker, task=task, space=space, sampled=sampled, on_stage=on_stage)
+        return _try_parameters(spec, worker, task=task, space=space, sampled=sampled, on_stage=on_stage)
     names = dict.fromkeys(name for parameter_set in spec.compare for name in parameter_set.parameters)
     space = {
         name: [
@@ -130,10 +134,10 @@ def _checked(
         ]
         for name in names
     }
-    messages = _tried(spec, worker, task="check", space=space, sampled=spec.compare[0].parameters)
+    messages = _try_parameters(spec, worker, task="check", space=space, sampled=spec.compare[0].parameters)
     for parameter_set in spec.compare if task == "rehearse" else ():
         try:
-            messages = _tried(
+            messages = _try_parameters(
                 spec, worker, task=task, space={}, sampled=parameter_set.parameters, on_stage=on_stage
             )
         except SpecError as error:
@@ -141,14 +145,14 @@ def _checked(
     return messages
 
 
-def _tried(
+def _try_parameters(
     spec: StudySpec,
     worker: WorkerProcess,
     *,
     task: Literal["rehearse", "check", "time"],
     space: dict[str, list[Any]],
     sampled: Mapping[str, Any],
-    on_stage: Told = _unheard,
+    on_stage: StageCallback = _ignore_stage,
 ) -> tuple[Started | None, Finished]:
     """Have a worker check all values of a space, and try one parameter set."""
     parameters = spec.parameters("search", sampled)
@@ -176,7 +180,7 @@ def _tried(
             on_stage(message)
         if isinstance(message, Finished):
             return started, message
-    raise StudyFailed(f"The {_CALLED} crashed: {worker.obituary()}.")
+    raise StudyFailed(f"The {_CALLED} crashed: {worker.exit_description()}.")
 
 
 def explain_failure(failure: Failed, called: str) -> SpecError:

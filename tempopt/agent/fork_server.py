@@ -18,7 +18,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from tempopt.agent.interpreter import interpreter
+from tempopt.agent.interpreter import python_command
 from tempopt.training.messages import INT32
 
 # Libraries read variables that begin so when they are loaded, which a fork does no more: a worker is forked
@@ -59,7 +59,7 @@ class ForkServer:
         self._control, peer_socket = socket.socketpair()
         with peer_socket:
             self._process = subprocess.Popen(
-                interpreter("tempopt.training.fork_server", str(peer_socket.fileno())),
+                python_command("tempopt.training.fork_server", str(peer_socket.fileno())),
                 pass_fds=[peer_socket.fileno()],
                 stdin=subprocess.DEVNULL,
                 env=environment,

@@ -22,7 +22,7 @@ from tempopt.errors import UsageError
 
 
 @contextlib.contextmanager
-def claimed(machine: Machine, dealt: Callable[[Machine], list[Placement]]) -> Iterator[list[Placement]]:
+def claim_gpus(machine: Machine, dealt: Callable[[Machine], list[Placement]]) -> Iterator[list[Placement]]:
     """Lock the GPUs of the placements that ``dealt`` returns, until the end of the context.
 
     Args:
@@ -59,7 +59,7 @@ def claimed(machine: Machine, dealt: Callable[[Machine], list[Placement]]) -> It
         yield placements
 
 
-def free(machine: Machine) -> Machine:
+def without_claimed_gpus(machine: Machine) -> Machine:
     """Return the machine as an agent that begins now would see it: without the GPUs that others hold."""
     views: list[Machine] = []
 
@@ -67,7 +67,7 @@ def free(machine: Machine) -> Machine:
         views.append(view)
         return []
 
-    with claimed(machine, look):
+    with claim_gpus(machine, look):
         return views[0]
 
 

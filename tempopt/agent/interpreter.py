@@ -8,7 +8,7 @@ from pathlib import Path
 _RUN = "import runpy, sys; sys.path.append({!r}); runpy.run_module({!r}, run_name='__main__', alter_sys=True)"
 
 
-def interpreter(module: str, *arguments: str) -> list[str]:
+def python_command(module: str, *arguments: str) -> list[str]:
     """Return the command that runs a module of tempopt as a program.
 
     As ``python -m``, but that the current folder is not searched from the beginning: a person's own

@@ -14,33 +14,49 @@ from pathlib import Path
 from socket import socket
 
 from tempopt.agent.observer import Observer, Snapshot, WorkerView
-from tempopt.agent.run_requests import Requests
-from tempopt.agent.snapshot import snapshot
-from tempopt.agent.stop_conditions import beyond_notice, ended_by
-from tempopt.agent.store_connection import StoreAway, StoreConnection
+from tempopt.agent.run_requests import RunRequestBuilder
+from tempopt.agent.snapshot import build_snapshot
+from tempopt.agent.stop_conditions import find_convergence_reason, find_stop_reason
+from tempopt.agent.store_connection import StoreRetryPolicy, StoreUnavailableError
 from tempopt.agent.study_cache import StudyCache
-from tempopt.agent.study_client import THOROUGH_SECONDS, Listeners
-from tempopt.agent.trial_attributes import trial_attributes
-from tempopt.agent.worker_slot import first_lease
-from tempopt.agent.worker_views import in_work
-from tempopt.agent.write_queue import Outbox, left_behind, outbox_path
+from tempopt.agent.study_client import THOROUGH_SECONDS, AgentCallbacks
+from tempopt.agent.trial_attributes import build_trial_user_attrs
+from tempopt.agent.worker_slot import initial_lease_seconds
+from tempopt.agent.worker_views import running_worker_views
+from tempopt.agent.write_queue import WriteQueue, iter_orphaned_queues, outbox_path
 from tempopt.errors import StaleAttempt, StorageError, StudyFailed, StudyNotFound
 from tempopt.report.decision import decide
 from tempopt.report.study_result import load
-from tempopt.sampling.arms import by_guard, by_step
+from tempopt.sampling.arms import guard_values_by_ticket, reports_by_ticket
 from tempopt.spec.program import Program
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage import checkpoints
-from tempopt.storage.changes import Began, Change, Ended, Kept, Lost, Reported, Returned, Wanted
-from tempopt.storage.liveness import agent_name, leave
-from tempopt.storage.rows import SEARCHING, Checkpoint, StudyRow, StudyState, TicketRow, to_go_on_from
+from tempopt.storage.changes import (
+    AttemptLost,
+    AttemptReleased,
+    Change,
+    CheckpointRecorded,
+    ClaimRequest,
+    MetricReported,
+    RunEnded,
+    RunStarted,
+)
+from tempopt.storage.liveness import agent_name, mark_agent_left
+from tempopt.storage.rows import (
+    SEARCH_KINDS,
+    Checkpoint,
+    StudyRow,
+    StudyState,
+    TicketRow,
+    checkpoints_to_resume,
+)
 from tempopt.storage.store import Store
-from tempopt.storage.ticket_queries import over
+from tempopt.storage.ticket_queries import is_terminal
 from tempopt.training.messages import RunRequest
 from tempopt.verdict.stages import next_tickets
 
 
-class TicketClient:
+class LocalStudyClient:
     """A study in a store as one agent sees it: a :class:`~tempopt.agent.study_client.StudyClient`.
 
     Args:
@@ -72,24 +88,26 @@ class TicketClient:
         program: Program | None = None,
         name: str | None = None,
         cache: StudyCache | None = None,
-        connection: StoreConnection | None = None,
-        outbox: Outbox | None = None,
-        abandon: Callable[[Collection[int]], None] = lambda ids: None,
+        connection: StoreRetryPolicy | None = None,
+        outbox: WriteQueue | None = None,
+        on_abandoned: Callable[[Collection[int]], None] = lambda ids: None,
     ) -> None:
         self._spec = spec
         self._study = study
         self._store = store
         self._folder = folder
         self._workers = workers
-        self.listeners = Listeners(abandon=abandon)
+        self.listeners = AgentCallbacks(abandon=on_abandoned)
         self._observer = observer
         self._name = name or agent_name()
-        self._connection = connection or StoreConnection(timeout=spec.study.store_timeout, note=observer.note)
+        self._connection = connection or StoreRetryPolicy(
+            timeout=spec.study.store_timeout, note=observer.note
+        )
         # an empty one is not none
         self._outbox = (
             outbox
             if outbox is not None
-            else Outbox(
+            else WriteQueue(
                 store=store,
                 agent=self._name,
                 connection=self._connection,
@@ -98,15 +116,15 @@ class TicketClient:
                 path=outbox_path(folder, self._name),
             )
         )
-        self._asked = -math.inf
-        self._looked = -math.inf
-        self._in_vain = -math.inf
+        self._last_claim_at = -math.inf
+        self._last_observed_at = -math.inf
+        self._last_empty_poll_at = -math.inf
         self._others: list[WorkerView] = []
         if cache is None:
             self._deliver_for_the_dead()
         self.cache = cache if cache is not None else StudyCache(spec, study, store)
         self._needless: list[tuple[TicketRow, str]] = []
-        self._requests = Requests(
+        self._requests = RunRequestBuilder(
             spec=spec, program=program, study=study, cache=self.cache, folder=folder, checkpoints=checkpoints
         )
 
@@ -121,16 +139,16 @@ class TicketClient:
         return self.cache.codes
 
     @property
-    def looked(self) -> float:
+    def last_empty_poll_at(self) -> float:
         """When a ticket was looked for last of which the store has said since that there is none."""
-        return self._in_vain
+        return self._last_empty_poll_at
 
-    def wakes(self) -> Sequence[socket]:
+    def wakeup_sockets(self) -> Sequence[socket]:
         """Return nothing: a store tells no news by itself."""
         return ()
 
     def _deliver_for_the_dead(self) -> None:
-        for path, agent, changes in left_behind(self._folder):
+        for path, agent, changes in iter_orphaned_queues(self._folder):
             self._store.write(self._study.id, changes, agent=agent, lease=self._spec.study.lease, adopt=False)
             self._observer.note(
                 "What an agent on this machine could not tell the store before it died was told."
@@ -141,11 +159,11 @@ class TicketClient:
 
     # ---- what is told
 
-    def tell(self, change: Change, *, age: float = 0.0) -> None:
+    def enqueue_change(self, change: Change, *, trained_seconds: float = 0.0) -> None:
         """Have a change delivered, now or with others; ``age``: seconds that its run has trained."""
-        self._outbox.add(change, age=age)
+        self._outbox.add(change, age=trained_seconds)
 
-    def progressed(self, ticket: TicketRow, seconds: float, *, step: int | None = None) -> None:
+    def heartbeat(self, ticket: TicketRow, seconds: float, *, step: int | None = None) -> None:
         """Have a lease renewed with the next delivery: its run has moved, and has so long for the next.
 
         Args:
@@ -157,15 +175,15 @@ class TicketClient:
         """Have the lease of an attempt renewed with the next delivery."""
         self._outbox.renew(id, attempt, seconds, step=step)
 
-    def let_go(self, ticket: TicketRow) -> None:
+    def stop_renewing(self, ticket: TicketRow) -> None:
         """Renew a lease no more."""
-        self._outbox.drop(ticket.id)
+        self._outbox.forget_lease(ticket.id)
 
-    def began(self, change: Began, history: Mapping[int, float]) -> None:
+    def began(self, change: RunStarted, history: Mapping[int, float]) -> None:
         """Have told that a run has begun to train; ``history`` is in the store."""
-        self.tell(change)
+        self.enqueue_change(change)
         hardware: dict[str, object] = {"machine": change.machine, "device": change.device}
-        self.cache.note(change.ticket_id, total_steps=change.total_steps, **hardware)
+        self.cache.patch_ticket(change.ticket_id, total_steps=change.total_steps, **hardware)
 
     def reported(
         self,
@@ -174,15 +192,15 @@ class TicketClient:
         reports: Mapping[int, float],
         *,
         total_steps: int | None,
-        age: float,
+        trained_seconds: float,
     ) -> bool:
         """Have a report told, and return whether the pruner ends the run there."""
-        change = Reported(ticket_id=ticket.id, attempt=ticket.attempt, step=step, value=reports[step])
-        self.tell(change, age=age)
+        change = MetricReported(ticket_id=ticket.id, attempt=ticket.attempt, step=step, value=reports[step])
+        self.enqueue_change(change, trained_seconds=trained_seconds)
         arms = self.cache.arms
         return step != total_steps and arms.prune(ticket, reports)
 
-    def pruned_before(self, ticket: TicketRow, reports: Mapping[int, float]) -> bool:
+    def was_pruned_earlier(self, ticket: TicketRow, reports: Mapping[int, float]) -> bool:
         """Return whether the pruner ends a run by what earlier attempts have reported."""
         # an agent that died between a pruning decision and its record decided the same way
         return self.pruned_at(ticket, reports, ticket.total_steps) is not None
@@ -202,9 +220,12 @@ class TicketClient:
                 return step
         return None
 
-    def keep(self, ticket: TicketRow, checkpoint: Checkpoint, *, age: float) -> TicketRow:
+    def keep(self, ticket: TicketRow, checkpoint: Checkpoint, *, trained_seconds: float) -> TicketRow:
         """Have a checkpoint recorded, and those that it makes needless deleted; return the ticket with it."""
-        self.tell(Kept(ticket_id=ticket.id, attempt=ticket.attempt, checkpoint=checkpoint), age=age)
+        self.enqueue_change(
+            CheckpointRecorded(ticket_id=ticket.id, attempt=ticket.attempt, checkpoint=checkpoint),
+            trained_seconds=trained_seconds,
+        )
         newest = (
             checkpoint,
             *(
@@ -213,29 +234,33 @@ class TicketClient:
                 if other_checkpoint.url != checkpoint.url
             ),
         )
-        needed_checkpoints = to_go_on_from(newest)
+        needed_checkpoints = checkpoints_to_resume(newest)
         self._needless += [
             (ticket, old_checkpoint.url) for old_checkpoint in newest[len(needed_checkpoints) :]
         ]
-        self.cache.note(ticket.id, checkpoints=needed_checkpoints)
+        self.cache.patch_ticket(ticket.id, checkpoints=needed_checkpoints)
         return dataclasses.replace(ticket, checkpoints=needed_checkpoints)
 
-    def ended(self, change: Ended, before: TicketRow, row: TicketRow, reports: Mapping[int, float]) -> None:
+    def report_run_ended(
+        self, change: RunEnded, before: TicketRow, row: TicketRow, reports: Mapping[int, float]
+    ) -> None:
         """Have the end of a run told, with what only the whole study tells of it."""
         outcomes = change.outcomes
         gain = self.cache.gain(outcomes.value) if outcomes.outcome == "complete" else None
-        attributes = trial_attributes(before, outcomes.seconds, gain, outcomes.measurements)
-        guards = by_guard(outcomes.measurements, self._spec).get(row.id)
+        attributes = build_trial_user_attrs(before, outcomes.seconds, gain, outcomes.measurements)
+        guards = guard_values_by_ticket(outcomes.measurements, self._spec).get(row.id)
         constraints = self.cache.constraints(guards or {}) if before.trial_number is not None else {}
         outcomes = dataclasses.replace(outcomes, attributes=attributes, constraints=constraints)
-        self.tell(dataclasses.replace(change, outcomes=outcomes))
+        self.enqueue_change(dataclasses.replace(change, outcomes=outcomes))
         self._over(before, row, reports, guards)
 
-    def lost(self, change: Lost, before: TicketRow, row: TicketRow, reports: Mapping[int, float]) -> None:
+    def lost(
+        self, change: AttemptLost, before: TicketRow, row: TicketRow, reports: Mapping[int, float]
+    ) -> None:
         """Have it told that an attempt was lost."""
-        self.tell(change)
+        self.enqueue_change(change)
         if row.state == "waiting":
-            self.cache.take_in(row, {})
+            self.cache.apply_ticket(row, {})
         else:
             self._over(before, row, reports)
 
@@ -247,34 +272,34 @@ class TicketClient:
         guards: Mapping[str, float] | None = None,
     ) -> None:
         self._needless += [(before, checkpoint.url) for checkpoint in before.checkpoints]
-        self.cache.take_in(row, reports, guards)
+        self.cache.apply_ticket(row, reports, guards)
 
-    def returned(self, change: Returned) -> None:
+    def returned(self, change: AttemptReleased) -> None:
         """Have it told that an attempt was returned."""
-        self.tell(change)
-        self.cache.note(change.ticket_id, state="waiting", agent=None)
+        self.enqueue_change(change)
+        self.cache.patch_ticket(change.ticket_id, state="waiting", agent=None)
 
     @property
     def urgent(self) -> bool:
         """Whether the end of a run is to be told, which taking the next ticket does in passing."""
         return self._outbox.urgent
 
-    def speak(self) -> None:
+    def flush(self) -> None:
         """Deliver what there is to tell, if it is time."""
-        if self._outbox.due():
+        if self._outbox.is_due():
             self._deliver()
 
-    def _deliver(self, take: Wanted | None = None) -> TicketRow | None:
+    def _deliver(self, take: ClaimRequest | None = None) -> TicketRow | None:
         """Deliver everything, and return the ticket that was taken with it."""
-        write_result = self._outbox.deliver(take, version=self.cache.version)
+        write_result = self._outbox.flush(take, version=self.cache.version)
         self._delete_needless(write_result.refused)
         self.cache.state = write_result.state
-        self.cache.grow_to(write_result.age)
+        self.cache.set_age(write_result.age)
         if write_result.refused:
             self.listeners.abandon(write_result.refused.keys())
         if write_result.refused or write_result.version != self.cache.version:
             self._read()
-        return write_result.taken
+        return write_result.claimed_ticket
 
     def _delete_needless(self, refused_ids: Collection[int]) -> None:
         """Delete the checkpoints that the store names no more, now that it has been told all.
@@ -289,16 +314,18 @@ class TicketClient:
             for ticket, url in needless_checkpoints
             if ticket.id not in refused_ids
             # a row of the store is no reason to delete a file that tempopt has not written
-            and checkpoints.is_ours(url, study=study, run=checkpoints.run_name(ticket.kind, ticket.number))
+            and checkpoints.belongs_to_run(
+                url, study=study, run=checkpoints.run_name(ticket.kind, ticket.number)
+            )
         )
 
     def close(self) -> None:
         """Deliver what can be delivered; the rest is on disk for the next agent on this machine."""
-        with contextlib.suppress(StoreAway, StudyFailed, StorageError):
+        with contextlib.suppress(StoreUnavailableError, StudyFailed, StorageError):
             self._deliver()
             # what was taken a moment ago, and given to no worker
             self._store.release(self._study.id, [self._name])
-        leave(self._name)
+        mark_agent_left(self._name)
 
     # ---- what is to be done, and how the study stands
 
@@ -308,38 +335,38 @@ class TicketClient:
 
     def request(self, ticket: TicketRow, memory_share: float | None) -> RunRequest:
         """Return what a worker is to do with a ticket."""
-        return self._requests.of(ticket, memory_share)
+        return self._requests.build(ticket, memory_share)
 
-    def any_done(self) -> bool:
+    def has_finished_run(self) -> bool:
         """Return whether a run of the study is complete."""
         return any(t.state == "done" for t in self.cache.tickets.values())
 
-    def known(self) -> Mapping[int, TicketRow]:
+    def tickets(self) -> Mapping[int, TicketRow]:
         """Return the tickets of the study by id."""
         return self.cache.tickets
 
     def snapshot(self, own_views: Sequence[WorkerView], elapsed: float) -> Snapshot:
         """Return the study as it stands, with what other agents do."""
-        return snapshot(self.cache, self._spec, [*own_views, *self.others()], elapsed)
+        return build_snapshot(self.cache, self._spec, [*own_views, *self.other_workers()], elapsed)
 
-    def others(self) -> list[WorkerView]:
+    def other_workers(self) -> list[WorkerView]:
         """Return what other agents do, as it was when the store was asked last.
 
         It is asked as often as the observer wants to know, and not at all while it does not.
         """
-        interval = self._observer.others_every
-        is_late = interval is not None and time.monotonic() - self._looked >= interval
+        interval = self._observer.poll_interval_seconds
+        is_late = interval is not None and time.monotonic() - self._last_observed_at >= interval
         # runs that have ended here are in progress for the store until it has heard of it
         if is_late and not self._outbox.urgent:
-            self._looked = time.monotonic()
+            self._last_observed_at = time.monotonic()
             # for display alone: no reason for the agent to give up, who will hear of it anyway
-            with contextlib.suppress(StoreAway, StudyFailed, StudyNotFound):
-                self._others = self._connection.attempt(self._look_around, reads=True)
+            with contextlib.suppress(StoreUnavailableError, StudyFailed, StudyNotFound):
+                self._others = self._connection.call(self._look_around, reads=True)
         return self._others
 
     def _look_around(self) -> list[WorkerView]:
         self.cache.refresh()
-        return in_work(self.cache, self._store, but=self._name)
+        return running_worker_views(self.cache, self._store, exclude_agent=self._name)
 
     def next_ticket(self, held_ids: list[int]) -> TicketRow | None:
         """Return a ticket to do, with its parameters, None if there is none just now.
@@ -350,23 +377,23 @@ class TicketClient:
         ticket, goes_on, began = None, False, time.monotonic()
         if self._outbox.urgent:
             # a ticket whose end the store has not heard of would be handed out again
-            goes_on = self.cache.startable() and self._why_to_end() is None
-            ticket = self._deliver(self._wanted(held_ids) if goes_on else None)
+            goes_on = self.cache.has_startable_ticket() and self._why_to_end() is None
+            ticket = self._deliver(self._build_claim_request(held_ids) if goes_on else None)
             if self.cache.state == "paused":
                 return None
         if ticket is None:
             if reason := self._why_to_end():
                 self._end_search(reason)
-            ticket = self._take(held_ids) if self.cache.startable() and not goes_on else None
+            ticket = self._take(held_ids) if self.cache.has_startable_ticket() and not goes_on else None
         if ticket is None:
             # what others have done may let more begin, and what they have lost is to be done again
-            self._connection.attempt(self.cache.refresh, reads=True)
-            is_late = time.monotonic() - self._asked >= THOROUGH_SECONDS
-            if not self.cache.over() and (is_late or self.cache.startable()):
+            self._connection.call(self.cache.refresh, reads=True)
+            is_late = time.monotonic() - self._last_claim_at >= THOROUGH_SECONDS
+            if not self.cache.is_finished() and (is_late or self.cache.has_startable_ticket()):
                 ticket = self._take(held_ids)
         if ticket is None:
-            if self.cache.state == "running" and not self.cache.over():
-                self._in_vain = began
+            if self.cache.state == "running" and not self.cache.is_finished():
+                self._last_empty_poll_at = began
             return None
         if ticket.id not in self.cache.tickets:
             # tickets have been added since they were last read
@@ -379,29 +406,29 @@ class TicketClient:
                 self._read()
                 return None
         if ticket is not None:
-            self.cache.take_in(ticket, {})
+            self.cache.apply_ticket(ticket, {})
         return ticket
 
-    def _wanted(self, held_ids: list[int]) -> Wanted:
-        self._asked = time.monotonic()
-        return Wanted(
+    def _build_claim_request(self, held_ids: list[int]) -> ClaimRequest:
+        self._last_claim_at = time.monotonic()
+        return ClaimRequest(
             limits=self.cache.limits(),
-            lease=first_lease(self._spec.study.lease),
+            lease=initial_lease_seconds(self._spec.study.lease),
             max_attempts=self._spec.study.max_attempts,
-            dead=self.cache.dead(),
-            held=held_ids,
-            expired=self._connection.settled,
+            dead=self.cache.dead_agents(),
+            held_ticket_ids=held_ids,
+            expired=self._connection.is_recovered,
         )
 
     def _take(self, held_ids: list[int]) -> TicketRow | None:
-        request = self._wanted(held_ids)
-        return self._connection.attempt(lambda: self._store.take_ticket(self._study.id, self._name, request))
+        request = self._build_claim_request(held_ids)
+        return self._connection.call(lambda: self._store.take_ticket(self._study.id, self._name, request))
 
     def _parametrised(self, ticket: TicketRow) -> TicketRow | None:
         """Return a ticket with what it is to train; None: the search ends before it."""
-        if self.cache.arms.unknown_before(ticket):
+        if self.cache.arms.pending_dependencies(ticket):
             # with many agents: to read what the others were given takes less than to draw all of it again
-            self._connection.attempt(self.cache.refresh, reads=True)
+            self._connection.call(self.cache.refresh, reads=True)
         while reason := self._beyond_notice(ticket):
             if self._end_search(reason, before=ticket):
                 return None
@@ -411,7 +438,7 @@ class TicketClient:
         sampled = arms.ask(ticket)
         parameters = self._spec.parameters(ticket.arm, sampled)  # type: ignore[arg-type]
         trial = arms.trial(sampled) if ticket.kind == "search" else None
-        number = self._connection.attempt(
+        number = self._connection.call(
             lambda: self._store.begin(ticket.id, ticket.attempt, parameters, sampled, trial)
         )
         return dataclasses.replace(ticket, parameters=parameters, sampled=sampled, trial_number=number)
@@ -423,13 +450,15 @@ class TicketClient:
             return None
         search = self.cache.of_kind("search")
         unbegun_rows = [row for row in search if row.parameters is None and row.round == ticket.round]
-        if any(t.sampled is not None and t.number >= ticket.number and not over(t) for t in unbegun_rows):
+        if any(
+            t.sampled is not None and t.number >= ticket.number and not is_terminal(t) for t in unbegun_rows
+        ):
             # and so are enqueued parameters
             return None
         # another agent may end the search at one before this, or have done so: then it ends for all
         first_number = ticket.number - self._spec.study.parallel
         reasons = (
-            beyond_notice(self._spec, row, self.cache.arms, num_left=len(search) - row.number)
+            find_convergence_reason(self._spec, row, self.cache.arms, num_left=len(search) - row.number)
             for row in unbegun_rows
             if first_number < row.number <= ticket.number and row.sampled is None
         )
@@ -439,10 +468,10 @@ class TicketClient:
         """Return what earlier attempts at a ticket have reported, step to value."""
         if ticket.attempt == 1:
             return {}
-        measurements = self._connection.attempt(
+        measurements = self._connection.call(
             lambda: self._store.measurements(self._study.id, [ticket.id], names=["report"])
         )
-        return by_step(measurements).get(ticket.id, {})
+        return reports_by_ticket(measurements).get(ticket.id, {})
 
     def _end_search(self, reason: str, *, before: TicketRow | None = None) -> bool:
         """Withdraw what waits, and return whether it was; not if tickets have come or gone meanwhile.
@@ -452,33 +481,33 @@ class TicketClient:
         """
         id, version = self._study.id, self.cache.version
         if before is None:
-            self._connection.attempt(lambda: self._store.withdraw(id, SEARCHING))
-        elif self._connection.attempt(lambda: self._store.end_before(before, version=version)) is None:
+            self._connection.call(lambda: self._store.withdraw(id, SEARCH_KINDS))
+        elif self._connection.call(lambda: self._store.withdraw_from(before, version=version)) is None:
             return False
         self._observer.note(reason)
         self._read()
         return True
 
     def _why_to_end(self) -> str | None:
-        return ended_by(self._spec, self.cache, workers=self._workers)
+        return find_stop_reason(self._spec, self.cache, workers=self._workers)
 
-    def over(self) -> bool:
+    def is_finished(self) -> bool:
         """Return whether nothing is left to do, now and later; the next stage is opened if there is one."""
-        if not self.cache.over() or len(self._outbox):
+        if not self.cache.is_finished() or len(self._outbox):
             return False
         # what is over for all agents is over for good, but more may have been requested
         self._read()
-        if not self.cache.over():
+        if not self.cache.is_finished():
             return False
         id, version = self._study.id, self.cache.version
         new_tickets = next_tickets(list(self.cache.tickets.values()), self._spec, self.cache.arms.recommend)
-        if not new_tickets and self._connection.attempt(
+        if not new_tickets and self._connection.call(
             lambda: self._store.set_state(id, "done", version=version)
         ):
-            self._connection.attempt(self._write_recommendation)
+            self._connection.call(self._write_recommendation)
             return True
         if new_tickets:
-            self._connection.attempt(lambda: self._store.add_tickets(id, new_tickets, version=version))
+            self._connection.call(lambda: self._store.add_tickets(id, new_tickets, version=version))
         self._read()
         return False
 
@@ -488,11 +517,15 @@ class TicketClient:
         decision = decide(result)
         if decision is not None and result.recommendation is not None:
             advice = result.recommendation
-            text = {"action": advice.now, "params": advice.parameters, "at_inference": advice.at_inference}
+            text = {
+                "action": advice.action_without_training,
+                "params": advice.parameters,
+                "at_inference": advice.at_inference,
+            }
             self._store.set_recommendation(self._study.name, {"headline": decision.headline, **text})
 
     def _read(self) -> None:
         """Read all tickets anew, with what is still to be told told first."""
         if len(self._outbox):
             self._deliver()
-        self._connection.attempt(self.cache.read, reads=True)
+        self._connection.call(self.cache.read, reads=True)

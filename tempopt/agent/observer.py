@@ -65,7 +65,7 @@ class Snapshot:
     direction: Literal["maximize", "minimize"]
     stage: Kind | None
     done: dict[Kind, int]
-    asked: dict[Kind, int]
+    requested: dict[Kind, int]
     best: float | None = None
     best_params: dict[str, Any] = field(default_factory=dict)
     baseline_mean: float | None = None
@@ -78,11 +78,10 @@ class Snapshot:
 class Observer(Protocol):
     """Observes a study while it runs. The agent calls it from its own thread and waits for it: be quick.
 
-    ``others_every``: seconds after which it wants to see anew what other agents do, which the store has to be
-    asked for; None: never.
+    ``poll_interval_seconds``: how often it wants the store to be asked what other agents do; None: never.
     """
 
-    others_every: float | None
+    poll_interval_seconds: float | None
 
     def update(self, snapshot: Snapshot) -> None:
         """Take note of how things stand; called at every message from a worker."""
@@ -94,10 +93,10 @@ class Observer(Protocol):
         """Take note of something a person should read: a warning, a retry, a change of stage."""
 
 
-class Unobserved:
+class NullObserver:
     """The observer that looks at nothing."""
 
-    others_every: float | None = None
+    poll_interval_seconds: float | None = None
 
     def update(self, snapshot: Snapshot) -> None:
         """Do nothing."""

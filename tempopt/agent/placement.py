@@ -37,7 +37,7 @@ class Placement:
         return self.share * len(self.gpus or ())
 
 
-def room(need: Need, machine: Machine) -> int:
+def capacity(need: Need, machine: Machine) -> int:
     """Return how many trials of that need fit on a machine at a time, by cores, cards and memory."""
     return min(machine.cores // need.cpus, _rigid_room(need, machine))
 
@@ -69,7 +69,7 @@ def count_workers(need: Need, machine: Machine, *, num_requested: int | None, ma
             f"A trial takes {need.gpus:g} GPUs, but those here are MIG instances, of which a program "
             "can use one at a time. Give resources.gpus: 1, or GPUs that are not divided."
         )
-    fit = room(need, machine) if num_requested is None else _rigid_room(need, machine)
+    fit = capacity(need, machine) if num_requested is None else _rigid_room(need, machine)
     if fit >= (num_requested or 1):
         return num_requested or min(fit, max_workers)
     raise UsageError(_lack(need, machine, fit, num_requested))
@@ -108,7 +108,9 @@ def _lack(need: Need, machine: Machine, fit: int, num_requested: int | None) -> 
     )
 
 
-def deal(need: Need, count: int, machine: Machine, *, threads: int | None = None) -> list[Placement]:
+def assign_placements(
+    need: Need, count: int, machine: Machine, *, threads: int | None = None
+) -> list[Placement]:
     """Return where each of so many workers trains; their cards have to be there.
 
     Shares are packed card by card, so that as few cards as can be are taken. No cores are pinned: two agents

@@ -33,21 +33,23 @@ class WorkerProcess:
         place: Where it trains.
     """
 
-    def __init__(self, *, slot: int, place: Placement) -> None:
+    def __init__(self, *, slot: int, placement: Placement) -> None:
         self.slot = slot
-        self.place = place
+        self.placement = placement
         self.ready = False
         """Whether it is known to be warm, and can be given a run."""
         self._folder: Path | None = None
         self._group: _Group | None = None
-        if place.ranks == 1:
-            self._ranks = [start_rank(_environment(place))]
+        if placement.ranks == 1:
+            self._ranks = [start_rank(_environment(placement))]
             self.connection = self._ranks[0].connection
             return
         self._folder = Path(tempfile.mkdtemp(prefix="tempopt-ranks-"))
         self._ranks = [
-            start_rank({**_environment(place), **_place_in_group(rank, place.ranks)}, self._folder / "store")
-            for rank in range(place.ranks)
+            start_rank(
+                {**_environment(placement), **_place_in_group(rank, placement.ranks)}, self._folder / "store"
+            )
+            for rank in range(placement.ranks)
         ]
         own_socket, peer_socket = socket.socketpair()
         self.connection = Connection(own_socket.detach())
@@ -79,7 +81,7 @@ class WorkerProcess:
             self.ready = False
         return message
 
-    def obituary(self) -> str:
+    def exit_description(self) -> str:
         """Return in words how the worker ended."""
         if self._group is None:
             return f"the worker {_ending(self._ranks[0].wait())}"

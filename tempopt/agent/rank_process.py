@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tempopt.agent.fork_server import ForkServerError, fork_server_for
-from tempopt.agent.interpreter import interpreter
+from tempopt.agent.interpreter import python_command
 from tempopt.training.messages import INT32
 
 COLD = "TEMPOPT_COLD_WORKERS"
@@ -62,7 +62,7 @@ class ColdRank:
     def __init__(self, environment: Mapping[str, str], store: Path | None = None) -> None:
         own_socket, peer_socket = socket.socketpair()
         with peer_socket:
-            command = interpreter("tempopt.training.worker", str(peer_socket.fileno()))
+            command = python_command("tempopt.training.worker", str(peer_socket.fileno()))
             self._process = subprocess.Popen(
                 command if store is None else [*command, str(store)],
                 pass_fds=[peer_socket.fileno()],

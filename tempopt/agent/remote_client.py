@@ -17,23 +17,40 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tempopt.agent.agent_rpc import ServerLine
+from tempopt.agent.agent_rpc import AgentRpcClient
 from tempopt.agent.observer import Observer, Snapshot, WorkerView
-from tempopt.agent.store_connection import StoreAway, StoreConnection
-from tempopt.agent.study_client import Listeners
-from tempopt.agent.write_queue import Outbox, left_behind, outbox_path
+from tempopt.agent.store_connection import StoreRetryPolicy, StoreUnavailableError
+from tempopt.agent.study_client import AgentCallbacks
+from tempopt.agent.write_queue import WriteQueue, iter_orphaned_queues, outbox_path
 from tempopt.errors import (
     StorageError,
     StudyFailed,
     TempoptError,
 )
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.changes import Began, Change, Ended, Kept, Lost, Reported, Returned, Wanted, Written
+from tempopt.storage.changes import (
+    AttemptLost,
+    AttemptReleased,
+    Change,
+    CheckpointRecorded,
+    ClaimRequest,
+    MetricReported,
+    RunEnded,
+    RunStarted,
+    WriteResult,
+)
 from tempopt.storage.checkpoints import run_name
-from tempopt.storage.http.protocol import LONGEST_WAIT, Counted, Joined, Renewal, Synced, Take
-from tempopt.storage.http.wire import change_to_plain, from_plain
-from tempopt.storage.liveness import leave
-from tempopt.storage.rows import Checkpoint, StudyRow, StudyState, TicketRow, to_go_on_from
+from tempopt.storage.http.protocol import (
+    LONGEST_WAIT,
+    JoinResponse,
+    Renewal,
+    RunReports,
+    SyncResponse,
+    TakeRequest,
+)
+from tempopt.storage.http.wire import change_to_plain, deserialize
+from tempopt.storage.liveness import mark_agent_left
+from tempopt.storage.rows import Checkpoint, StudyRow, StudyState, TicketRow, checkpoints_to_resume
 from tempopt.training.messages import RunRequest, decode
 
 _WAIT_SECONDS = 20.0
@@ -59,7 +76,7 @@ class _Run:
     reports: dict[int, float] = field(default_factory=dict)
 
 
-class ServerClient:
+class RemoteStudyClient:
     """A study behind a server: a :class:`~tempopt.agent.study_client.StudyClient`.
 
     Args:
@@ -77,13 +94,13 @@ class ServerClient:
         *,
         spec: StudySpec,
         study: StudyRow,
-        joined: Joined,
-        line: ServerLine,
+        joined: JoinResponse,
+        line: AgentRpcClient,
         folder: Path,
         observer: Observer,
         stays: bool = True,
     ) -> None:
-        self.listeners = Listeners()
+        self.listeners = AgentCallbacks()
         self._stays = stays
         self._spec = spec
         self._study = study
@@ -93,7 +110,7 @@ class ServerClient:
         self._codes = set(joined.codes)
         self._state: StudyState = study.state
         self._over = False
-        self._standing = joined.standing
+        self._snapshot_fields = joined.snapshot
         self._program = spec.program()
         self._tickets: dict[int, TicketRow] = {}
         self._requests: dict[int, dict[str, Any]] = {}
@@ -103,8 +120,8 @@ class ServerClient:
         self._in_vain = -math.inf
         self._wake, self._ring = socket.socketpair()
         self._ring.setblocking(False)
-        self._connection = StoreConnection(timeout=spec.study.store_timeout, note=observer.note)
-        self._outbox = Outbox(
+        self._connection = StoreRetryPolicy(timeout=spec.study.store_timeout, note=observer.note)
+        self._outbox = WriteQueue(
             store=self,
             agent=line.agent,
             connection=self._connection,
@@ -117,7 +134,7 @@ class ServerClient:
         self._deliver_for_the_dead()
 
     def _deliver_for_the_dead(self) -> None:
-        for path, agent, changes in left_behind(self._folder):
+        for path, agent, changes in iter_orphaned_queues(self._folder):
             self._line.sync(self._study.id, changes, dead=agent)
             self._observer.note(
                 "What an agent on this machine could not tell the server before it died was told."
@@ -132,7 +149,7 @@ class ServerClient:
         return self._state
 
     @property
-    def looked(self) -> float:
+    def last_empty_poll_at(self) -> float:
         """When the server was asked last for a ticket, and has answered since that there is none."""
         return self._in_vain
 
@@ -152,35 +169,35 @@ class ServerClient:
         renew: Mapping[int, int],
         steps: Mapping[int, int],
         lease: float,
-        take: Wanted | None,
+        take: ClaimRequest | None,
         version: int | None,
-    ) -> Written:
+    ) -> WriteResult:
         """Tell the server what the outbox holds: at once, but in parts where an outage has made it long."""
         *first, last = _parts(changes)
         refused_ids: list[int] = []
         pruned_steps: dict[int, int] = {}
         for part in first:
-            answer = self._said(study_id, part)
+            answer = self._sync_changes(study_id, part)
             refused_ids += answer.refused
             pruned_steps |= answer.pruned
-        answer = self._said(
+        answer = self._sync_changes(
             study_id,
             last,
             renew={id: Renewal(attempt=attempt, step=steps.get(id)) for id, attempt in renew.items()},
             lease=lease,
-            take=None if take is None else Take(held=list(take.held)),
+            take=None if take is None else TakeRequest(held_ticket_ids=list(take.held_ticket_ids)),
         )
         answer.refused += refused_ids
         answer.pruned = pruned_steps | answer.pruned
         self._answer = answer
-        return Written(
+        return WriteResult(
             refused=dict.fromkeys(answer.refused, "It is another agent's by now."),
             state=answer.state,
             version=answer.version,
             age=answer.age,
         )
 
-    def _said(self, study_id: int, changes: Sequence[Change], **more: Any) -> Synced:
+    def _sync_changes(self, study_id: int, changes: Sequence[Change], **more: Any) -> SyncResponse:
         ticket_ids = {change.ticket_id for change in changes} & self._runs.keys()
         runs = {id: _counted(self._runs[id]) for id in ticket_ids}
         return self._line.sync(study_id, changes, runs=runs, **more)
@@ -189,23 +206,25 @@ class ServerClient:
         """Deliver everything, and return the ticket that was taken with it."""
         take = None
         if held_ids is not None:
-            take = Wanted(limits={}, lease=self._spec.study.lease, max_attempts=1, held=held_ids)
-        self._outbox.deliver(take)
+            take = ClaimRequest(
+                limits={}, lease=self._spec.study.lease, max_attempts=1, held_ticket_ids=held_ids
+            )
+        self._outbox.flush(take)
         return self._absorb(self._answer)
 
-    def _absorb(self, answer: Synced) -> TicketRow | None:
+    def _absorb(self, answer: SyncResponse) -> TicketRow | None:
         """Take in what the server has answered; return the ticket that it gave."""
         self._state, self._over = answer.state, answer.over
-        self._standing = answer.standing or self._standing
+        self._snapshot_fields = answer.snapshot or self._snapshot_fields
         if answer.refused:
             self.listeners.abandon(answer.refused)
         for id in answer.pruned:
             if (run := self._runs.get(id)) is not None:
                 self.listeners.prune(id, run.attempt)
-        if answer.taken is None:
+        if answer.claim is None:
             return None
-        assignment = answer.taken
-        ticket: TicketRow = from_plain(TicketRow, assignment.ticket)
+        assignment = answer.claim
+        ticket: TicketRow = deserialize(TicketRow, assignment.ticket)
         reports = {step: math.nan if value is None else value for step, value in assignment.reports}
         self._tickets[ticket.id], self._requests[ticket.id] = ticket, assignment.request
         self._runs[ticket.id] = _Run(attempt=ticket.attempt, total_steps=ticket.total_steps, reports=reports)
@@ -213,7 +232,7 @@ class ServerClient:
             self._pruned_before.add(ticket.id)
         return ticket
 
-    def began(self, change: Began, history: Mapping[int, float]) -> None:
+    def began(self, change: RunStarted, history: Mapping[int, float]) -> None:
         """Have told that a run has begun to train."""
         run = self._runs[change.ticket_id]
         run.total_steps, run.reports = change.total_steps, dict(history)
@@ -226,44 +245,50 @@ class ServerClient:
         reports: Mapping[int, float],
         *,
         total_steps: int | None,
-        age: float,
+        trained_seconds: float,
     ) -> bool:
         """Have a report told; whether it prunes the run is told by the server later."""
         self._runs[ticket.id].reports = dict(reports)
-        change = Reported(ticket_id=ticket.id, attempt=ticket.attempt, step=step, value=reports[step])
-        self._outbox.add(change, age=age)
+        change = MetricReported(ticket_id=ticket.id, attempt=ticket.attempt, step=step, value=reports[step])
+        self._outbox.add(change, age=trained_seconds)
         return False
 
-    def progressed(self, ticket: TicketRow, seconds: float, *, step: int | None = None) -> None:
+    def heartbeat(self, ticket: TicketRow, seconds: float, *, step: int | None = None) -> None:
         """Have a lease renewed with the next delivery."""
         self._outbox.renew(ticket.id, ticket.attempt, seconds, step=step)
 
-    def keep(self, ticket: TicketRow, checkpoint: Checkpoint, *, age: float) -> TicketRow:
+    def keep(self, ticket: TicketRow, checkpoint: Checkpoint, *, trained_seconds: float) -> TicketRow:
         """Have a checkpoint recorded; the server deletes those that it makes needless."""
-        change = Kept(ticket_id=ticket.id, attempt=ticket.attempt, checkpoint=checkpoint)
-        self._outbox.add(change, age=age)
-        return dataclasses.replace(ticket, checkpoints=to_go_on_from((checkpoint, *ticket.checkpoints)))
+        change = CheckpointRecorded(ticket_id=ticket.id, attempt=ticket.attempt, checkpoint=checkpoint)
+        self._outbox.add(change, age=trained_seconds)
+        return dataclasses.replace(
+            ticket, checkpoints=checkpoints_to_resume((checkpoint, *ticket.checkpoints))
+        )
 
-    def ended(self, change: Ended, before: TicketRow, row: TicketRow, reports: Mapping[int, float]) -> None:
+    def report_run_ended(
+        self, change: RunEnded, before: TicketRow, row: TicketRow, reports: Mapping[int, float]
+    ) -> None:
         """Have the end of a run told; the server knows what only the whole study tells of it."""
         self._runs[row.id].reports = dict(reports)
         self._outbox.add(change)
         self._tickets[row.id] = row
 
-    def lost(self, change: Lost, before: TicketRow, row: TicketRow, reports: Mapping[int, float]) -> None:
+    def lost(
+        self, change: AttemptLost, before: TicketRow, row: TicketRow, reports: Mapping[int, float]
+    ) -> None:
         """Have it told that an attempt was lost."""
         self._outbox.add(change)
         self._tickets[row.id] = row
 
-    def returned(self, change: Returned) -> None:
+    def returned(self, change: AttemptReleased) -> None:
         """Have it told that an attempt was returned."""
         self._outbox.add(change)
         ticket = self._tickets[change.ticket_id]
         self._tickets[change.ticket_id] = dataclasses.replace(ticket, state="waiting", agent=None)
 
-    def let_go(self, ticket: TicketRow) -> None:
+    def stop_renewing(self, ticket: TicketRow) -> None:
         """Renew a lease no more."""
-        self._outbox.drop(ticket.id)
+        self._outbox.forget_lease(ticket.id)
 
     @property
     def urgent(self) -> bool:
@@ -271,14 +296,14 @@ class ServerClient:
         # while a ticket is waited for, no other is asked for in passing
         return self._outbox.urgent and self._poll is None
 
-    def speak(self) -> None:
+    def flush(self) -> None:
         """Deliver what there is to tell, if it is time."""
-        if self._outbox.due():
+        if self._outbox.is_due():
             self._deliver()
 
     # ---- what is to be done
 
-    def wakes(self) -> Sequence[socket.socket]:
+    def wakeup_sockets(self) -> Sequence[socket.socket]:
         """Return what becomes readable when the server has answered who waits for a ticket."""
         return (self._wake,)
 
@@ -296,7 +321,7 @@ class ServerClient:
             return None
         self._connection.check()
         wait = _WAIT_SECONDS if held_ids or self._stays else _SHORT_WAIT_SECONDS
-        take = Take(held=held_ids, wait=min(wait, LONGEST_WAIT))
+        take = TakeRequest(held_ticket_ids=held_ids, wait=min(wait, LONGEST_WAIT))
         self._poll = _Poll(self._line, self._study.id, take, self._ring)
         return None
 
@@ -313,13 +338,13 @@ class ServerClient:
         self._poll = None
         with contextlib.suppress(BlockingIOError):
             self._wake.recv(4096, socket.MSG_DONTWAIT)
-        answer = self._connection.attempt(poll.result, reads=True)
+        answer = self._connection.call(poll.result, reads=True)
         ticket = self._absorb(answer)
         if ticket is None:
             self._had_nothing(poll.began)
         return ticket
 
-    def over(self) -> bool:
+    def is_finished(self) -> bool:
         """Return whether nothing is left to do, now and later."""
         return self._over and not len(self._outbox)
 
@@ -340,39 +365,41 @@ class ServerClient:
         """Return what earlier attempts at a ticket have reported, step to value."""
         return dict(self._runs[ticket.id].reports)
 
-    def pruned_before(self, ticket: TicketRow, reports: Mapping[int, float]) -> bool:
+    def was_pruned_earlier(self, ticket: TicketRow, reports: Mapping[int, float]) -> bool:
         """Return whether the pruner ends a run by what earlier attempts have reported."""
         was_pruned = ticket.id in self._pruned_before
         self._pruned_before.discard(ticket.id)
         return was_pruned
 
-    def any_done(self) -> bool:
+    def has_finished_run(self) -> bool:
         """Return whether a run of the study is complete."""
-        return any(self._standing.get("done", {}).values()) or any(
+        return any(self._snapshot_fields.get("done", {}).values()) or any(
             ticket.state == "done" for ticket in self._tickets.values()
         )
 
-    def known(self) -> Mapping[int, TicketRow]:
+    def tickets(self) -> Mapping[int, TicketRow]:
         """Return the tickets that this agent has had."""
         return self._tickets
 
     def snapshot(self, own_views: Sequence[WorkerView], elapsed: float) -> Snapshot:
         """Return the study as the server told it last, with what the agent's own workers do."""
         stage = next((view.kind for view in own_views if view.kind is not None), None)
-        return Snapshot(**{**self._standing, "stage": stage, "workers": list(own_views), "elapsed": elapsed})
+        return Snapshot(
+            **{**self._snapshot_fields, "stage": stage, "workers": list(own_views), "elapsed": elapsed}
+        )
 
     def close(self) -> None:
         """Deliver what can be delivered; the rest is on disk for the next agent on this machine."""
-        with contextlib.suppress(StoreAway, StudyFailed, StorageError, TempoptError):
+        with contextlib.suppress(StoreUnavailableError, StudyFailed, StorageError, TempoptError):
             self._deliver()
         with contextlib.suppress(TempoptError):
             self._line.leave(self._study.id)
-        leave(self._line.agent)
+        mark_agent_left(self._line.agent)
         if self._poll is not None:
             self._poll.give_back()
-        self.hang_up()
+        self.disconnect()
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         """Close what news is heard by; the study is heard of no more."""
         self._wake.close()
         if self._poll is None or self._poll.done.is_set():
@@ -383,11 +410,11 @@ class ServerClient:
 class _Poll:
     """One request for a ticket, in a thread of its own: the server answers when there is one."""
 
-    def __init__(self, line: ServerLine, study_id: int, take: Take, ring: socket.socket) -> None:
+    def __init__(self, line: AgentRpcClient, study_id: int, take: TakeRequest, ring: socket.socket) -> None:
         self.done = threading.Event()
         self._lock = threading.Lock()
         self._unwanted = False
-        self._answer: Synced | Exception | None = None
+        self._answer: SyncResponse | Exception | None = None
         self._line, self._study_id = line, study_id
 
         def ask() -> None:
@@ -416,12 +443,12 @@ class _Poll:
         self._release()
 
     def _release(self) -> None:
-        if isinstance(self._answer, Synced) and self._answer.taken is not None:
+        if isinstance(self._answer, SyncResponse) and self._answer.claim is not None:
             # who cannot say so leaves the ticket to its lease
             with contextlib.suppress(TempoptError):
                 self._line.leave(self._study_id)
 
-    def result(self) -> Synced:
+    def result(self) -> SyncResponse:
         """Return the answer, or raise what came in place of one."""
         assert self._answer is not None
         if isinstance(self._answer, Exception):
@@ -443,6 +470,6 @@ def _parts(changes: Sequence[Change]) -> list[list[Change]]:
     return parts
 
 
-def _counted(run: _Run) -> Counted:
+def _counted(run: _Run) -> RunReports:
     reports = [(step, value if math.isfinite(value) else None) for step, value in sorted(run.reports.items())]
-    return Counted(attempt=run.attempt, total_steps=run.total_steps, reports=reports)
+    return RunReports(attempt=run.attempt, total_steps=run.total_steps, reports=reports)

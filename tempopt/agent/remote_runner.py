@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from tempopt.agent.agent_loop import Agent
-from tempopt.agent.agent_rpc import ServerLine
-from tempopt.agent.dry_run import checked, workers_of
+from tempopt.agent.agent_rpc import AgentRpcClient
+from tempopt.agent.dry_run import check_spec_on_worker, start_workers
 from tempopt.agent.observer import Observer
 from tempopt.agent.process import WorkerProcess
-from tempopt.agent.remote_client import ServerClient
-from tempopt.agent.signals import terminable
-from tempopt.agent.store_connection import while_busy
-from tempopt.agent.study_runner import places_here, workers_asked, writable_folder
+from tempopt.agent.remote_client import RemoteStudyClient
+from tempopt.agent.signals import sigterm_as_keyboard_interrupt
+from tempopt.agent.store_connection import retry_while_busy
+from tempopt.agent.study_runner import claim_local_placements, ensure_writable_dir, resolve_worker_count
 from tempopt.agent.turn import Turn
 from tempopt.spec.custom_schedules import import_schedules
 from tempopt.spec.resources import Workers
@@ -22,12 +22,12 @@ from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.checkpoints import DEFAULT_FOLDER
 from tempopt.storage.http.connection import ServerConnection
 from tempopt.storage.http.filesystem import SERVER
-from tempopt.storage.http.protocol import Joined
-from tempopt.storage.http.wire import from_plain
+from tempopt.storage.http.protocol import JoinResponse
+from tempopt.storage.http.wire import deserialize
 from tempopt.storage.rows import StudyRow, StudyState
 
 
-def work_behind(
+def run_remote_agent(
     connection: ServerConnection,
     name: str,
     *,
@@ -54,7 +54,7 @@ def work_behind(
         SpecError: Its class is not found on this machine.
         StudyFailed: Nothing can be trained, or the server was away for longer than ``study.store_timeout``.
     """
-    answer = while_busy(lambda: ServerLine(connection, name, 1).join(), note=observer.note)
+    answer = retry_while_busy(lambda: AgentRpcClient(connection, name, 1).join(), note=observer.note)
     study = _study(answer)
     if study.state == "done":
         return study.state
@@ -66,14 +66,14 @@ def work_behind(
     if token_file is not None:
         os.environ["TEMPOPT_TOKEN_FILE"] = str(Path(token_file).absolute())
         os.environ.pop("TEMPOPT_TOKEN", None)
-    num_requested = workers_asked(workers, spec, turn)
+    num_requested = resolve_worker_count(workers, spec, turn)
     with (
-        writable_folder(logs) as log_folder,
-        terminable(),
-        places_here(spec, num_requested) as places,
-        workers_of(places) as worker_processes,
+        ensure_writable_dir(logs) as log_folder,
+        sigterm_as_keyboard_interrupt(),
+        claim_local_placements(spec, num_requested) as places,
+        start_workers(places) as worker_processes,
     ):
-        spec = checked(spec, worker_processes[0], again=turn is None)
+        spec = check_spec_on_worker(spec, worker_processes[0], again=turn is None)
         return _worked(connection, spec, worker_processes, log_folder, observer, turn)
 
 
@@ -85,10 +85,10 @@ def _worked(
     observer: Observer,
     turn: Turn | None,
 ) -> StudyState:
-    line = ServerLine(connection, spec.study.name, len(workers))
+    line = AgentRpcClient(connection, spec.study.name, len(workers))
     answer = line.join()
     study = _study(answer)
-    client = ServerClient(
+    client = RemoteStudyClient(
         spec=spec,
         study=study,
         joined=answer,
@@ -111,11 +111,11 @@ def _worked(
     finally:
         workers[:] = agent.workers
         # a study that is over, or was deleted, has nothing to be told on leaving
-        client.hang_up()
-    return "done" if client.over() else client.state
+        client.disconnect()
+    return "done" if client.is_finished() else client.state
 
 
-def _study(answer: Joined) -> StudyRow:
+def _study(answer: JoinResponse) -> StudyRow:
     row: dict[str, Any] = answer.study
-    study: StudyRow = from_plain(StudyRow, row)
+    study: StudyRow = deserialize(StudyRow, row)
     return study

@@ -11,11 +11,11 @@ from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.checkpoints import join, run_name
 from tempopt.storage.rows import StudyRow, TicketRow
 from tempopt.storage.ticket_queries import arms_of
-from tempopt.training.messages import Label, RunRequest, Saved
+from tempopt.training.messages import CheckpointRef, RunLabel, RunRequest
 from tempopt.verdict.run_evaluations import OBSERVED, evaluations
 
 
-class Requests:
+class RunRequestBuilder:
     """Makes the requests of one agent.
 
     Args:
@@ -48,7 +48,7 @@ class Requests:
         """Return the local folder of a ticket."""
         return self._folder / run_name(ticket.kind, ticket.number)
 
-    def of(self, ticket: TicketRow, memory_share: float | None = None) -> RunRequest:
+    def build(self, ticket: TicketRow, memory_share: float | None = None) -> RunRequest:
         """Return what a worker is to do with a ticket that has its parameters.
 
         Args:
@@ -72,10 +72,12 @@ class Requests:
             folder=str(folder),
             checkpoints=join(self._checkpoints, folder.name),
             checkpoint_every=spec.study.checkpoint_every,
-            resume=[Saved(**dataclasses.asdict(checkpoint)) for checkpoint in ticket.checkpoints],
+            resume=[CheckpointRef(**dataclasses.asdict(checkpoint)) for checkpoint in ticket.checkpoints],
             memory_share=memory_share,
             observe=is_observed,
             # maps are large: those of one pair show what there is to see
             maps=is_observed and ticket.pair == 0,
-            label=Label(study=study.name, begun=created, run=folder.name, kind=ticket.kind, arm=ticket.arm),
+            label=RunLabel(
+                study=study.name, study_created_at=created, run=folder.name, kind=ticket.kind, arm=ticket.arm
+            ),
         )

@@ -17,14 +17,14 @@ class Interrupt:
     """Whether the work has to end, and a socket that becomes readable when it has to."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.is_requested = False
         self.wake, self._signal = socket.socketpair()
 
     def ask(self, signum: int, frame: FrameType | None) -> None:
         """Take note of a signal; the second one does not wait."""
-        if self.asked:
+        if self.is_requested:
             raise KeyboardInterrupt
-        self.asked = True
+        self.is_requested = True
         self._signal.send(b"!")
 
     def close(self) -> None:
@@ -34,7 +34,7 @@ class Interrupt:
 
 
 @contextlib.contextmanager
-def terminable() -> Iterator[None]:
+def sigterm_as_keyboard_interrupt() -> Iterator[None]:
     """Make every signal to leave end what is being done as Ctrl-C does (main thread only)."""
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
@@ -45,7 +45,7 @@ def terminable() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def interruptible() -> Iterator[Interrupt]:
+def capture_signals() -> Iterator[Interrupt]:
     """Turn the signals to leave into an :class:`Interrupt` (main thread only: no others are ours)."""
     interrupt = Interrupt()
     try:

@@ -10,7 +10,7 @@ from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import KINDS
 
 
-def snapshot(
+def build_snapshot(
     cache: StudyCache,
     spec: StudySpec,
     workers: Sequence[WorkerView],
@@ -34,7 +34,7 @@ def snapshot(
         direction=spec.study.direction,
         stage=next((view.kind for view in workers if view.kind is not None), None),
         done={kind: cache.done[kind] for kind in KINDS},
-        asked=cache.asked(),
+        requested=cache.requested_counts(),
         best=best.value if best is not None else None,
         best_params=dict(best.parameters or {}) if best is not None else {},
         baseline_mean=cache.baseline(),

@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 from statistics import fmean, variance
 
 from tempopt.agent.study_cache import StudyCache
-from tempopt.sampling.arms import Arms
+from tempopt.sampling.arms import SearchArms
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.rows import SEARCHING, TicketRow
-from tempopt.verdict.costs import seconds, spent
-from tempopt.verdict.stages import to_prove
+from tempopt.storage.rows import SEARCH_KINDS, TicketRow
+from tempopt.verdict.costs import gpu_seconds_of, seconds
+from tempopt.verdict.stages import remaining_confirmation_runs
 
 _HOUR = 3600.0
 
 
-def ended_by(spec: StudySpec, cache: StudyCache, *, workers: int) -> str | None:
+def find_stop_reason(spec: StudySpec, cache: StudyCache, *, workers: int) -> str | None:
     """Return in words the limit that ends the search now, None if it continues or is over already.
 
     It continues while the next run fits into the limit, with what runs at work have still to cost and what
@@ -31,11 +31,11 @@ def ended_by(spec: StudySpec, cache: StudyCache, *, workers: int) -> str | None:
     limits = spec.study.limits
     if limits.hours is None and limits.gpu_hours is None:
         return None
-    if not any(row.state == "waiting" for kind in SEARCHING for row in cache.of_kind(kind)):
+    if not any(row.state == "waiting" for kind in SEARCH_KINDS for row in cache.of_kind(kind)):
         return None
     tickets = list(cache.tickets.values())
-    search_seconds, proof_seconds = _left(tickets, spec, seconds)
-    search_gpu_seconds, proof_gpu_seconds = _left(tickets, spec, spent)
+    search_seconds, proof_seconds = _estimate_remaining_seconds(tickets, spec, seconds)
+    search_gpu_seconds, proof_gpu_seconds = _estimate_remaining_seconds(tickets, spec, gpu_seconds_of)
     allowances = (
         ("hours", cache.age, search_seconds / workers, proof_seconds / workers, limits.hours),
         ("gpu_hours", cache.spent, search_gpu_seconds, proof_gpu_seconds, limits.gpu_hours),
@@ -50,7 +50,7 @@ def ended_by(spec: StudySpec, cache: StudyCache, *, workers: int) -> str | None:
     return None
 
 
-def _left(
+def _estimate_remaining_seconds(
     tickets: Sequence[TicketRow], spec: StudySpec, cost: Callable[[TicketRow], float]
 ) -> tuple[float, float]:
     """Return the seconds that the search still costs if one run more begins, and those of choosing and proof.
@@ -61,15 +61,17 @@ def _left(
     if not costs:
         return 0.0, 0.0
     mean = fmean(costs)
-    running = [ticket for ticket in tickets if ticket.kind in SEARCHING and ticket.state == "running"]
+    running = [ticket for ticket in tickets if ticket.kind in SEARCH_KINDS and ticket.state == "running"]
     search = mean + sum(max(0.0, mean - cost(ticket)) for ticket in running)
-    count = to_prove(tickets, spec)
+    count = remaining_confirmation_runs(tickets, spec)
     # the mean that they are taken to cost is uncertain, too
     spread = variance(costs) * (count + count**2 / len(costs)) if len(costs) > 1 else 0.0
     return search, count * mean + 2.0 * math.sqrt(spread)
 
 
-def beyond_notice(spec: StudySpec, ticket: TicketRow, arms: Arms, *, num_left: int) -> str | None:
+def find_convergence_reason(
+    spec: StudySpec, ticket: TicketRow, arms: SearchArms, *, num_left: int
+) -> str | None:
     """Return in words that nothing left of the search could be noticed, None if something could, or may.
 
     What all runs that are left would add if each were worth as much as the next, against the standard error
@@ -83,7 +85,7 @@ def beyond_notice(spec: StudySpec, ticket: TicketRow, arms: Arms, *, num_left: i
         num_left: Search tickets that have not been begun, this one included.
     """
     limit = spec.study.limits.standard_errors
-    prospect = arms.prospect(ticket) if limit is not None and ticket.kind == "search" else None
+    prospect = arms.expected_improvement(ticket) if limit is not None and ticket.kind == "search" else None
     if limit is None or prospect is None:
         return None
     rise, noise = prospect

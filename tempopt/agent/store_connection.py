@@ -18,15 +18,15 @@ _BEGINNING_SECONDS = 1800.0
 _JITTER = random.SystemRandom()
 
 
-class StoreAway(Exception):  # noqa: N818  # not an error: a state of affairs that passes
+class StoreUnavailableError(Exception):  # not an error: a state of affairs that passes
     """The store cannot be reached just now."""
 
 
-class StoreLost(StudyFailed):
+class StoreTimeoutError(StudyFailed):
     """The store has been away for longer than the study allows."""
 
 
-class StoreConnection:
+class StoreRetryPolicy:
     """The line to the store: when it is broken, it is tried again after a while, but not for ever.
 
     Args:
@@ -52,9 +52,9 @@ class StoreConnection:
     def check(self) -> None:
         """Raise StoreAway if the store could not be reached a moment ago."""
         if time.monotonic() < self._next:
-            raise StoreAway
+            raise StoreUnavailableError
 
-    def attempt(self, work: Callable[[], T], *, reads: bool = False) -> T:
+    def call(self, work: Callable[[], T], *, reads: bool = False) -> T:
         """Return what the work returns.
 
         Args:
@@ -72,7 +72,7 @@ class StoreConnection:
             result = work()
         except StoreUnreachable as error:
             self._fail(error, reads)
-            raise StoreAway from error
+            raise StoreUnavailableError from error
         except StudyNotFound:
             raise
         except StorageError as error:
@@ -85,7 +85,7 @@ class StoreConnection:
         return result
 
     @property
-    def settled(self) -> bool:
+    def is_recovered(self) -> bool:
         """Whether other agents that lost the store at the same time have had time to reach it again."""
         return time.monotonic() - self._back > 2 * _LONGEST_PAUSE_SECONDS
 
@@ -98,7 +98,7 @@ class StoreConnection:
                 f"{error} Training continues; results are kept on disk until the store can be reached again."
             )
         elif now - self._broken > self._timeout:
-            raise StoreLost(
+            raise StoreTimeoutError(
                 f"The store has been away for {now - self._broken:.0f} s (study.store_timeout allows "
                 f"{self._timeout:g} s). {error}"
             ) from error
@@ -106,7 +106,7 @@ class StoreConnection:
         self._next = now + self._pause * _JITTER.uniform(0.5, 1.0)
 
 
-def while_busy(work: Callable[[], T], *, note: Callable[[str], None]) -> T:
+def retry_while_busy(work: Callable[[], T], *, note: Callable[[str], None]) -> T:
     """Return what the work returns, done anew as long as a store answers and cannot serve.
 
     Args:

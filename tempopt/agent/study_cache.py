@@ -12,16 +12,16 @@ from collections.abc import Iterator, Mapping
 from statistics import fmean
 from typing import Any
 
-from tempopt.sampling.arms import Arms, by_guard, by_step
+from tempopt.sampling.arms import SearchArms, guard_values_by_ticket, reports_by_ticket
 from tempopt.spec.sections import KNOWLEDGE_GRADIENT
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.liveness import is_dead
-from tempopt.storage.rows import KINDS, OVER, SAMPLED, Kind, StudyRow, StudyState, TicketRow
+from tempopt.storage.rows import KINDS, SAMPLED_KINDS, TERMINAL_STATES, Kind, StudyRow, StudyState, TicketRow
 from tempopt.storage.store import Store
-from tempopt.storage.ticket_queries import oriented, usable
-from tempopt.verdict.costs import spent
+from tempopt.storage.ticket_queries import is_usable, to_maximize
+from tempopt.verdict.costs import gpu_seconds_of
 from tempopt.verdict.pairs import winner_of
-from tempopt.verdict.stages import to_come
+from tempopt.verdict.stages import count_remaining_runs
 
 
 class StudyCache:
@@ -45,18 +45,18 @@ class StudyCache:
         study = self._store.load_study(self._study.name)
         self.state: StudyState = study.state
         self.version = study.version
-        self.grow_to(study.age)
+        self.set_age(study.age)
         rows = self._store.tickets(self._study.id)
         names = ["report", *self._spec.study.measured_guards]
         reports = self._store.measurements(self._study.id, names=names)
-        self.arms = Arms(self._spec, rows, reports, earlier=self._earlier)
+        self.arms = SearchArms(self._spec, rows, reports, earlier=self._earlier)
         self.tickets = {row.id: row for row in rows}
         self.codes = {row.code for row in rows if row.code is not None}
         self._of_kind = {kind: [row.id for row in rows if row.kind == kind] for kind in KINDS}
         self._first_open: dict[Kind, int] = dict.fromkeys(KINDS, 0)
         self._to_come: int | None = None
-        self.done = Counter(row.kind for row in rows if row.state in OVER)
-        self.spent = sum(spent(row) for row in rows)
+        self.done = Counter(row.kind for row in rows if row.state in TERMINAL_STATES)
+        self.spent = sum(gpu_seconds_of(row) for row in rows)
         self._whole_runs, self._whole_seconds = 0, 0.0
         for row in rows:
             self._count(row)
@@ -65,21 +65,21 @@ class StudyCache:
         """Take in what others have done."""
         news = self._store.news(self._study.id, {kind: self._first(kind) for kind in self._unfinished()})
         self.state = news.state
-        self.grow_to(news.age)
+        self.set_age(news.age)
         if news.version != self.version or any(row.id not in self.tickets for row in news.tickets):
             self.read()
             return
-        reports = by_step(report for report in news.reports if report.name == "report")
-        guards = by_guard(news.reports, self._spec)
+        reports = reports_by_ticket(report for report in news.reports if report.name == "report")
+        guards = guard_values_by_ticket(news.reports, self._spec)
         for row in news.tickets:
-            self.take_in(row, reports.get(row.id, {}), guards.get(row.id, {}))
+            self.apply_ticket(row, reports.get(row.id, {}), guards.get(row.id, {}))
         begun_ids = {row.id for row in news.tickets}
-        for row in list(self.within_reach()):
+        for row in list(self.open_tickets()):
             if row.state == "running" and row.id not in begun_ids:
                 # returned, or lost: of tickets that wait there is no news
-                self.note(row.id, state="waiting", agent=None, lease=None)
+                self.patch_ticket(row.id, state="waiting", agent=None, lease=None)
 
-    def take_in(
+    def apply_ticket(
         self, row: TicketRow, reports: Mapping[int, float], guards: Mapping[str, float] | None = None
     ) -> None:
         """Take note of how a ticket stands.
@@ -90,19 +90,19 @@ class StudyCache:
         may end here too before the store could refuse it.
         """
         before = self.tickets[row.id]
-        if before.state in OVER or before.attempt > row.attempt:
+        if before.state in TERMINAL_STATES or before.attempt > row.attempt:
             return
         self.tickets[row.id] = row
-        self.spent += spent(row) - spent(before)
+        self.spent += gpu_seconds_of(row) - gpu_seconds_of(before)
         if row.code is not None:
             self.codes.add(row.code)
         if row.parameters is not None:
-            self.arms.asked(row)
-        if row.state in OVER:
+            self.arms.register_asked(row)
+        if row.state in TERMINAL_STATES:
             self._to_come = None
             self.done[row.kind] += 1
             self._count(row)
-            self.arms.told(row, reports, guards)
+            self.arms.tell(row, reports, guards)
 
     def _count(self, row: TicketRow) -> None:
         """Take note of what a run has taken, if it is complete."""
@@ -110,7 +110,7 @@ class StudyCache:
             self._whole_runs += 1
             self._whole_seconds += row.seconds
 
-    def grow_to(self, age: float) -> None:
+    def set_age(self, age: float) -> None:
         """Take note of how many seconds ago the study was created, by the database's clock."""
         self._age, self._aged = age, time.monotonic()
 
@@ -121,7 +121,7 @@ class StudyCache:
 
     def baseline(self) -> float | None:
         """Return the mean of the complete runs at τ = 1 that are known of, None if there is none."""
-        values = [t.value for t in self.of_kind("baseline") if usable(t) and t.value is not None]
+        values = [t.value for t in self.of_kind("baseline") if is_usable(t) and t.value is not None]
         return fmean(values) if values else None
 
     def gain(self, value: float | None) -> float | None:
@@ -129,7 +129,7 @@ class StudyCache:
         baseline = self.baseline()
         if value is None or baseline is None or not self._is_baseline_over():
             return None
-        return oriented(value - baseline, self._spec.study.direction)
+        return to_maximize(value - baseline, self._spec.study.direction)
 
     def constraints(self, guards: Mapping[str, float]) -> dict[str, float]:
         """Return by how much a run exceeds the limit of each guard; empty while a limit may yet move.
@@ -142,11 +142,11 @@ class StudyCache:
     def _is_baseline_over(self) -> bool:
         return self.done["baseline"] == len(self._of_kind["baseline"])
 
-    def note(self, ticket_id: int, **fields: Any) -> None:
+    def patch_ticket(self, ticket_id: int, **fields: Any) -> None:
         """Change what is known of a ticket that is not over."""
         self.tickets[ticket_id] = dataclasses.replace(self.tickets[ticket_id], **fields)
 
-    def asked(self) -> dict[Kind, int]:
+    def requested_counts(self) -> dict[Kind, int]:
         """Return the number of tickets of each kind."""
         return {kind: len(ids) for kind, ids in self._of_kind.items()}
 
@@ -155,15 +155,15 @@ class StudyCache:
         if not self._whole_runs:
             return None
         if self._to_come is None:
-            self._to_come = to_come(list(self.tickets.values()), self._spec)
-        num_left = sum(count - self.done[kind] for kind, count in self.asked().items())
+            self._to_come = count_remaining_runs(list(self.tickets.values()), self._spec)
+        num_left = sum(count - self.done[kind] for kind, count in self.requested_counts().items())
         return (self._to_come + num_left) * self._whole_seconds / self._whole_runs
 
     def of_kind(self, kind: Kind) -> list[TicketRow]:
         """Return the tickets of a kind by number."""
         return [self.tickets[id] for id in self._of_kind[kind]]
 
-    def over(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether no ticket that is known of is left to do."""
         return not self._unfinished()
 
@@ -171,7 +171,7 @@ class StudyCache:
         """Return the kinds of which a ticket may be begun, and the highest number that may be, None: any."""
         bounds: dict[Kind, int | None] = {}
         for kind in self._unfinished():
-            if kind in SAMPLED:
+            if kind in SAMPLED_KINDS:
                 bounds[kind] = self._last_beside(kind)
             else:
                 bounds[kind] = None
@@ -184,20 +184,20 @@ class StudyCache:
         """Return the last number of a sampled kind that may begin while its first open one goes on."""
         return self._first(kind) + self._spec.study.parallel - 1
 
-    def startable(self) -> bool:
+    def has_startable_ticket(self) -> bool:
         """Return whether, as far as is known, a ticket waits that may be begun."""
-        return any(row.state == "waiting" for row in self.within_reach())
+        return any(row.state == "waiting" for row in self.open_tickets())
 
-    def dead(self) -> set[str]:
+    def dead_agents(self) -> set[str]:
         """Return the agents that hold tickets and are known to have died."""
-        holders = {row.agent for row in self.within_reach() if row.state == "running"}
+        holders = {row.agent for row in self.open_tickets() if row.state == "running"}
         return {agent for agent in holders if agent and is_dead(agent)}
 
     def winner(self, of_round: int) -> Mapping[str, Any]:
         """Return the parameters of the search arm's choice in a round, empty while there is none."""
         return winner_of(list(self.tickets.values()), self._spec, of_round=of_round) or {}
 
-    def within_reach(self) -> Iterator[TicketRow]:
+    def open_tickets(self) -> Iterator[TicketRow]:
         """Yield the tickets from the first that is not over to the last that may begin."""
         for kind, limit in self.limits().items():
             for id in self._of_kind[kind][self._first_open[kind] :]:
@@ -214,7 +214,7 @@ class StudyCache:
 
     def _advance(self, kind: Kind) -> int:
         ids, position = self._of_kind[kind], self._first_open[kind]
-        while position < len(ids) and self.tickets[ids[position]].state in OVER:
+        while position < len(ids) and self.tickets[ids[position]].state in TERMINAL_STATES:
             position += 1
         self._first_open[kind] = position
         return position

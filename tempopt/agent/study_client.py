@@ -10,7 +10,7 @@ from socket import socket
 from typing import Protocol
 
 from tempopt.agent.observer import Snapshot, WorkerView
-from tempopt.storage.changes import Began, Ended, Lost, Returned
+from tempopt.storage.changes import AttemptLost, AttemptReleased, RunEnded, RunStarted
 from tempopt.storage.rows import Checkpoint, StudyState, TicketRow
 from tempopt.training.messages import RunRequest
 
@@ -19,7 +19,7 @@ THOROUGH_SECONDS = 2.0
 
 
 @dataclass(slots=True, kw_only=True)
-class Listeners:
+class AgentCallbacks:
     """What an agent does when its study tells it something.
 
     Args:
@@ -38,7 +38,7 @@ class StudyClient(Protocol):
         listeners: What the agent does when the study tells it something.
     """
 
-    listeners: Listeners
+    listeners: AgentCallbacks
 
     @property
     def codes(self) -> set[str]:
@@ -53,19 +53,19 @@ class StudyClient(Protocol):
         """Whether the end of a run is to be told, which taking the next ticket does in passing."""
 
     @property
-    def looked(self) -> float:
+    def last_empty_poll_at(self) -> float:
         """When a ticket was looked for last of which the store has said since that there is none to begin.
 
         By the monotonic clock; minus infinity: never. What could not be asked was not looked for.
         """
 
-    def wakes(self) -> Sequence[Connection | socket]:
+    def wakeup_sockets(self) -> Sequence[Connection | socket]:
         """Return what becomes readable when there is news without a request."""
 
-    def speak(self) -> None:
+    def flush(self) -> None:
         """Deliver what there is to tell, if it is time."""
 
-    def over(self) -> bool:
+    def is_finished(self) -> bool:
         """Return whether nothing is left to do, now and later; the next stage is opened if there is one."""
 
     def next_ticket(self, held_ids: list[int]) -> TicketRow | None:
@@ -88,10 +88,10 @@ class StudyClient(Protocol):
     def reports(self, ticket: TicketRow) -> dict[int, float]:
         """Return what earlier attempts at a ticket have reported, step to value."""
 
-    def pruned_before(self, ticket: TicketRow, reports: Mapping[int, float]) -> bool:
+    def was_pruned_earlier(self, ticket: TicketRow, reports: Mapping[int, float]) -> bool:
         """Return whether the pruner ends a run by what earlier attempts have reported."""
 
-    def began(self, change: Began, history: Mapping[int, float]) -> None:
+    def began(self, change: RunStarted, history: Mapping[int, float]) -> None:
         """Have told that a run has begun to train.
 
         Args:
@@ -105,7 +105,7 @@ class StudyClient(Protocol):
         reports: Mapping[int, float],
         *,
         total_steps: int | None,
-        age: float,
+        trained_seconds: float,
     ) -> bool:
         """Have a report told, and return whether the pruner ends the run there.
 
@@ -116,13 +116,15 @@ class StudyClient(Protocol):
             age: Seconds that the run has trained.
         """
 
-    def progressed(self, ticket: TicketRow, seconds: float, *, step: int | None = None) -> None:
+    def heartbeat(self, ticket: TicketRow, seconds: float, *, step: int | None = None) -> None:
         """Have a lease renewed with the next delivery: its run has moved, and has so long for the next."""
 
-    def keep(self, ticket: TicketRow, checkpoint: Checkpoint, *, age: float) -> TicketRow:
+    def keep(self, ticket: TicketRow, checkpoint: Checkpoint, *, trained_seconds: float) -> TicketRow:
         """Have a checkpoint recorded, and those that it makes needless deleted; return the ticket with it."""
 
-    def ended(self, change: Ended, before: TicketRow, row: TicketRow, reports: Mapping[int, float]) -> None:
+    def report_run_ended(
+        self, change: RunEnded, before: TicketRow, row: TicketRow, reports: Mapping[int, float]
+    ) -> None:
         """Have the end of a run told.
 
         Args:
@@ -131,19 +133,21 @@ class StudyClient(Protocol):
             reports: All that count of it.
         """
 
-    def lost(self, change: Lost, before: TicketRow, row: TicketRow, reports: Mapping[int, float]) -> None:
+    def lost(
+        self, change: AttemptLost, before: TicketRow, row: TicketRow, reports: Mapping[int, float]
+    ) -> None:
         """Have it told that an attempt was lost; arguments as for :meth:`ended`."""
 
-    def returned(self, change: Returned) -> None:
+    def returned(self, change: AttemptReleased) -> None:
         """Have it told that an attempt was returned."""
 
-    def let_go(self, ticket: TicketRow) -> None:
+    def stop_renewing(self, ticket: TicketRow) -> None:
         """Renew a lease no more."""
 
-    def any_done(self) -> bool:
+    def has_finished_run(self) -> bool:
         """Return whether a run of the study is complete."""
 
-    def known(self) -> Mapping[int, TicketRow]:
+    def tickets(self) -> Mapping[int, TicketRow]:
         """Return the tickets that are known of, by id."""
 
     def snapshot(self, own_views: Sequence[WorkerView], elapsed: float) -> Snapshot:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tempopt.agent.study_lookup import find, go_on_with, refuse_alike
-from tempopt.agent.warm_start import load_prior_runs
+from tempopt.agent.study_lookup import check_distinct_param_names, find_study, reconcile_spec
+from tempopt.agent.warm_start import load_warm_start_runs
 from tempopt.errors import StorageError
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.optuna_calls import make_study
@@ -17,7 +17,7 @@ from tempopt.storage.store import Store
 from tempopt.verdict.stages import first_tickets
 
 
-def stand(
+def ensure_study_exists(
     store: Store,
     spec: StudySpec,
     study: StudyRow | None,
@@ -44,7 +44,7 @@ def stand(
         StudyChanged: Another process has begun another study of that name at the same moment.
     """
     _register(store, spec, new=study is None)
-    row = study or _begun(store, spec, owner, on_note)
+    row = study or _create_study(store, spec, owner, on_note)
     # before there are tickets to take: who takes one may look there for the study's code
     if row.checkpoints != checkpoints:
         store.set_checkpoints(row.id, checkpoints)
@@ -58,13 +58,13 @@ def _register(store: Store, spec: StudySpec, *, new: bool) -> None:
     study = spec.study
     make_study(store.url, name=study.name, direction=study.direction, metric=study.metric)
     if new:
-        refuse_alike(store, spec)
+        check_distinct_param_names(store, spec)
 
 
-def _begun(store: Store, spec: StudySpec, owner: str, on_note: Callable[[str], None]) -> StudyRow:
+def _create_study(store: Store, spec: StudySpec, owner: str, on_note: Callable[[str], None]) -> StudyRow:
     for note in spec.notes:
         on_note(note)
-    prior_studies = load_prior_runs(store, spec)
+    prior_studies = load_warm_start_runs(store, spec)
     for prior_study in prior_studies:
         on_note(f"Begins with what {len(prior_study['runs'])} runs of {prior_study['name']} have shown.")
     try:
@@ -79,8 +79,8 @@ def _begun(store: Store, spec: StudySpec, owner: str, on_note: Callable[[str], N
         )
     except StorageError:
         # another process has begun the same study at the same moment
-        stored_study = find(store, spec.study.name)
+        stored_study = find_study(store, spec.study.name)
         if stored_study is None:
             raise
-        go_on_with(store, stored_study, spec)
+        reconcile_spec(store, stored_study, spec)
         return stored_study

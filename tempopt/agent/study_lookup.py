@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from tempopt.errors import SpecError, StudyChanged, StudyNotFound
-from tempopt.spec.identity import differences
-from tempopt.spec.logger_secrets import refuse_secrets
+from tempopt.spec.identity import diff_specs
+from tempopt.spec.logger_secrets import check_no_secrets
 from tempopt.spec.study_spec import StudySpec
-from tempopt.spec.temperatures import begun_as
+from tempopt.spec.temperatures import with_stored_dry_run_results
 from tempopt.storage.rows import StudyRow
 from tempopt.storage.store import Store
 
 
-def find(store: Store, name: str) -> StudyRow | None:
+def find_study(store: Store, name: str) -> StudyRow | None:
     """Return the study of that name, None if there is none."""
     try:
         return store.load_study(name)
@@ -19,14 +19,14 @@ def find(store: Store, name: str) -> StudyRow | None:
         return None
 
 
-def go_on_with(store: Store, study: StudyRow, spec: StudySpec) -> StudySpec:
+def reconcile_spec(store: Store, study: StudyRow, spec: StudySpec) -> StudySpec:
     """Return a spec as that of a study that is there; what it says and the stored one does not, is stored.
 
     Raises:
         StudyChanged: It asks something else.
     """
-    stored_spec = same_question(study, spec)
-    spec = begun_as(spec, stored_spec)
+    stored_spec = check_same_study(study, spec)
+    spec = with_stored_dry_run_results(spec, stored_spec)
     stored_counts, new_counts = (
         f"{study_spec.num_baseline} baseline, {study_spec.num_constant} constant and "
         f"{study_spec.study.trials} search tickets"
@@ -42,19 +42,19 @@ def go_on_with(store: Store, study: StudyRow, spec: StudySpec) -> StudySpec:
             f"--trials +{num_added}. Or give this one another name (--name)."
         )
     if spec.to_json() != stored_spec.to_json():
-        refuse_secrets(spec.trainer.get("logger"))
+        check_no_secrets(spec.trainer.get("logger"))
         store.set_spec(study.id, spec.to_json(), spec.identity())
     return spec
 
 
-def same_question(study: StudyRow, spec: StudySpec) -> StudySpec:
+def check_same_study(study: StudyRow, spec: StudySpec) -> StudySpec:
     """Return the stored spec of a study; it may say otherwise only how many runs there are and their care.
 
     Raises:
         StudyChanged: The given spec asks something else.
     """
     stored_spec = StudySpec.from_json(study.spec)
-    if changes := differences(stored_spec, begun_as(spec, stored_spec)):
+    if changes := diff_specs(stored_spec, with_stored_dry_run_results(spec, stored_spec)):
         listing = "\n".join(f"  {line}" for line in changes.values())
         message = f'The store has a study "{study.name}" that was begun with another spec:\n{listing}\n'
         raise StudyChanged(
@@ -65,16 +65,16 @@ def same_question(study: StudyRow, spec: StudySpec) -> StudySpec:
     return stored_spec
 
 
-def refuse_alike(store: Store, spec: StudySpec) -> None:
+def check_distinct_param_names(store: Store, spec: StudySpec) -> None:
     """Refuse a search whose parameters the database cannot tell apart in Optuna's tables.
 
     Raises:
         SpecError: Two of its names differ in case or accents alone, and the server ignores those.
     """
-    if spec.compare is None and (alike_names := store.alike(list(spec.space("search")))):
+    if spec.compare is None and (alike_names := store.find_colliding_param_names(list(spec.space("search")))):
         raise SpecError(
             f'The study spec searches "{alike_names[0]}" and "{alike_names[1]}", which the database '
-            f"{store.url_shown} takes for one and the same name in Optuna's tables (their collation "
+            f"{store.masked_url} takes for one and the same name in Optuna's tables (their collation "
             "ignores case or accents). Rename one of these arguments in the module, or give another "
             "--storage: SQLite and PostgreSQL tell such names apart."
         )

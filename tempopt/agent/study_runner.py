@@ -13,15 +13,15 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from tempopt.agent.agent_loop import Agent
-from tempopt.agent.dry_run import checked, rehearse, stage_text, workers_of
-from tempopt.agent.gpu_locks import claimed
-from tempopt.agent.local_client import TicketClient
+from tempopt.agent.dry_run import check_spec_on_worker, format_stage, run_dry_run, start_workers
+from tempopt.agent.gpu_locks import claim_gpus
+from tempopt.agent.local_client import LocalStudyClient
 from tempopt.agent.machine import Machine, this_machine
 from tempopt.agent.observer import Observer
-from tempopt.agent.placement import Placement, count_workers, deal
+from tempopt.agent.placement import Placement, assign_placements, count_workers
 from tempopt.agent.process import WorkerProcess
-from tempopt.agent.signals import terminable
-from tempopt.agent.study_creation import stand
+from tempopt.agent.signals import sigterm_as_keyboard_interrupt
+from tempopt.agent.study_creation import ensure_study_exists
 from tempopt.agent.turn import Turn
 from tempopt.errors import SpecError, UsageError
 from tempopt.files import removed_if_empty
@@ -30,7 +30,7 @@ from tempopt.sampling.optuna_factories import try_strategies
 from tempopt.spec.program import Program
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.checkpoints import DEFAULT_FOLDER, is_local, join, location
+from tempopt.storage.checkpoints import DEFAULT_FOLDER, is_local, join, normalize_checkpoint_url
 from tempopt.storage.liveness import user
 from tempopt.storage.rows import StudyRow
 from tempopt.storage.store import Store
@@ -63,51 +63,51 @@ class StudyRunner:
         checkpoints: str | Path | None,
         observer: Observer,
         *,
-        wake: bool = True,
+        resume_if_paused: bool = True,
         turn: Turn | None = None,
     ) -> None:
         self._turn = turn
         self._store = store
         self._spec = spec
         self._study = study
-        self._wake = wake
+        self._wake = resume_if_paused
         self._observer = observer
-        self._asked = workers_asked(workers, spec, turn)
+        self._num_workers = resolve_worker_count(workers, spec, turn)
         self._checkpoints = self._kept_at(checkpoints)
 
-    def carry_out(self) -> StudyResult:
+    def run(self) -> StudyResult:
         """Return the study's result when there is nothing left to do, or it was told to rest."""
-        self.work()
+        self.run_until_idle()
         return load(self._store, self._spec.study.name, needs_measurements=True)
 
-    def work(self) -> None:
+    def run_until_idle(self) -> None:
         """Work until nothing is left to do, the study was told to rest, or its turn is over."""
         spec, store = self._spec, self._store
-        optimizers(spec)
+        validate_sampler_and_pruner(spec)
         name = spec.study.name
         state = None if self._study is None else store.load_study(name).state
         if state == "done" or (state == "paused" and not self._wake):
             return
         logs = self._checkpoints if is_local(self._checkpoints) else DEFAULT_FOLDER
-        writable = writable_folder(Path(logs).absolute() / name)
+        writable = ensure_writable_dir(Path(logs).absolute() / name)
         with (
             writable as folder,
-            terminable(),
-            places_here(self._spec, self._asked) as places,
-            workers_of(places) as workers,
+            sigterm_as_keyboard_interrupt(),
+            claim_local_placements(self._spec, self._num_workers) as places,
+            start_workers(places) as workers,
         ):
             if self._study is not None and state != "running":
                 store.set_state(self._study.id, "running")
             # on another machine than before, a class may not be there; better seen before a ticket is taken
             try:
                 if self._study is None:
-                    spec, _ = rehearse(spec, workers[0], task="rehearse", on_stage=self._rehearsed)
+                    spec, _ = run_dry_run(spec, workers[0], task="rehearse", on_stage=self._rehearsed)
                 else:
-                    spec = checked(spec, workers[0], again=self._turn is None)
+                    spec = check_spec_on_worker(spec, workers[0], again=self._turn is None)
             except SpecError as error:
                 raise SpecError(f"{error}{self._where_begun(str(error))}") from error
             self._spec, program = spec, spec.program()
-            study = stand(
+            study = ensure_study_exists(
                 store,
                 spec,
                 self._study,
@@ -120,7 +120,7 @@ class StudyRunner:
     def _train(self, study: StudyRow, program: Program, workers: list[WorkerProcess], folder: Path) -> None:
         """Work on a study until nothing is left to do."""
         checkpoints_url = join(self._checkpoints, study.name)
-        client = TicketClient(
+        client = LocalStudyClient(
             spec=self._spec,
             program=program,
             study=study,
@@ -160,7 +160,7 @@ class StudyRunner:
 
     def _rehearsed(self, stage: Stage) -> None:
         if stage.seconds >= _LONG:
-            self._observer.note(stage_text(stage))
+            self._observer.note(format_stage(stage))
 
     def _kept_at(self, checkpoints: str | Path | None) -> str:
         stored_url = self._study.checkpoints if self._study is not None else None
@@ -170,10 +170,10 @@ class StudyRunner:
             and (not is_local(stored_url) or Path(stored_url).is_dir())
         ):
             return stored_url
-        return location(DEFAULT_FOLDER if checkpoints is None else checkpoints)
+        return normalize_checkpoint_url(DEFAULT_FOLDER if checkpoints is None else checkpoints)
 
 
-def optimizers(spec: StudySpec) -> None:
+def validate_sampler_and_pruner(spec: StudySpec) -> None:
     """Refuse a sampler or pruner that cannot be made.
 
     Raises:
@@ -182,7 +182,9 @@ def optimizers(spec: StudySpec) -> None:
     try_strategies(spec.study.sampler, spec.study.pruner)
 
 
-def places_here(spec: StudySpec, num_requested: int | None) -> AbstractContextManager[list[Placement]]:
+def claim_local_placements(
+    spec: StudySpec, num_requested: int | None
+) -> AbstractContextManager[list[Placement]]:
     """Return where workers train, on cards that are this agent's until the end of the context.
 
     Args:
@@ -190,19 +192,19 @@ def places_here(spec: StudySpec, num_requested: int | None) -> AbstractContextMa
         num_requested: Number of workers; None: as many as there is room for.
     """
     machine = this_machine()
-    need = spec.need(gpus=machine.has_gpus)
+    need = spec.resource_need(gpus=machine.has_gpus)
     # one thread, whatever the machine: sums in another order would be other numbers
     threads = spec.resources_here.threads
 
     def dealt(free: Machine) -> list[Placement]:
         count = count_workers(need, free, num_requested=num_requested, max_workers=spec.study.parallel)
-        return deal(need, count, free, threads=threads)
+        return assign_placements(need, count, free, threads=threads)
 
-    return claimed(machine, dealt)
+    return claim_gpus(machine, dealt)
 
 
 @contextlib.contextmanager
-def writable_folder(folder: Path) -> Iterator[Path]:
+def ensure_writable_dir(folder: Path) -> Iterator[Path]:
     """Have a folder for logs, made and open to writing; of what was made, what stays empty is removed.
 
     Raises:
@@ -222,7 +224,7 @@ def writable_folder(folder: Path) -> Iterator[Path]:
         yield folder
 
 
-def workers_asked(workers: Workers | None, spec: StudySpec, turn: Turn | None) -> int | None:
+def resolve_worker_count(workers: Workers | None, spec: StudySpec, turn: Turn | None) -> int | None:
     """Return the number of workers that was asked for, None for as many as there is room for.
 
     Args:

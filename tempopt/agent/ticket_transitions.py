@@ -9,19 +9,19 @@ import dataclasses
 from collections.abc import Sequence
 
 from tempopt.agent.worker_slot import WorkerSlot
-from tempopt.storage.changes import Ended, Lost, Outcomes, Returned
+from tempopt.storage.changes import AttemptLost, AttemptReleased, RunEnded, RunOutcome
 from tempopt.storage.rows import Measurement, Outcome, TicketRow
 from tempopt.training.messages import Finished
 
 
-def ended(
+def build_run_ended(
     work: WorkerSlot,
     outcome: Outcome,
     message: Finished,
     *,
     value: float | None,
     measured: Sequence[Measurement],
-) -> tuple[Ended, TicketRow]:
+) -> tuple[RunEnded, TicketRow]:
     """Return what becomes of a ticket whose parameters have decided how its run ends.
 
     Args:
@@ -29,7 +29,7 @@ def ended(
         measured: What was measured at its end.
     """
     ticket = _ticket(work)
-    outcomes = Outcomes(
+    outcomes = RunOutcome(
         outcome=outcome,
         value=value,
         steps=message.step,
@@ -41,11 +41,11 @@ def ended(
         peak_memory=message.peak_memory,
         maps=message.maps if outcome == "complete" else None,
     )
-    change = Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes, log=work.printed())
-    return change, after_end(ticket, outcomes, work.total_steps)
+    change = RunEnded(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes, log=work.printed())
+    return change, apply_run_ended(ticket, outcomes, work.total_steps)
 
 
-def after_end(ticket: TicketRow, outcomes: Outcomes, total_steps: int | None) -> TicketRow:
+def apply_run_ended(ticket: TicketRow, outcomes: RunOutcome, total_steps: int | None) -> TicketRow:
     """Return a ticket as it is once its run has ended.
 
     Args:
@@ -66,7 +66,7 @@ def after_end(ticket: TicketRow, outcomes: Outcomes, total_steps: int | None) ->
     )
 
 
-def as_pruned(outcomes: Outcomes, value: float | None) -> Outcomes:
+def to_pruned_outcome(outcomes: RunOutcome, value: float | None) -> RunOutcome:
     """Return the outcomes of a run that went on, perhaps to its end, after the report that it is pruned at.
 
     Args:
@@ -77,7 +77,9 @@ def as_pruned(outcomes: Outcomes, value: float | None) -> Outcomes:
     )
 
 
-def lost(work: WorkerSlot, why: str, *, attempts: int, alone: bool) -> tuple[Lost, TicketRow]:
+def build_attempt_lost(
+    work: WorkerSlot, why: str, *, attempts: int, alone: bool
+) -> tuple[AttemptLost, TicketRow]:
     """Return what becomes of a ticket whose attempt was lost: it waits again, or has failed.
 
     Args:
@@ -85,7 +87,7 @@ def lost(work: WorkerSlot, why: str, *, attempts: int, alone: bool) -> tuple[Los
         alone: Whether it is to have a card to itself from then on.
     """
     ticket, seconds = _ticket(work), work.age
-    change = Lost(
+    change = AttemptLost(
         ticket_id=ticket.id,
         attempt=ticket.attempt,
         error=why,
@@ -95,10 +97,10 @@ def lost(work: WorkerSlot, why: str, *, attempts: int, alone: bool) -> tuple[Los
         alone=alone,
         gpu_seconds=seconds * work.cards,
     )
-    return change, after_loss(ticket, change)
+    return change, apply_attempt_lost(ticket, change)
 
 
-def after_loss(ticket: TicketRow, change: Lost) -> TicketRow:
+def apply_attempt_lost(ticket: TicketRow, change: AttemptLost) -> TicketRow:
     """Return a ticket as it is after an attempt was lost."""
     row = dataclasses.replace(
         ticket,
@@ -113,10 +115,10 @@ def after_loss(ticket: TicketRow, change: Lost) -> TicketRow:
     return dataclasses.replace(row, state="failed", outcome="failed", checkpoints=())
 
 
-def returned(work: WorkerSlot, peak_memory: int | None) -> Returned:
+def build_attempt_released(work: WorkerSlot, peak_memory: int | None) -> AttemptReleased:
     """Return the change for a ticket that is returned in good order."""
     ticket, seconds = _ticket(work), work.age
-    return Returned(
+    return AttemptReleased(
         ticket_id=ticket.id,
         attempt=ticket.attempt,
         seconds=seconds,

@@ -23,7 +23,7 @@ ENTROPY = "entropy/"
 """Measurements of the attention entropy begin so; the layer and the head follow."""
 
 
-def trial_attributes(
+def build_trial_user_attrs(
     ticket: TicketRow, seconds: float, gain: float | None, measurements: Iterable[Measurement]
 ) -> dict[str, int | float]:
     """Return the numbers of a trial that has ended; what cannot be said of it is left out.

@@ -12,12 +12,12 @@ from tempopt.errors import SpecError, StudyNotFound
 from tempopt.sampling.features import Features
 from tempopt.spec.sections import FEWEST
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.rows import SEARCHING, PriorRuns, TicketRow
+from tempopt.storage.rows import SEARCH_KINDS, PriorRuns, TicketRow
 from tempopt.storage.store import Store
-from tempopt.storage.ticket_queries import oriented, usable
+from tempopt.storage.ticket_queries import is_usable, to_maximize
 
 
-def load_prior_runs(store: Store, spec: StudySpec) -> PriorRuns:
+def load_warm_start_runs(store: Store, spec: StudySpec) -> PriorRuns:
     """Return what is kept of the studies that ``study.warm_start`` names.
 
     Args:
@@ -32,7 +32,7 @@ def load_prior_runs(store: Store, spec: StudySpec) -> PriorRuns:
 
 def _runs(store: Store, name: str, spec: StudySpec) -> list[tuple[Mapping[str, Any], float]]:
     # it loads scipy, for which who begins from nothing should not wait
-    from tempopt.sampling.arm_model import telling
+    from tempopt.sampling.arm_model import subsample_informative
 
     try:
         study = store.load_study(name)
@@ -43,16 +43,16 @@ def _runs(store: Store, name: str, spec: StudySpec) -> list[tuple[Mapping[str, A
         ) from None
     features, direction = Features(spec), StudySpec.from_json(study.spec).study.direction
     runs: list[tuple[Mapping[str, Any], float]] = [
-        (dict(row.parameters), oriented(row.value, direction))
-        for row in store.tickets(study.id, SEARCHING)
-        if usable(row) and row.value is not None and row.parameters is not None and _fits(row, features)
+        (dict(row.parameters), to_maximize(row.value, direction))
+        for row in store.tickets(study.id, SEARCH_KINDS)
+        if is_usable(row) and row.value is not None and row.parameters is not None and _fits(row, features)
     ]
     if len(runs) < FEWEST:
         raise SpecError(
             f'study.warm_start: of the study "{name}" {len(runs)} runs are complete that have a place in '
             f"this search; it takes {FEWEST} to begin from. Let it come further, or take it out."
         )
-    return telling(runs)
+    return subsample_informative(runs)
 
 
 def _fits(row: TicketRow, features: Features) -> bool:

@@ -30,11 +30,11 @@ class WorkerPool:
         """The workers that are alive now."""
         return [work.worker for work in self.all if not work.suspended]
 
-    def free(self) -> list[WorkerSlot]:
+    def idle_workers(self) -> list[WorkerSlot]:
         """Return those that may be given a ticket."""
         return [work for work in self.all if work.idle and not self._kept_off(work)]
 
-    def held(self) -> list[int]:
+    def held_ticket_ids(self) -> list[int]:
         """Return the ids of the tickets in progress."""
         return [work.ticket.id for work in self.all if work.ticket is not None]
 
@@ -50,7 +50,7 @@ class WorkerPool:
         """Yield those that wait for this one to leave their card to them."""
         return (neighbour for neighbour in self._neighbours(work) if neighbour.waiting)
 
-    def tend(self) -> list[WorkerSlot]:
+    def restart_and_pop_waiting(self) -> list[WorkerSlot]:
         """Start anew who has to be, and return those that have waited for their card and may begin now."""
         for work in self.all:
             if work.suspended and not self._kept_off(work):
@@ -70,19 +70,19 @@ class WorkerPool:
                 neighbour.process = Process.SUSPENDED
         return work.worker.ready
 
-    def heard(self) -> None:
+    def note_worker_ready(self) -> None:
         """Take note that a worker has said something: what is wrong is not the workers' start."""
         self._deaths = 0
 
-    def bury(self, work: WorkerSlot) -> str:
+    def remove_dead_worker(self, work: WorkerSlot) -> str:
         """Start another in place of one that has died, and return in words how it did."""
         self._deaths += 1
-        why = work.worker.obituary()
+        why = work.worker.exit_description()
         self._renew(work)
         return why
 
     @property
-    def stillborn(self) -> bool:
+    def died_before_ready(self) -> bool:
         """Whether workers die, one after another, before any has said a word."""
         return self._deaths > _STILLBORN * len(self.all)
 
@@ -90,12 +90,12 @@ class WorkerPool:
         """Give back the cards that workers have to themselves and have no use for any more."""
         for work in self.all:
             if work.at_rest and not work.waiting:
-                work.alone = False
+                work.needs_exclusive_gpu = False
 
     def _renew(self, work: WorkerSlot) -> None:
         if not work.suspended:
             work.worker.kill()
-        work.renewed(WorkerProcess(slot=work.worker.slot, place=work.worker.place))
+        work.renewed(WorkerProcess(slot=work.worker.slot, placement=work.worker.placement))
 
     @staticmethod
     def _is_spent(work: WorkerSlot) -> bool:
@@ -103,9 +103,9 @@ class WorkerPool:
         return work.process is Process.WORN or (work.waiting and work.process is not Process.FRESH)
 
     def _neighbours(self, work: WorkerSlot) -> list[WorkerSlot]:
-        cards = set(work.worker.place.gpus or ())
-        return [o for o in self.all if o is not work and not cards.isdisjoint(o.worker.place.gpus or ())]
+        cards = set(work.worker.placement.gpus or ())
+        return [o for o in self.all if o is not work and not cards.isdisjoint(o.worker.placement.gpus or ())]
 
     def _kept_off(self, work: WorkerSlot) -> bool:
         """Return whether the card is another's alone, or is about to be."""
-        return any(neighbour.alone for neighbour in self._neighbours(work))
+        return any(neighbour.needs_exclusive_gpu for neighbour in self._neighbours(work))

@@ -42,7 +42,7 @@ class Process(Enum):
     SUSPENDED = "ended, so that another worker has the GPU to itself"
 
 
-def first_lease(lease: float) -> float:
+def initial_lease_seconds(lease: float) -> float:
     """Return the seconds that a run has for its first move, given those that it has for each of the others.
 
     Building a model, the first batches of data and the first compilation take longer than a step does.
@@ -85,17 +85,17 @@ class WorkerSlot:
     process: Process = Process.USED
     stopped: Literal["pruned", "left"] | None = None
     abandoned: tuple[int, int] | None = None
-    begun: float = 0.0
-    moved: float = 0.0
+    started_at: float = 0.0
+    last_progress_at: float = 0.0
     log_from: int = 0
-    alone: bool = False
+    needs_exclusive_gpu: bool = False
 
     def take(self, ticket: TicketRow, folder: Path, reports: dict[int, float]) -> None:
         """Give the worker another ticket to do; its run is sent apart."""
         self.ticket, self.folder, self.reports = ticket, folder, reports
         self.step, self.total_steps = 0, ticket.total_steps
-        self.phase, self.stopped, self.alone = Phase.WAITING_FOR_GPU, None, ticket.alone
-        self.begun = self.moved = time.monotonic()
+        self.phase, self.stopped, self.needs_exclusive_gpu = Phase.WAITING_FOR_GPU, None, ticket.alone
+        self.started_at = self.last_progress_at = time.monotonic()
         self.log_from = 0
         # none yet, or none that can be read now
         with contextlib.suppress(OSError):
@@ -104,14 +104,14 @@ class WorkerSlot:
     def send(self, request: RunRequest) -> None:
         """Have the worker begin the run of its ticket."""
         self.phase, self.process = Phase.PREPARING, Process.USED
-        self.begun = self.moved = time.monotonic()
+        self.started_at = self.last_progress_at = time.monotonic()
         self.worker.send(request)
 
-    def heard(self) -> None:
+    def note_progress(self) -> None:
         """Take note that its run has told something."""
         if self.phase is Phase.STARTED:
             self.phase = Phase.TRAINING
-        self.moved = time.monotonic()
+        self.last_progress_at = time.monotonic()
 
     @property
     def pruned(self) -> bool:
@@ -131,19 +131,19 @@ class WorkerSlot:
     @property
     def age(self) -> float:
         """Seconds since its run was begun, 0 before that."""
-        return 0.0 if self.waiting else time.monotonic() - self.begun
+        return 0.0 if self.waiting else time.monotonic() - self.started_at
 
     @property
     def cards(self) -> float:
         """How many cards its run has, a share of one that others may use too counting as that share."""
-        placement = self.worker.place
-        return float(len(placement.gpus or ())) if self.alone else placement.cards
+        placement = self.worker.placement
+        return float(len(placement.gpus or ())) if self.needs_exclusive_gpu else placement.cards
 
     @property
     def memory_share(self) -> float | None:
         """Share of its card's memory that its run may take, None for all of it."""
-        share = self.worker.place.share
-        return None if self.alone or share >= 1 else share
+        share = self.worker.placement.share
+        return None if self.needs_exclusive_gpu or share >= 1 else share
 
     def abandon(self) -> None:
         """Have the worker end a run that is another's by now."""
@@ -153,7 +153,7 @@ class WorkerSlot:
         if is_sent:
             self.phase, self.abandoned = Phase.ABANDONING, run
             self.worker.send(Stop(ticket=run[0], attempt=run[1]))
-        self.moved = time.monotonic()
+        self.last_progress_at = time.monotonic()
 
     def ended_abandoned(self) -> None:
         """Take note that the run that was another's is over."""
@@ -161,7 +161,7 @@ class WorkerSlot:
 
     def free(self) -> None:
         """Have no ticket any more."""
-        if self.alone and not self.waiting and self.worker.place.share < 1:
+        if self.needs_exclusive_gpu and not self.waiting and self.worker.placement.share < 1:
             # a warm process keeps memory, and this one's was not capped
             self.process = Process.WORN
         self.ticket, self.phase = None, Phase.IDLE
@@ -183,17 +183,17 @@ class WorkerSlot:
         warm = self.worker.ready and self.process in (Process.FRESH, Process.USED)
         return warm and self.phase is Phase.IDLE
 
-    def patience(self, lease: float) -> float:
+    def lease_seconds(self, lease: float) -> float:
         """Return the seconds that it has for its next move."""
         if self.phase is Phase.ABANDONING:
             return _STOP_SECONDS
-        return lease if self.phase is Phase.TRAINING else first_lease(lease)
+        return lease if self.phase is Phase.TRAINING else initial_lease_seconds(lease)
 
-    def stuck(self, lease: float) -> bool:
+    def is_stalled(self, lease: float) -> bool:
         """Return whether it did not move for as long as it may, and no word from it is on its way."""
         if self.at_rest:
             return False
-        is_late = time.monotonic() - self.moved > self.patience(lease)
+        is_late = time.monotonic() - self.last_progress_at > self.lease_seconds(lease)
         # an agent that was paused itself has not yet read what came meanwhile
         return is_late and not self.worker.connection.poll()
 
@@ -222,6 +222,6 @@ class WorkerSlot:
             device=self.device,
         )
 
-    def concerns(self, ticket: int, attempt: int) -> bool:
+    def matches(self, ticket: int, attempt: int) -> bool:
         """Return whether a message about this ticket and attempt is about what is being done."""
         return self.ticket is not None and (self.ticket.id, self.ticket.attempt) == (ticket, attempt)

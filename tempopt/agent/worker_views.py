@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tempopt.agent.observer import WorkerView
-from tempopt.storage.liveness import is_dead, shown
+from tempopt.storage.liveness import is_dead, short_agent_name
 from tempopt.storage.rows import TicketRow
 
 if TYPE_CHECKING:
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from tempopt.storage.store import Store
 
 
-def in_work(cache: StudyCache, store: Store, *, but: str | None = None) -> list[WorkerView]:
+def running_worker_views(
+    cache: StudyCache, store: Store, *, exclude_agent: str | None = None
+) -> list[WorkerView]:
     """Return a view of each run in progress that a cache knows of, those of one agent together.
 
     One question is asked of the store, however many runs there are: what those in progress have reported.
@@ -22,11 +24,13 @@ def in_work(cache: StudyCache, store: Store, *, but: str | None = None) -> list[
     Args:
         but: Name of an agent whose runs are left out.
     """
-    rows = [row for row in cache.tickets.values() if row.state == "running" and row.agent != but]
-    return views(rows, _reports(store, rows))
+    rows = [row for row in cache.tickets.values() if row.state == "running" and row.agent != exclude_agent]
+    return to_worker_views(rows, _reports(store, rows))
 
 
-def views(rows: Iterable[TicketRow], reports: Mapping[int, Mapping[int, float]]) -> list[WorkerView]:
+def to_worker_views(
+    rows: Iterable[TicketRow], reports: Mapping[int, Mapping[int, float]]
+) -> list[WorkerView]:
     """Return a view of each run that is running.
 
     Args:
@@ -48,7 +52,7 @@ def _view(slot: int, row: TicketRow, reports: Mapping[int, float]) -> WorkerView
         step=max(steps, default=None),
         total_steps=row.total_steps,
         value=reports[max(reports)] if reports else None,
-        agent=shown(row.agent),
+        agent=short_agent_name(row.agent),
         machine=row.machine,
         device=row.device,
         silent=(row.lease or 0.0) <= 0 or is_dead(row.agent),
@@ -58,7 +62,7 @@ def _view(slot: int, row: TicketRow, reports: Mapping[int, float]) -> WorkerView
 def to_json(store: Store, tickets: Iterable[TicketRow]) -> list[dict[str, Any]]:
     """Return the documented data of ``tempopt show --json`` about the agents at work, one entry a run."""
     rows = [row for row in tickets if row.state == "running"]
-    run_views = views(rows, _reports(store, rows))
+    run_views = to_worker_views(rows, _reports(store, rows))
     return [
         {
             "agent": view.agent,

@@ -17,9 +17,19 @@ from typing import Protocol
 
 from pydantic import TypeAdapter
 
-from tempopt.agent.store_connection import StoreAway, StoreConnection
+from tempopt.agent.store_connection import StoreRetryPolicy, StoreUnavailableError
 from tempopt.errors import StudyFailed
-from tempopt.storage.changes import Began, Change, Ended, Kept, Lost, Reported, Returned, Wanted, Written
+from tempopt.storage.changes import (
+    AttemptLost,
+    AttemptReleased,
+    Change,
+    CheckpointRecorded,
+    ClaimRequest,
+    MetricReported,
+    RunEnded,
+    RunStarted,
+    WriteResult,
+)
 from tempopt.storage.liveness import is_dead
 
 SOONEST_SECONDS = 2.0
@@ -27,8 +37,11 @@ SOONEST_SECONDS = 2.0
 LATEST_SECONDS = 30.0
 """No longer is anything kept back, and so often at least an agent at work looks how the study stands."""
 _SHARE_OF_AGE = 0.2
-_TYPES: dict[str, type] = {t.__name__: t for t in (Began, Reported, Kept, Ended, Lost, Returned)}
-_URGENT = (Ended, Lost, Returned)
+_TYPES: dict[str, type] = {
+    t.__name__: t
+    for t in (RunStarted, MetricReported, CheckpointRecorded, RunEnded, AttemptLost, AttemptReleased)
+}
+_URGENT = (RunEnded, AttemptLost, AttemptReleased)
 
 
 class Writer(Protocol):
@@ -43,13 +56,13 @@ class Writer(Protocol):
         renew: Mapping[int, int],
         steps: Mapping[int, int],
         lease: float,
-        take: Wanted | None,
+        take: ClaimRequest | None,
         version: int | None,
-    ) -> Written:
+    ) -> WriteResult:
         """Write changes; as :meth:`tempopt.storage.store.Store.write`."""
 
 
-class Outbox:
+class WriteQueue:
     """Changes on their way to the store, and the leases that training has earned.
 
     Args:
@@ -68,7 +81,7 @@ class Outbox:
         *,
         store: Writer,
         agent: str,
-        connection: StoreConnection,
+        connection: StoreRetryPolicy,
         study_id: int,
         lease: float,
         path: Path,
@@ -113,7 +126,7 @@ class Outbox:
         """
         self._renew[ticket_id] = (attempt, seconds, step)
 
-    def drop(self, ticket_id: int) -> None:
+    def forget_lease(self, ticket_id: int) -> None:
         """Forget what a run has earned: it is no longer ours."""
         self._renew.pop(ticket_id, None)
 
@@ -122,7 +135,7 @@ class Outbox:
         """Whether the end of a run is to be told: for the store, its ticket is still ours."""
         return any(isinstance(change, _URGENT) for change in self._changes)
 
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """Return whether something should be said now."""
         now = time.monotonic()
         if self._connection.broken:
@@ -130,7 +143,7 @@ class Outbox:
             return True
         return now >= self._due or now - self._delivered >= min(LATEST_SECONDS, self._lease / 3)
 
-    def deliver(self, take: Wanted | None = None, *, version: int | None = None) -> Written:
+    def flush(self, take: ClaimRequest | None = None, *, version: int | None = None) -> WriteResult:
         """Say everything in one transaction.
 
         Args:
@@ -147,7 +160,7 @@ class Outbox:
         # one lease for all of them: the longest that any of them has earned
         lease = max((seconds for _, seconds, _ in self._renew.values()), default=self._lease)
         try:
-            write_result = self._connection.attempt(
+            write_result = self._connection.call(
                 lambda: self._store.write(
                     self._study_id,
                     self._changes,
@@ -160,7 +173,7 @@ class Outbox:
                 ),
                 reads=not (self._changes or renew or take),
             )
-        except (StoreAway, StudyFailed):
+        except (StoreUnavailableError, StudyFailed):
             self._spill()
             raise
         self._changes, self._renew, self._due = [], {}, math.inf
@@ -207,7 +220,7 @@ def outbox_path(folder: Path, agent: str) -> Path:
     return folder / f"undelivered-{agent.replace(':', '+')}.jsonl"
 
 
-def left_behind(folder: Path) -> Iterable[tuple[Path, str, list[Change]]]:
+def iter_orphaned_queues(folder: Path) -> Iterable[tuple[Path, str, list[Change]]]:
     """Yield file, agent and changes of those that died on this machine before they could deliver."""
     for path in sorted(folder.glob("undelivered-*.jsonl")):
         agent = path.stem.removeprefix("undelivered-").replace("+", ":")

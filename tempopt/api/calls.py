@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, overload
 
 from tempopt.agent.observer import Observer
-from tempopt.api.classes import Spec, loaded, with_paths
+from tempopt.api.classes import Spec, load_portable_spec, with_paths
 from tempopt.api.handle import StudyHandle
 from tempopt.api.main_module import FOLDER
 from tempopt.errors import StudyChanged, UsageError
@@ -18,9 +18,9 @@ from tempopt.service import lifecycle, studies
 from tempopt.service.best_sets import advise_without, comparison_from
 from tempopt.service.evaluation.evaluate import evaluate as evaluate_weights
 from tempopt.service.evaluation.result import EvaluationResult
-from tempopt.service.extend import grown, ordered
+from tempopt.service.extend import prepare_resume, prepare_search
 from tempopt.service.forecast import StudyForecast
-from tempopt.service.progress import watching
+from tempopt.service.progress import progress_for_python
 from tempopt.spec.compared_sets import MAX_RUNS, GivenSet, refuse_comparison
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.custom_schedules import import_schedules
@@ -121,7 +121,7 @@ def search(
         StudyFailed: Nothing could be trained, or the store was away for too long.
         KeyboardInterrupt: After everything was saved; the message says how to go on.
     """
-    spec, storage = loaded(spec), urls.storage_url(storage)
+    spec, storage = load_portable_spec(spec), urls.storage_url(storage)
     ask: dict[str, Any] = {"trials": trials, "more": more, "enqueue": enqueue}
     if submit and (workers is not None or not wait):
         raise UsageError(
@@ -130,10 +130,13 @@ def search(
     if not wait:
         refuse_comparison(spec)
         import_schedules(spec)
-        return _begun(
-            lambda store: ordered(store, spec, **ask), storage, workers=workers, checkpoints=checkpoints
+        return _start_background_study(
+            lambda store: prepare_search(store, spec, **ask),
+            storage,
+            workers=workers,
+            checkpoints=checkpoints,
         )
-    with _shown(spec.study.name, storage, progress, observer) as study_observer:
+    with _observe_study(spec.study.name, storage, progress, observer) as study_observer:
         return studies.search(
             spec,
             storage=storage,
@@ -230,16 +233,16 @@ def compare(
             name=name,
             pairs=pairs,
         )
-    study_spec = loaded(study_spec)
+    study_spec = load_portable_spec(study_spec)
     if not wait:
         import_schedules(study_spec)
         check_comparison(study_spec, max_runs)
-        return _begun(
-            lambda store: ordered(store, study_spec), storage, workers=workers, checkpoints=checkpoints
+        return _start_background_study(
+            lambda store: prepare_search(store, study_spec), storage, workers=workers, checkpoints=checkpoints
         )
     with (
         advise_without(from_study),
-        _shown(study_spec.study.name, storage, progress, observer) as study_observer,
+        _observe_study(study_spec.study.name, storage, progress, observer) as study_observer,
     ):
         return studies.compare(
             study_spec,
@@ -324,10 +327,10 @@ def resume(
 
         def order(store: Store) -> tuple[StudySpec, StudyRow | None]:
             study = store.load_study(name)
-            return grown(store, study, **ask), study
+            return prepare_resume(store, study, **ask), study
 
-        return _begun(order, storage, workers=workers, checkpoints=checkpoints, create=False)
-    with _shown(name, storage, progress, observer) as study_observer:
+        return _start_background_study(order, storage, workers=workers, checkpoints=checkpoints, create=False)
+    with _observe_study(name, storage, progress, observer) as study_observer:
         return studies.resume(
             name, storage=storage, workers=workers, checkpoints=checkpoints, observer=study_observer, **ask
         )
@@ -361,11 +364,16 @@ def plan(
     """
     storage = urls.storage_url(storage)
     return studies.plan(
-        loaded(spec), storage=storage, workers=workers, trials=trials, earlier=earlier, run_hours=run_hours
+        load_portable_spec(spec),
+        storage=storage,
+        workers=workers,
+        trials=trials,
+        earlier=earlier,
+        run_hours=run_hours,
     )
 
 
-def _begun(
+def _start_background_study(
     order: Callable[[Store], tuple[StudySpec, StudyRow | None]],
     storage: str,
     *,
@@ -381,7 +389,7 @@ def _begun(
         )
     store = Store.open(storage, create=create)
     try:
-        with _explained():
+        with _explain_study_changes():
             spec, study = order(store)
         return StudyHandle(store, spec, study, workers=workers, checkpoints=checkpoints)
     except BaseException:
@@ -390,21 +398,21 @@ def _begun(
 
 
 @contextmanager
-def _shown(name: str, storage: str, progress: bool, observer: Observer | None) -> Iterator[Observer]:
+def _observe_study(name: str, storage: str, progress: bool, observer: Observer | None) -> Iterator[Observer]:
     """Yield the observer; an interrupt says how to go on."""
     try:
-        with _explained():
+        with _explain_study_changes():
             if observer is not None:
                 yield observer
                 return
-            with watching(progress) as study_observer:
+            with progress_for_python(progress) as study_observer:
                 yield study_observer
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(_how_to_go_on(name, storage)) from None
+        raise KeyboardInterrupt(_resume_hint(name, storage)) from None
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def _explain_study_changes() -> Iterator[None]:
     """Have a study that was changed since its class was say so."""
     try:
         yield
@@ -418,13 +426,13 @@ def _explained() -> Iterator[None]:
         ) from None
 
 
-def _how_to_go_on(name: str, storage: str) -> str:
-    if not lifecycle.may_be_begun(storage, name):
+def _resume_hint(name: str, storage: str) -> str:
+    if not lifecycle.study_may_exist(storage, name):
         return "Interrupted before the study was begun; nothing was written."
     if is_server(storage):
         look = f"tempopt.load_study({storage!r}, {name!r})"
         return f"Waiting was interrupted; the study goes on. To look again:\n  {look}"
-    shown_url = urls.parse(storage).shown
+    shown_url = urls.parse_database_url(storage).shown
     is_default = storage == urls.storage_url(None)
     call = f"tempopt.resume({name!r}" + ("" if is_default else f", storage={shown_url!r}") + ")"
     command = f"tempopt resume {shlex.quote(name)}" + (

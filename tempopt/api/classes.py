@@ -23,7 +23,7 @@ _SECTIONS = ("model", "data", "trainer")
 _IN_MAIN = re.compile(r"__main__\.([A-Za-z_]\w*)")
 
 
-def loaded(spec: Spec) -> StudySpec:
+def load_portable_spec(spec: Spec) -> StudySpec:
     """Return a spec that workers can carry out, whatever way it was given.
 
     Raises:
@@ -32,10 +32,10 @@ def loaded(spec: Spec) -> StudySpec:
     """
     raw_spec = with_paths(spec)
     if isinstance(raw_spec, StudySpec):
-        return importable(raw_spec)
+        return make_classes_importable(raw_spec)
     if isinstance(raw_spec, Mapping):
-        return importable(StudySpec.parse(raw_spec, source="the study spec"))
-    return importable(load_spec(raw_spec))
+        return make_classes_importable(StudySpec.parse(raw_spec, source="the study spec"))
+    return make_classes_importable(load_spec(raw_spec))
 
 
 def with_paths(spec: Spec) -> Spec:
@@ -87,7 +87,7 @@ def _path(cls: type, where: str) -> str:
     return f"{module}.{name}"
 
 
-def importable(spec: StudySpec) -> StudySpec:
+def make_classes_importable(spec: StudySpec) -> StudySpec:
     """Return a spec with classes of the running program replaced by those of a module that is written.
 
     Raises:

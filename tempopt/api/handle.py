@@ -6,15 +6,15 @@ import atexit
 from pathlib import Path
 from typing import Literal, Self
 
-from tempopt.agent.observer import Snapshot, Unobserved
-from tempopt.agent.study_lookup import find
+from tempopt.agent.observer import NullObserver, Snapshot
+from tempopt.agent.study_lookup import find_study
 from tempopt.errors import StudyNotFound, TempoptError, UsageError
 from tempopt.launch.local import LocalLauncher
-from tempopt.launch.study_launch import PROGRAM, Launch
-from tempopt.launch.watch import Watch
+from tempopt.launch.study_launch import PROGRAM, StudyLaunch
+from tempopt.launch.watch import StudyPoller
 from tempopt.report.study_result import StudyResult, load
 from tempopt.service import lifecycle
-from tempopt.service.progress import number, watching
+from tempopt.service.progress import format_number, progress_for_python
 from tempopt.service.studies import load_study
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
@@ -50,10 +50,10 @@ class StudyHandle:
         self._error: TempoptError | None = None
         self._open = True
         self._launcher = LocalLauncher({})
-        self._launch = Launch(self._launcher, "local", store, spec, workers=workers, program=PROGRAM)
+        self._launch = StudyLaunch(self._launcher, "local", store, spec, workers=workers, program=PROGRAM)
         self._ids: list[str] = []
-        self._seen = _Latest()
-        self._watch = Watch(store, self.name, self._seen)
+        self._snapshot_observer = _LatestSnapshotObserver()
+        self._watch = StudyPoller(store, self.name, self._snapshot_observer)
         atexit.register(self.close)
         if study is None or store.load_study(self.name).state != "done":
             self._launch.start(study, spec, checkpoints_at=checkpoints, overrides=spec.local_overrides)
@@ -66,7 +66,7 @@ class StudyHandle:
         if not self._open:
             return "done" if load_study(self._store.url, self.name).state == "done" else "paused"
         at_work = self._launch.at_work()
-        study = find(self._store, self.name)
+        study = find_study(self._store, self.name)
         if study is not None and study.state == "done":
             return "done"
         if not at_work:
@@ -81,8 +81,8 @@ class StudyHandle:
         None before it has begun.
         """
         if self._open:
-            self._watch.look()
-        return self._seen.snapshot
+            self._watch.poll()
+        return self._snapshot_observer.snapshot
 
     def result(self, timeout: float | None = None, *, progress: bool = True) -> StudyResult:
         """Wait until the study is done or paused, and return its result.
@@ -101,7 +101,7 @@ class StudyHandle:
         if not self._open:
             return load_study(self._store.url, self.name)
         try:
-            with watching(progress) as observer:
+            with progress_for_python(progress) as observer:
                 self._launch.watch(observer, timeout)
         except TempoptError as error:
             self._error = error
@@ -120,7 +120,7 @@ class StudyHandle:
         """
         if not self._open:
             return
-        if find(self._store, self.name) is not None:
+        if find_study(self._store, self.name) is not None:
             lifecycle.pause(self._store.url, self.name)
         self._launch.cancel()
 
@@ -157,11 +157,11 @@ class StudyHandle:
         text = f'StudyHandle("{self.name}"): {state}'
         if snapshot is None:
             return text
-        text += f", {sum(snapshot.done.values())} of {sum(snapshot.asked.values())} trainings done"
-        return text if snapshot.best is None else f"{text}, best so far {number(snapshot.best)}"
+        text += f", {sum(snapshot.done.values())} of {sum(snapshot.requested.values())} trainings done"
+        return text if snapshot.best is None else f"{text}, best so far {format_number(snapshot.best)}"
 
 
-class _Latest(Unobserved):
+class _LatestSnapshotObserver(NullObserver):
     """The observer that keeps the last snapshot."""
 
     snapshot: Snapshot | None = None

@@ -81,7 +81,7 @@ class _Module:
 
     def __init__(self) -> None:
         self._names = main_names()
-        self._seen: set[str] = set()
+        self._visited_names: set[str] = set()
         self._imports: dict[str, None] = {}
         self._constants: list[str] = []
         self._definitions: list[str] = []
@@ -110,9 +110,9 @@ class _Module:
             hint: Whether it is used in an annotation alone, which does without it.
         """
         # what is in no place here is a builtin, or missing there, too
-        if name in self._seen or name not in self._names or name in _NOT_OURS:
+        if name in self._visited_names or name not in self._names or name in _NOT_OURS:
             return
-        self._seen.add(name)
+        self._visited_names.add(name)
         value = self._names[name]
         if is_defined_in_main(value):
             source = definition(value)

@@ -64,7 +64,7 @@ def definition(value: Any) -> Definition | str:
     if "." in name:
         return "is defined inside of a function or class: define it at the top level"
     codes = _codes(value)
-    source = _found(name, codes)
+    source = _find_definition(name, codes)
     if source is None:
         return "has no source that can be read"
     node, text, file = source
@@ -86,7 +86,9 @@ def _codes(value: Any) -> list[tuple[str, CodeType]]:
     return codes
 
 
-def _found(name: str, codes: list[tuple[str, CodeType]]) -> tuple[_Definition, str, str | None] | None:
+def _find_definition(
+    name: str, codes: list[tuple[str, CodeType]]
+) -> tuple[_Definition, str, str | None] | None:
     """Return a definition, its source and file: what was run if code tells, else the last that there is."""
     for _, code in codes:
         for node, text in _definitions(name, "".join(linecache.getlines(code.co_filename))):

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 from tempopt.agent.observer import Observer
-from tempopt.api.classes import Spec, loaded, with_paths
+from tempopt.api.classes import Spec, load_portable_spec, with_paths
 from tempopt.report.list_row import summary_json
 from tempopt.report.study_result import StudyResult, load
 from tempopt.service import lifecycle, remote_study
-from tempopt.service.progress import watching
+from tempopt.service.progress import progress_for_python
 from tempopt.spec.compared_sets import MAX_RUNS, GivenSet, refuse_comparison
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.custom_schedules import import_schedules
@@ -89,10 +89,10 @@ class Server:
             StudyChanged: The server has a study of that name that asks something else.
             KeyboardInterrupt: Waiting was interrupted; the study goes on.
         """
-        study_spec = loaded(spec)
+        study_spec = load_portable_spec(spec)
         refuse_comparison(study_spec)
         import_schedules(study_spec)
-        with self._shown(study_spec.study.name, progress, observer) as study_observer:
+        with self._observe_study(study_spec.study.name, progress, observer) as study_observer:
             remote_study.submit(
                 self._store,
                 study_spec,
@@ -120,12 +120,12 @@ class Server:
         wait: bool = True,
     ) -> StudyResult:
         """Have parameter sets compared; all is as for :func:`tempopt.compare` and :meth:`search`."""
-        study_spec = loaded(
+        study_spec = load_portable_spec(
             comparison_spec(with_paths(spec), sets, vary=vary, all_pairs=all_pairs, name=name, pairs=pairs)
         )
         import_schedules(study_spec)
         check_comparison(study_spec, max_runs)
-        with self._shown(study_spec.study.name, progress, observer) as study_observer:
+        with self._observe_study(study_spec.study.name, progress, observer) as study_observer:
             remote_study.submit(self._store, study_spec, workers=workers, observer=study_observer)
             return self._result(study_spec.study.name, workers, study_observer, wait=wait)
 
@@ -143,7 +143,7 @@ class Server:
         wait: bool = True,
     ) -> StudyResult:
         """Have a study go on, and grow as is asked; arguments and errors as for :func:`tempopt.resume`."""
-        with self._shown(name, progress, observer) as study_observer:
+        with self._observe_study(name, progress, observer) as study_observer:
             remote_study.resume(
                 self._store,
                 name,
@@ -191,16 +191,16 @@ class Server:
     def _result(self, name: str, workers: Workers | None, observer: Observer, *, wait: bool) -> StudyResult:
         if not wait:
             return load(self._store, name, needs_measurements=True)
-        return remote_study.carried_out(self._store, name, workers=workers, observer=observer)
+        return remote_study.wait_for_result(self._store, name, workers=workers, observer=observer)
 
     @contextmanager
-    def _shown(self, name: str, progress: bool, observer: Observer | None) -> Iterator[Observer]:
+    def _observe_study(self, name: str, progress: bool, observer: Observer | None) -> Iterator[Observer]:
         """Yield the observer; an interrupt says how to look again."""
         try:
             if observer is not None:
                 yield observer
                 return
-            with watching(progress) as study_observer:
+            with progress_for_python(progress) as study_observer:
                 yield study_observer
         except KeyboardInterrupt:
             raise KeyboardInterrupt(

@@ -9,8 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tempopt.attention.analysis.diagnose import Curves as Curves
-    from tempopt.attention.analysis.diagnose import Finding as Finding
+    from tempopt.attention.analysis.diagnose import Anomaly as Anomaly
+    from tempopt.attention.analysis.diagnose import TrainingCurves as TrainingCurves
     from tempopt.attention.analysis.diagnose import anomalies as anomalies
     from tempopt.attention.analysis.diagnose import troubleshoot as troubleshoot
     from tempopt.attention.analysis.head_importance import Contribution as Contribution
@@ -62,11 +62,11 @@ if TYPE_CHECKING:
     from tempopt.attention.functional.entropy import add_to_gradient as add_to_gradient
     from tempopt.attention.functional.entropy import attention_entropy as attention_entropy
     from tempopt.attention.functional.entropy import attention_with_entropy as attention_with_entropy
+    from tempopt.attention.functional.entropy import entropy_penalty as entropy_penalty
     from tempopt.attention.functional.entropy import entropy_regulariser as entropy_regulariser
     from tempopt.attention.functional.entropy import entropy_term as entropy_term
     from tempopt.attention.functional.entropy import normalised_entropy as normalised_entropy
     from tempopt.attention.functional.entropy import regularised_attention as regularised_attention
-    from tempopt.attention.functional.entropy import term_of_entropy as term_of_entropy
     from tempopt.attention.functional.normalisers import normalised_attention as normalised_attention
     from tempopt.attention.functional.sampled_entropy import sampled_entropy as sampled_entropy
     from tempopt.attention.modules.entropy_controller import EntropyController as EntropyController
@@ -83,8 +83,8 @@ if TYPE_CHECKING:
     from tempopt.attention.modules.learned import QueryKeyNorm as QueryKeyNorm
     from tempopt.attention.modules.learned import ScalableSoftmax as ScalableSoftmax
     from tempopt.attention.modules.learned import no_decay_names as no_decay_names
-    from tempopt.attention.modules.learned import paper_gain as paper_gain
     from tempopt.attention.modules.learned import parameter_groups as parameter_groups
+    from tempopt.attention.modules.learned import qk_norm_init_scale as qk_norm_init_scale
     from tempopt.attention.modules.losses import LearnedOutputTemperature as LearnedOutputTemperature
     from tempopt.attention.modules.losses import OutputTemperature as OutputTemperature
     from tempopt.attention.modules.losses import calibrated_temperature as calibrated_temperature

@@ -25,11 +25,11 @@ DEFAULT_STORAGE = "sqlite:///tempopt.db"
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 
-DONE = 0
+EXIT_OK = 0
 FAILED = 1
 USAGE = 2
-NOT_SHOWN = 3
-WORSE = 4
+EXIT_NO_DIFFERENCE = 3
+EXIT_WORSE = 4
 INTERRUPTED = 130
 
 _EPILOG = """\
@@ -152,22 +152,22 @@ def _run(argv: Sequence[str]) -> int:
             import shtab  # only here, so that help is quick
 
             print(shtab.complete(parser, options.print_completion))
-            return DONE
+            return EXIT_OK
         if options.version:
             from tempopt.version import __version__
 
             print(f"tempopt {__version__}")
-            return DONE
+            return EXIT_OK
         parser.print_help(sys.stderr)
         return USAGE
     # intermixed: `logs NAME --storage URL TICKET` is what people type as well
     arguments = commands[argv[0]].parse_intermixed_args(argv[1:])
     _refuse_no_folder()
     if "storage" in arguments:
-        from tempopt.cli.storage import refuse_of_databases, storage_url
+        from tempopt.cli.storage import check_option_needs_database, storage_url
 
         arguments.url = storage_url(arguments)
-        refuse_of_databases(argv[0], arguments)
+        check_option_needs_database(argv[0], arguments)
     module, _, function = COMMANDS[argv[0]].run.partition(":")
     try:
         code: int = getattr(import_module(module), function)(arguments)
@@ -214,7 +214,7 @@ def exit_code(work: Callable[[], int]) -> int:
     except BrokenPipeError:
         # The reader of the output has closed it, as in `tempopt list | head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return DONE
+        return EXIT_OK
     except Exception as error:
         _print_traceback()
         description = masked(f"{type(error).__name__}: {error}")

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING
 
 from tempopt.agent.any_agent import AnyAgent, DatabaseStudies, ServerStudies, Studies
 from tempopt.agent.observer import Observer
-from tempopt.agent.remote_runner import work_behind
-from tempopt.agent.signals import terminable
-from tempopt.cli import DONE, FAILED, INTERRUPTED
-from tempopt.cli.search import how_to_go_on, to_verdict
+from tempopt.agent.remote_runner import run_remote_agent
+from tempopt.agent.signals import sigterm_as_keyboard_interrupt
+from tempopt.cli import EXIT_OK, FAILED, INTERRUPTED
+from tempopt.cli.search import resume_hint, run_and_report
 from tempopt.errors import UsageError
 from tempopt.service import studies
-from tempopt.service.progress import observing
+from tempopt.service.progress import progress_for_stream
 from tempopt.storage.http.address import is_server, server_url
 from tempopt.storage.http.connection import ServerConnection
 from tempopt.storage.http.credentials import token_for
 from tempopt.storage.schema import refuse_missing_file
 from tempopt.storage.store import Store
-from tempopt.storage.urls import parse
+from tempopt.storage.urls import parse_database_url
 
 if TYPE_CHECKING:
     from tempopt.report.study_result import StudyResult
@@ -39,7 +39,7 @@ def agent(arguments: argparse.Namespace) -> int:
         return _agent_behind(arguments)
 
     def carry_out(observer: Observer) -> StudyResult:
-        return studies.join(
+        return studies.run_agent(
             arguments.name,
             storage=arguments.url,
             workers=arguments.workers,
@@ -48,9 +48,9 @@ def agent(arguments: argparse.Namespace) -> int:
         )
 
     def interrupted() -> str:
-        return how_to_go_on(arguments.name, arguments, "agent")
+        return resume_hint(arguments.name, arguments, "agent")
 
-    return to_verdict(arguments.name, carry_out, arguments, interrupted=interrupted)
+    return run_and_report(arguments.name, carry_out, arguments, interrupted=interrupted)
 
 
 def _agent_behind(arguments: argparse.Namespace) -> int:
@@ -58,8 +58,8 @@ def _agent_behind(arguments: argparse.Namespace) -> int:
     connection, file = _connection(arguments)
     url, name = connection.url, arguments.name
     try:
-        with observing(sys.stdout) as observer:
-            state = work_behind(
+        with progress_for_stream(sys.stdout) as observer:
+            state = run_remote_agent(
                 connection,
                 name,
                 workers=arguments.workers,
@@ -78,7 +78,7 @@ def _agent_behind(arguments: argparse.Namespace) -> int:
     print(
         f'\nThe study "{name}" is done. To read its verdict: tempopt show {shlex.quote(name)} --storage {url}'
     )
-    return DONE
+    return EXIT_OK
 
 
 def _serve_any(arguments: argparse.Namespace) -> int:
@@ -92,15 +92,15 @@ def _serve_any(arguments: argparse.Namespace) -> int:
             studies = ServerStudies(connection=connection, workers=arguments.workers, token_file=file)
         else:
             # the first study may be submitted later; a file that is not there is rather a typing mistake
-            refuse_missing_file(parse(arguments.url))
+            refuse_missing_file(parse_database_url(arguments.url))
             store = stack.enter_context(Store.open(arguments.url))
-            shown_url = store.url_shown
+            shown_url = store.masked_url
             studies = DatabaseStudies(
                 store=store, workers=arguments.workers, checkpoints=arguments.checkpoints
             )
         _print_timed(f"Serves every study of {shown_url}.")
         try:
-            with terminable():
+            with sigterm_as_keyboard_interrupt():
                 failed = AnyAgent(studies, idle_seconds=arguments.until_idle, note=_print_timed).run()
         except KeyboardInterrupt:
             _print_timed("Interrupted. Everything that was reported is saved.")
@@ -109,7 +109,7 @@ def _serve_any(arguments: argparse.Namespace) -> int:
         _print_timed(f"Failed here, and not done: {', '.join(failed)}.")
         return FAILED
     _print_timed("No run is left to begin.")
-    return DONE
+    return EXIT_OK
 
 
 def _print_timed(text: str) -> None:
@@ -129,7 +129,7 @@ def _check_arguments(arguments: argparse.Namespace) -> None:
     if arguments.server is not None and (arguments.storage or arguments.storage_file):
         raise UsageError("--server and --storage were both given. Give one of them.")
     if _is_behind_server(arguments):
-        studies.refuse_place(arguments.checkpoints)
+        studies.check_no_checkpoint_url(arguments.checkpoints)
     elif arguments.token_file is not None:
         raise UsageError("--token-file is for a server. Give its URL with --server, or take the option out.")
 

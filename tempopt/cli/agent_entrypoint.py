@@ -14,8 +14,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from tempopt.agent.store_connection import StoreLost
-from tempopt.cli import DONE, NOT_SHOWN, WORSE, build_parsers, exit_code
+from tempopt.agent.store_connection import StoreTimeoutError
+from tempopt.cli import EXIT_NO_DIFFERENCE, EXIT_OK, EXIT_WORSE, build_parsers, exit_code
 from tempopt.errors import StoreUnreachable
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _patiently(task: dict[str, Any]) -> int:
         began = time.monotonic()
         try:
             return _work(task)
-        except (StoreUnreachable, StoreLost) as error:
+        except (StoreUnreachable, StoreTimeoutError) as error:
             if time.monotonic() - began > _WORKED:
                 last_reached = time.monotonic()
             if time.monotonic() - last_reached >= _PATIENCE:
@@ -66,7 +66,7 @@ def _patiently(task: dict[str, Any]) -> int:
 
 
 def _work(task: dict[str, Any]) -> int:
-    from tempopt.cli.search import to_verdict
+    from tempopt.cli.search import run_and_report
     from tempopt.service import studies
     from tempopt.spec.study_spec import StudySpec
 
@@ -74,7 +74,7 @@ def _work(task: dict[str, Any]) -> int:
     spec = None if task["spec"] is None else StudySpec.from_json(task["spec"])
 
     def carry_out(observer: Observer) -> StudyResult:
-        return studies.take_part(
+        return studies.run_launched_agent(
             spec,
             task["study"],
             storage=task["storage"],
@@ -84,9 +84,9 @@ def _work(task: dict[str, Any]) -> int:
             observer=observer,
         )
 
-    code = to_verdict(task["study"], carry_out, arguments)
+    code = run_and_report(task["study"], carry_out, arguments)
     # to its launcher an agent that has seen a comparison end has done its work, whatever was found
-    return DONE if code in (NOT_SHOWN, WORSE) else code
+    return EXIT_OK if code in (EXIT_NO_DIFFERENCE, EXIT_WORSE) else code
 
 
 def _arguments(task: dict[str, Any]) -> argparse.Namespace:
@@ -97,7 +97,7 @@ def _arguments(task: dict[str, Any]) -> argparse.Namespace:
     command = "resume" if task["spec"] is None else "search"
     arguments = commands[command].parse_intermixed_args([task["study"], *task["options"]])
     arguments.set = getattr(arguments, "set", [])
-    arguments.url, arguments.storage = task["storage"], urls.parse(task["storage"]).shown
+    arguments.url, arguments.storage = task["storage"], urls.parse_database_url(task["storage"]).shown
     return arguments
 
 

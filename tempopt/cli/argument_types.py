@@ -11,19 +11,19 @@ from typing import NamedTuple
 class Trials(NamedTuple):
     """How many search trials were asked for: ``whole`` in all (None: as the spec says), or ``more``."""
 
-    whole: int | None = None
-    more: int = 0
+    total: int | None = None
+    additional: int = 0
 
 
 # As a study spec allows; written here once more, since a spec takes a moment to import.
-_MOST_RUNS = 100_000
-_MOST_SEEDS = 1000
+_MAX_RUNS = 100_000
+_MAX_SEEDS = 1000
 _DAY = 86_400
-_MOST = 1e9
+_MAX_NUMBER = 1e9
 _USER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,62}")
 
 
-def _whole(text: str, min_value: int, max_value: int) -> int:
+def _parse_int(text: str, min_value: int, max_value: int) -> int:
     """Return an integer from fewest to most."""
     # Python converts no more than a few thousand digits
     if not (text.isdecimal() and len(text) <= len(str(max_value)) and min_value <= int(text) <= max_value):
@@ -33,12 +33,12 @@ def _whole(text: str, min_value: int, max_value: int) -> int:
 
 def count(text: str) -> int:
     """Return a number of runs or workers."""
-    return _whole(text, 1, _MOST_RUNS)
+    return _parse_int(text, 1, _MAX_RUNS)
 
 
 def pairs(text: str) -> int:
     """Return a number of pairs."""
-    return _whole(text, 2, _MOST_SEEDS)
+    return _parse_int(text, 2, _MAX_SEEDS)
 
 
 def number(text: str) -> float:
@@ -47,8 +47,8 @@ def number(text: str) -> float:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0 <= value <= _MOST:
-        raise argparse.ArgumentTypeError(f'"{text}" is not a number from 0 to {_MOST:g}')
+    if not 0 <= value <= _MAX_NUMBER:
+        raise argparse.ArgumentTypeError(f'"{text}" is not a number from 0 to {_MAX_NUMBER:g}')
     return value
 
 
@@ -71,7 +71,7 @@ def user(text: str) -> str:
 
 def port(text: str) -> int:
     """Return a TCP port, 0 for any that is free."""
-    return _whole(text, 0, 65_535)
+    return _parse_int(text, 0, 65_535)
 
 
 def network(text: str) -> str:
@@ -116,8 +116,8 @@ def workers(text: str) -> int | str:
 def trials(text: str) -> Trials:
     """Return what ``N`` or ``+N`` asks for."""
     if text.startswith("+"):
-        return Trials(more=count(text[1:]))
-    return Trials(whole=count(text))
+        return Trials(additional=count(text[1:]))
+    return Trials(total=count(text))
 
 
 def more_trials(text: str) -> Trials:
@@ -131,4 +131,4 @@ def more_pairs(text: str) -> int:
     """Return what ``+N`` asks for."""
     if not text.startswith("+"):
         raise argparse.ArgumentTypeError(f'"{text}" is not +N: a verdict can only get more pairs')
-    return _whole(text[1:], 1, _MOST_SEEDS)
+    return _parse_int(text[1:], 1, _MAX_SEEDS)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from tempopt.cli import argument_types
 
 
-class Argument(NamedTuple):
+class CommandArgument(NamedTuple):
     """One argument of a command: its names and what argparse is to know of it."""
 
     names: tuple[str, ...]
@@ -22,12 +22,12 @@ class Command(NamedTuple):
 
     summary: str
     run: str
-    arguments: tuple[Argument, ...]
+    arguments: tuple[CommandArgument, ...]
 
 
-def argument(*names: str, **settings: Any) -> Argument:
+def argument(*names: str, **settings: Any) -> CommandArgument:
     """Return an argument: its names, and what argparse is to know of it."""
-    return Argument(names, settings)
+    return CommandArgument(names, settings)
 
 
 SPEC = argument("spec", metavar="SPEC", help="study spec: a YAML file, or the name of a bundled study")

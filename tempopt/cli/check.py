@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 
-from tempopt.cli import DONE
+from tempopt.cli import EXIT_OK
 from tempopt.cli.specs import read_spec
 
 
@@ -17,4 +17,4 @@ def check(arguments: argparse.Namespace) -> int:
     print_line = functools.partial(print, flush=True)
     for line in studies.check(spec, dry_run=arguments.dry_run, on_line=print_line):
         print_line(line)
-    return DONE
+    return EXIT_OK

@@ -24,8 +24,8 @@ from tempopt.cli.arguments import (
     WORKERS,
     argument,
 )
-from tempopt.cli.arguments import Argument as Argument
 from tempopt.cli.arguments import Command as Command
+from tempopt.cli.arguments import CommandArgument as CommandArgument
 from tempopt.cli.service_commands import SERVICE
 from tempopt.service.scenarios import SCENARIOS
 

@@ -8,8 +8,8 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
-from tempopt.cli import DONE, FAILED, NOT_SHOWN, WORSE
-from tempopt.cli.search import by_launcher, to_verdict
+from tempopt.cli import EXIT_NO_DIFFERENCE, EXIT_OK, EXIT_WORSE, FAILED
+from tempopt.cli.search import run_and_report, uses_launcher
 from tempopt.cli.specs import advise_check
 from tempopt.cli.storage import storage_option
 from tempopt.errors import UsageError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
     from tempopt.verdict.set_comparison import Outcome
 
-_CODES: dict[Outcome, int] = {"better": DONE, "not_shown": NOT_SHOWN, "worse": WORSE}
+_CODES: dict[Outcome, int] = {"better": EXIT_OK, "not_shown": EXIT_NO_DIFFERENCE, "worse": EXIT_WORSE}
 
 
 def compare(arguments: argparse.Namespace) -> int:
@@ -30,7 +30,7 @@ def compare(arguments: argparse.Namespace) -> int:
     spec = _spec(arguments)
     if arguments.json and arguments.detach:
         raise UsageError("--json prints the result, and --detach does not wait for it. Take one of them out.")
-    if by_launcher(arguments):
+    if uses_launcher(arguments):
         from tempopt.cli import launch
 
         return launch.compare(arguments, spec)
@@ -49,7 +49,7 @@ def compare(arguments: argparse.Namespace) -> int:
                 observer=observer,
             )
 
-    return to_verdict(spec.study.name, carry_out, arguments)
+    return run_and_report(spec.study.name, carry_out, arguments)
 
 
 def _spec(arguments: argparse.Namespace) -> StudySpec:
@@ -102,7 +102,7 @@ def _refuse_options_of_from(arguments: argparse.Namespace) -> None:
         raise UsageError(f"{', '.join(set_options)}: give the study as well, as in --from STUDY.")
 
 
-def over(result: StudyResult, arguments: argparse.Namespace, report: str | None) -> int:
+def report_comparison(result: StudyResult, arguments: argparse.Namespace, report: str | None) -> int:
     """Say what a comparison that is over has found, and return the exit code.
 
     Args:
@@ -121,8 +121,9 @@ def over(result: StudyResult, arguments: argparse.Namespace, report: str | None)
         if report:
             print(f"Read the report:  {report}")
         print(f"Look again:       tempopt show {where}")
-        if comparison is not None and comparison.taken is not None:
-            print(f"Take {comparison.taken}:{' ' * max(1, 12 - len(comparison.taken))}tempopt export {where}")
+        if comparison is not None and comparison.recommended_set is not None:
+            label = f"Take {comparison.recommended_set}:"
+            print(f"{label.ljust(17)} tempopt export {where}")
     if comparison is None or all(
         variant.answer is None and not variant.fails_more for variant in comparison.variants
     ):

@@ -6,8 +6,8 @@ import argparse
 import contextlib
 import sys
 
-from tempopt.agent.signals import terminable
-from tempopt.cli import DONE
+from tempopt.agent.signals import sigterm_as_keyboard_interrupt
+from tempopt.cli import EXIT_OK
 from tempopt.errors import UsageError
 from tempopt.storage.http.address import is_server
 
@@ -26,12 +26,12 @@ def dashboard(arguments: argparse.Namespace) -> int:
     # plotly and Optuna's dashboard take a while to import
     from tempopt.report.dashboard import Dashboard
 
-    with contextlib.suppress(KeyboardInterrupt), terminable():
+    with contextlib.suppress(KeyboardInterrupt), sigterm_as_keyboard_interrupt():
         with Dashboard(arguments.url, port=arguments.port, name=arguments.name, note=_warn) as server:
             print(f"Dashboard: {server.url}")
             print("Ctrl-C ends it; the studies continue.", flush=True)
             server.serve()
-    return DONE
+    return EXIT_OK
 
 
 def _warn(text: str) -> None:

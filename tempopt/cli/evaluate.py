@@ -7,10 +7,10 @@ import json
 import shlex
 import sys
 
-from tempopt.cli import DONE, INTERRUPTED
+from tempopt.cli import EXIT_OK, INTERRUPTED
 from tempopt.cli.storage import storage_option
 from tempopt.service.evaluation.evaluate import evaluate as evaluate_weights
-from tempopt.storage.urls import shown
+from tempopt.storage.urls import masked_url
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
@@ -33,10 +33,12 @@ def evaluate(arguments: argparse.Namespace) -> int:
         return INTERRUPTED
     if arguments.json:
         print(json.dumps(result.to_json(), indent=2, allow_nan=False))
-        return DONE
+        return EXIT_OK
     print("", *result.lines(), "", sep="\n")
-    print(f'The evaluations are the trials of the Optuna study "{result.name}" in {shown(arguments.url)}.')
-    return DONE
+    print(
+        f'The evaluations are the trials of the Optuna study "{result.name}" in {masked_url(arguments.url)}.'
+    )
+    return EXIT_OK
 
 
 def _command(arguments: argparse.Namespace) -> str:

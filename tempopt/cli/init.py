@@ -12,16 +12,16 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
-from tempopt.cli import DONE
+from tempopt.cli import EXIT_OK
 from tempopt.cli.output import write
 from tempopt.errors import UsageError
-from tempopt.service.template import ModuleInfo, inspect_module, render
+from tempopt.service.template import ModuleInfo, inspect_module, render_spec_template
 
 
 def init(arguments: argparse.Namespace) -> int:
     """Write a commented spec for the LightningModule at an import path."""
     info = _inspected(arguments.module)
-    text = render(info, arguments.scenario)
+    text = render_spec_template(info, arguments.scenario)
     write(text, arguments.output, overwrite=False)
     if "\nattach:" in text:
         print(
@@ -30,7 +30,7 @@ def init(arguments: argparse.Namespace) -> int:
             "tempopt check SPEC --dry-run",
             file=sys.stderr,
         )
-    return DONE
+    return EXIT_OK
 
 
 def _inspected(import_path: str) -> ModuleInfo:

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tempopt.agent.observer import Observer
-from tempopt.agent.signals import terminable
-from tempopt.cli import DONE
+from tempopt.agent.signals import sigterm_as_keyboard_interrupt
+from tempopt.cli import EXIT_OK
 from tempopt.cli.launcher_options import launch_options
-from tempopt.cli.search import elsewhere, to_verdict
+from tempopt.cli.search import detached_study_hint, run_and_report
 from tempopt.errors import TempoptError, UsageError
 from tempopt.launch.launcher import Launcher
 from tempopt.launch.registry import make_launcher
-from tempopt.launch.study_launch import PROGRAM, Launch
+from tempopt.launch.study_launch import PROGRAM, StudyLaunch
 from tempopt.report.study_result import StudyResult, load
-from tempopt.service.extend import grown, ordered
+from tempopt.service.extend import prepare_resume, prepare_search
 from tempopt.spec.compared_sets import MAX_RUNS
 from tempopt.spec.custom_schedules import import_schedules
 from tempopt.spec.study_spec import StudySpec
@@ -34,7 +34,7 @@ def search(arguments: argparse.Namespace, spec: StudySpec, enqueue: Sequence[Map
 
     def order(store: Store) -> tuple[StudySpec, StudyRow | None]:
         trials = arguments.trials
-        return ordered(
+        return prepare_search(
             store,
             spec,
             trials=trials.whole,
@@ -50,7 +50,7 @@ def compare(arguments: argparse.Namespace, spec: StudySpec) -> int:
     """Create or continue a comparison, with agents that a launcher starts."""
     import_schedules(spec)
     check_comparison(spec, arguments.max_runs or MAX_RUNS)
-    return _launch(arguments, spec, lambda store: ordered(store, spec))
+    return _launch(arguments, spec, lambda store: prepare_search(store, spec))
 
 
 def _launch(
@@ -60,7 +60,9 @@ def _launch(
 ) -> int:
     """Carry out the study of a spec, which agents are given."""
     with Store.open(arguments.url, create=True) as store, _launcher(arguments) as launcher:
-        launch = Launch(launcher, arguments.launcher, store, spec, workers=arguments.workers, program=PROGRAM)
+        launch = StudyLaunch(
+            launcher, arguments.launcher, store, spec, workers=arguments.workers, program=PROGRAM
+        )
         return _launched(arguments, store, launcher, launch, lambda: order(store), by_value=True)
 
 
@@ -71,7 +73,7 @@ def resume(arguments: argparse.Namespace) -> int:
         spec = StudySpec.from_json(study.spec)
 
         def order() -> tuple[StudySpec, StudyRow | None]:
-            new_spec = grown(
+            new_spec = prepare_resume(
                 store,
                 study,
                 more=arguments.trials.more,
@@ -82,13 +84,15 @@ def resume(arguments: argparse.Namespace) -> int:
             )
             return new_spec, study
 
-        launch = Launch(launcher, arguments.launcher, store, spec, workers=arguments.workers, program=PROGRAM)
+        launch = StudyLaunch(
+            launcher, arguments.launcher, store, spec, workers=arguments.workers, program=PROGRAM
+        )
         return _launched(arguments, store, launcher, launch, order, by_value=False)
 
 
 def _launcher(arguments: argparse.Namespace) -> contextlib.closing[Launcher]:
     launcher = make_launcher(arguments.launcher, launch_options(arguments))
-    if arguments.detach and not launcher.outlives:
+    if arguments.detach and not launcher.survives_command:
         launcher.close()
         raise UsageError(
             f"--detach: agents of the launcher {launcher.name} end with this command. Take it out, or have "
@@ -101,7 +105,7 @@ def _launched(
     arguments: argparse.Namespace,
     store: Store,
     launcher: Launcher,
-    launch: Launch,
+    launch: StudyLaunch,
     order: Order,
     *,
     by_value: bool,
@@ -116,7 +120,7 @@ def _launched(
     is_over = study is not None and store.load_study(name).state == "done"
     notes: list[str] = []
     if not is_over:
-        with terminable(), _told_of_trials(arguments, study):
+        with sigterm_as_keyboard_interrupt(), _told_of_trials(arguments, study):
             notes = launch.start(
                 study,
                 spec if by_value else None,
@@ -126,25 +130,25 @@ def _launched(
                 ],
             )
     if arguments.detach and not is_over:
-        print(*notes, elsewhere(name, arguments), sep="\n")
-        return DONE
+        print(*notes, detached_study_hint(name, arguments), sep="\n")
+        return EXIT_OK
 
     def look_on(observer: Observer) -> StudyResult:
         if is_over:
             return load(store, name, needs_measurements=True)
         for note in notes:
             observer.note(note)
-        with terminable():
+        with sigterm_as_keyboard_interrupt():
             try:
                 return launch.watch(observer)
             except KeyboardInterrupt:
-                if not launcher.outlives:
+                if not launcher.survives_command:
                     observer.note("Leaving: each agent saves its runs.")
                     launch.cancel()
                 raise
 
-    interrupted = (lambda: elsewhere(name, arguments)) if launcher.outlives else None
-    return to_verdict(name, look_on, arguments, interrupted=interrupted)
+    interrupted = (lambda: detached_study_hint(name, arguments)) if launcher.survives_command else None
+    return run_and_report(name, look_on, arguments, interrupted=interrupted)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from tempopt.errors import UsageError
-from tempopt.launch.job_status import Given
+from tempopt.launch.job_status import LauncherSelection
 
 
 def launch_options(arguments: argparse.Namespace) -> dict[str, str]:
@@ -24,7 +24,7 @@ def launch_options(arguments: argparse.Namespace) -> dict[str, str]:
     return options
 
 
-def given(arguments: argparse.Namespace) -> Given:
+def selected_launcher(arguments: argparse.Namespace) -> LauncherSelection:
     """Return the launcher that jobs are asked of; an address alone is that of a Ray.
 
     Raises:
@@ -34,4 +34,4 @@ def given(arguments: argparse.Namespace) -> Given:
     launcher = arguments.launcher or ("ray" if options.keys() == {"address"} else None)
     if options and launcher is None:
         raise UsageError("--launch is for a launcher. Give one, as in --launcher slurm.")
-    return Given(launcher=launcher, options=options)
+    return LauncherSelection(launcher=launcher, options=options)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tempopt.cli import DONE
-from tempopt.cli.output import shown
+from tempopt.cli import EXIT_OK
+from tempopt.cli.output import escape_control_chars
 from tempopt.errors import UsageError
 from tempopt.storage.http import credentials
 from tempopt.storage.http.address import server_url
@@ -26,16 +26,20 @@ def login(arguments: argparse.Namespace) -> int:
             f"tempopt: warning: {url} is not encrypted: whoever is between reads the token. Use https://.",
             file=sys.stderr,
         )
-    token = _asked(url) if arguments.token_file is None else credentials.token_in(Path(arguments.token_file))
+    token = (
+        _prompt_for_token(url)
+        if arguments.token_file is None
+        else credentials.read_token_file(Path(arguments.token_file))
+    )
     me = _me(url, token)
     path = credentials.remember(url, token)
     prefix = f"studies that begin with {me['prefix']}" if me["prefix"] else "all studies"
-    print(shown(f"Logged in to {url} as {me['name']}: {', '.join(me['scopes'])} on {prefix}."))
+    print(escape_control_chars(f"Logged in to {url} as {me['name']}: {', '.join(me['scopes'])} on {prefix}."))
     print(
         f"The token is kept in {path}. Commands mean this server where neither --storage nor TEMPOPT_STORAGE "
         "is given."
     )
-    return DONE
+    return EXIT_OK
 
 
 def logout(arguments: argparse.Namespace) -> int:
@@ -43,19 +47,19 @@ def logout(arguments: argparse.Namespace) -> int:
     server = credentials.forget(arguments.server)
     if server is None:
         server_text = "any server" if arguments.server is None else arguments.server
-        print(shown(f"You are not logged in to {server_text}."))
-        return DONE
+        print(escape_control_chars(f"You are not logged in to {server_text}."))
+        return EXIT_OK
     print(f"Logged out of {server}. The token is still valid: tempopt token revoke ends it for good.")
-    return DONE
+    return EXIT_OK
 
 
-def _asked(url: str) -> str:
+def _prompt_for_token(url: str) -> str:
     if not sys.stdin.isatty():
         raise UsageError(
             "tempopt login asks for the token, and there is no terminal to answer at. Give --token-file FILE."
         )
     try:
-        return credentials.checked(getpass.getpass(f"Token for {url}: "), "The answer")
+        return credentials.validate_token(getpass.getpass(f"Token for {url}: "), "The answer")
     except EOFError:
         raise UsageError("No token was given. Give --token-file FILE, or type it.") from None
 

@@ -7,11 +7,11 @@ import argparse
 from rich.table import Table
 from rich.text import Text
 
-from tempopt.cli import DONE
-from tempopt.cli.output import shown
+from tempopt.cli import EXIT_OK
+from tempopt.cli.output import escape_control_chars
 from tempopt.cli.tables import print_table
 from tempopt.service import lifecycle
-from tempopt.service.lifecycle import Printed
+from tempopt.service.lifecycle import RunLog
 
 _WHY = "Only what a run prints is kept. For results: tempopt show; for curves: tempopt report."
 
@@ -30,21 +30,23 @@ def logs(arguments: argparse.Namespace) -> int:
     else:
         for output in outputs:
             _show(output)
-    return DONE
+    return EXIT_OK
 
 
-def _show(output: Printed) -> None:
+def _show(output: RunLog) -> None:
     state = "running" if output.running else "over"
-    print(shown(f"==> {output.ticket}, attempt {output.attempt}, {state}, agent {output.agent}"))
+    print(
+        escape_control_chars(f"==> {output.ticket}, attempt {output.attempt}, {state}, agent {output.agent}")
+    )
     if output.text is None:
         host = output.agent.partition(":")[0]
-        print(shown(f"It is running on {host}; its log is there until it is over."))
+        print(escape_control_chars(f"It is running on {host}; its log is there until it is over."))
     else:
         # a progress bar returns to the start of its line: each state of it is a line here
-        print(shown(output.text.replace("\r\n", "\n").replace("\r", "\n").rstrip("\n")))
+        print(escape_control_chars(output.text.replace("\r\n", "\n").replace("\r", "\n").rstrip("\n")))
 
 
-def _overview(outputs: list[Printed]) -> Table:
+def _overview(outputs: list[RunLog]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
     for title in ("ticket", "attempt", "agent", "lines"):
         table.add_column(title, no_wrap=True, justify="right" if title in ("attempt", "lines") else "left")
@@ -53,6 +55,10 @@ def _overview(outputs: list[Printed]) -> Table:
         # what a run prints may hold anything, such as what moves the cursor
         last_line = "".join(sign if sign.isprintable() else " " for sign in output.text or "")
         table.add_row(
-            output.ticket, str(output.attempt), Text(shown(output.agent)), str(output.lines), Text(last_line)
+            output.ticket,
+            str(output.attempt),
+            Text(escape_control_chars(output.agent)),
+            str(output.lines),
+            Text(last_line),
         )
     return table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from tempopt.cli import DONE
+from tempopt.cli import EXIT_OK
 from tempopt.errors import missing_extra
 
 
@@ -21,4 +21,4 @@ def mcp(arguments: argparse.Namespace) -> int:
     budget = Budget(runs=arguments.runs, gpu_hours=arguments.gpu_hours)
     with Session(arguments.url, user=arguments.user, budget=budget, workers=arguments.workers) as session:
         serve(session)
-    return DONE
+    return EXIT_OK

@@ -18,7 +18,7 @@ from tempopt.files import replace
 _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
-def shown(text: str) -> str:
+def escape_control_chars(text: str) -> str:
     r"""Return a text with each character that could steer a terminal as an escape such as ``\x1b``.
 
     Args:
@@ -42,7 +42,7 @@ def print_decision(lines: Iterable[str]) -> None:
         label = re.match(r"  \w* +", line) if sys.stdout.isatty() and "tempopt " not in line else None
         wrapper = textwrap.TextWrapper(columns, break_long_words=False, break_on_hyphens=False)
         wrapper.subsequent_indent = " " * (label.end() if label else 0)
-        print(shown(wrapper.fill(line) if label else line))
+        print(escape_control_chars(wrapper.fill(line) if label else line))
 
 
 def in_columns(rows: Iterable[Mapping[str, str]], names: Sequence[str]) -> list[str]:

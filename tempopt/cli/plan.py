@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from tempopt.cli import DONE
+from tempopt.cli import EXIT_OK
 from tempopt.cli.specs import read_spec
 
 
@@ -24,8 +24,8 @@ def plan(arguments: argparse.Namespace) -> int:
     )
     if arguments.json:
         print(json.dumps(forecast.to_json(), indent=2))
-        return DONE
+        return EXIT_OK
     from tempopt.cli.plan_text import print_forecast
 
     print_forecast(forecast)
-    return DONE
+    return EXIT_OK

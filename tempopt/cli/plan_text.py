@@ -7,7 +7,7 @@ from rich.table import Table
 from tempopt.cli.tables import print_table
 from tempopt.service.forecast import StudyForecast
 from tempopt.verdict.detectable_gain import LARGE_GAIN
-from tempopt.verdict.forecast_text import lasting, on, runs_text
+from tempopt.verdict.forecast_text import format_duration, format_worker_count, runs_text
 from tempopt.verdict.planned_runs import Span
 
 _HOUR = 3600.0
@@ -15,7 +15,7 @@ _HOUR = 3600.0
 
 def print_forecast(forecast: StudyForecast) -> None:
     """Print the forecast of a study."""
-    where = on(forecast.run.workers, forecast.run.gpus or 0.0)
+    where = format_worker_count(forecast.run.workers, forecast.run.gpus or 0.0)
     print(f"{forecast.name}: {runs_text(forecast.runs)}\n")
     print_table(_table(forecast, where))
     print("", forecast.run.text, *_lines(forecast), sep="\n")
@@ -34,7 +34,9 @@ def _table(forecast: StudyForecast, where: str) -> Table:
     table.add_row("all", *(cell for span in totals for cell in _cells(span)), style="bold")
     hours = [total_hours for total in totals if (total_hours := forecast.hours(total))]
     if hours:
-        cells = (lasting(value * _HOUR) for span in hours for value in (span.min, span.typical, span.max))
+        cells = (
+            format_duration(value * _HOUR) for span in hours for value in (span.min, span.typical, span.max)
+        )
         table.add_row(f"time on {where}", *cells)
     cards = [total_hours for total in totals if (total_hours := forecast.gpu_hours(total))]
     if cards and forecast.run.gpus:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
-from tempopt.cli import DONE
+from tempopt.cli import EXIT_OK
 from tempopt.cli.output import write
 from tempopt.cli.storage import storage_option
 from tempopt.errors import TempoptError, masked
@@ -32,10 +32,10 @@ def report(arguments: argparse.Namespace) -> int:
     else:
         output = file_name(arguments.name) if arguments.output is None else arguments.output
         write(text, output, overwrite=True)
-    return DONE
+    return EXIT_OK
 
 
-def at_end(arguments: argparse.Namespace, name: str) -> str | None:
+def write_final_report(arguments: argparse.Namespace, name: str) -> str | None:
     """Write the report of a study that is over into the current folder, and return its path.
 
     An earlier report is replaced. Any other file of that name is left as it is, which is told.
@@ -88,5 +88,5 @@ def _is_free(path: Path) -> bool:
 def _page(url: str, name: str, plotlyjs: PlotlyJs) -> str:
     with Store.open(url, create=False) as store:
         return render_report(
-            load(store, name, needs_measurements=True), plotlyjs=plotlyjs, storage=store.url_shown
+            load(store, name, needs_measurements=True), plotlyjs=plotlyjs, storage=store.masked_url
         )

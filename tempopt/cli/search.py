@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tempopt.cli import DONE, FAILED, INTERRUPTED
+from tempopt.cli import EXIT_OK, FAILED, INTERRUPTED
 from tempopt.cli.argument_types import Trials
 from tempopt.cli.output import print_decision
 from tempopt.cli.specs import read_spec
@@ -40,7 +40,7 @@ def search(arguments: argparse.Namespace) -> int:
     spec = read_spec(arguments.spec, overrides)
     refuse_comparison(spec)
     enqueue = read_sets(Path(arguments.enqueue)) if arguments.enqueue is not None else []
-    if by_launcher(arguments):
+    if uses_launcher(arguments):
         from tempopt.cli import launch
 
         return launch.search(arguments, spec, enqueue)
@@ -54,19 +54,19 @@ def search(arguments: argparse.Namespace) -> int:
             workers=arguments.workers,
             checkpoints=arguments.checkpoints,
             trials=arguments.trials.whole,
-            more=arguments.trials.more,
+            add_trials=arguments.trials.more,
             enqueue=enqueue,
             submit=arguments.submit,
             observer=observer,
         )
 
     def interrupted() -> str:
-        if not lifecycle.may_be_begun(arguments.url, spec.study.name):
+        if not lifecycle.study_may_exist(arguments.url, spec.study.name):
             return "Interrupted before the study was begun; nothing was written."
-        return elsewhere(spec.study.name, arguments)
+        return detached_study_hint(spec.study.name, arguments)
 
     name = spec.study.name
-    return to_verdict(name, carry_out, arguments, interrupted=interrupted if arguments.submit else None)
+    return run_and_report(name, carry_out, arguments, interrupted=interrupted if arguments.submit else None)
 
 
 def resume(arguments: argparse.Namespace) -> int:
@@ -75,7 +75,7 @@ def resume(arguments: argparse.Namespace) -> int:
         raise UsageError(
             "--pairs adds to the verdict that there is, --trials asks for another. Give one of them."
         )
-    if by_launcher(arguments):
+    if uses_launcher(arguments):
         from tempopt.cli import launch
 
         return launch.resume(arguments)
@@ -88,14 +88,14 @@ def resume(arguments: argparse.Namespace) -> int:
             storage=arguments.url,
             workers=arguments.workers,
             checkpoints=arguments.checkpoints,
-            more=arguments.trials.more,
+            add_trials=arguments.trials.more,
             pairs=arguments.pairs,
             retry_failed=arguments.retry_failed,
             explain=getattr(arguments, "explain", False),
             observer=observer,
         )
 
-    return to_verdict(arguments.name, carry_out, arguments)
+    return run_and_report(arguments.name, carry_out, arguments)
 
 
 def explain(arguments: argparse.Namespace) -> int:
@@ -105,7 +105,7 @@ def explain(arguments: argparse.Namespace) -> int:
     return resume(arguments)
 
 
-def by_launcher(arguments: argparse.Namespace) -> bool:
+def uses_launcher(arguments: argparse.Namespace) -> bool:
     if arguments.launcher is not None:
         return True
     options = {"--launch": arguments.launch, "--address": arguments.address, "--detach": arguments.detach}
@@ -115,9 +115,9 @@ def by_launcher(arguments: argparse.Namespace) -> bool:
     return False
 
 
-def to_verdict(
+def run_and_report(
     name: str,
-    carry_out: Callable[[Observer], StudyResult],
+    run_study: Callable[[Observer], StudyResult],
     arguments: argparse.Namespace,
     *,
     interrupted: Callable[[], str] | None = None,
@@ -131,15 +131,15 @@ def to_verdict(
         interrupted: Returns what to say after Ctrl-C; None: how to resume it.
     """
     from tempopt.report.decision import screen_lines
-    from tempopt.service.progress import observing
+    from tempopt.service.progress import progress_for_stream
 
     # what a program reads is the result alone
     stream = sys.stderr if getattr(arguments, "json", False) else sys.stdout
     try:
-        with observing(stream, verbose=getattr(arguments, "verbose", False)) as observer:
-            result = carry_out(observer)
+        with progress_for_stream(stream, verbose=getattr(arguments, "verbose", False)) as observer:
+            result = run_study(observer)
     except KeyboardInterrupt:
-        advice = interrupted() if interrupted is not None else how_to_go_on(name, arguments, "resume")
+        advice = interrupted() if interrupted is not None else resume_hint(name, arguments, "resume")
         print(f"\n{advice}", file=stream)
         return INTERRUPTED
     except BrokenPipeError:
@@ -153,15 +153,15 @@ def to_verdict(
         print(f"\n{text}\n  {command}", file=stream)
         return INTERRUPTED
     if result.spec.compare is not None:
-        from tempopt.cli.compare import over
+        from tempopt.cli.compare import report_comparison
 
-        return over(result, arguments, published(arguments, name))
-    report = published(arguments, name) or ""
+        return report_comparison(result, arguments, publish_results(arguments, name))
+    report = publish_results(arguments, name) or ""
     print_decision(["", *screen_lines(result, storage_option(arguments), report)])
-    return FAILED if result.best is None else DONE
+    return FAILED if result.best is None else EXIT_OK
 
 
-def published(arguments: argparse.Namespace, name: str) -> str | None:
+def publish_results(arguments: argparse.Namespace, name: str) -> str | None:
     """Return the path of the report of a study that is over, if one was to be written and could be.
 
     Ctrl-C ends this alone: the study is over, and what is still to be said of it is said.
@@ -169,9 +169,9 @@ def published(arguments: argparse.Namespace, name: str) -> str | None:
     try:
         if not getattr(arguments, "report", False):
             return None
-        from tempopt.cli.report import at_end
+        from tempopt.cli.report import write_final_report
 
-        return at_end(arguments, name)
+        return write_final_report(arguments, name)
     except KeyboardInterrupt:
         command = f"tempopt report {shlex.quote(name)}{storage_option(arguments)}"
         print(
@@ -181,7 +181,7 @@ def published(arguments: argparse.Namespace, name: str) -> str | None:
         return None
 
 
-def elsewhere(name: str, arguments: argparse.Namespace) -> str:
+def detached_study_hint(name: str, arguments: argparse.Namespace) -> str:
     """Return how to look at a study that goes on without this command, and how to pause it."""
     where = f"{shlex.quote(name)}{storage_option(arguments)}"
     return (
@@ -191,13 +191,13 @@ def elsewhere(name: str, arguments: argparse.Namespace) -> str:
     )
 
 
-def how_to_go_on(name: str, arguments: argparse.Namespace, again: str) -> str:
+def resume_hint(name: str, arguments: argparse.Namespace, again: str) -> str:
     from tempopt.service import lifecycle
 
-    if not lifecycle.may_be_begun(arguments.url, name):
+    if not lifecycle.study_may_exist(arguments.url, name):
         return "Interrupted before the study was begun; nothing was written."
     if is_server(arguments.url) and again != "agent":
-        return elsewhere(name, arguments)
+        return detached_study_hint(name, arguments)
     return (
         f"Interrupted. Everything that was reported is saved. To go on:\n  {_command(again, name, arguments)}"
     )

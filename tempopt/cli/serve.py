@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from tempopt.cli import DONE
+from tempopt.cli import EXIT_OK
 from tempopt.cli.storage import storage_option
 from tempopt.errors import UsageError, missing_extra
 from tempopt.server.tokens import first_token
@@ -16,7 +16,7 @@ from tempopt.storage.http.address import is_server
 from tempopt.storage.store import Store
 
 
-def serve(arguments: argparse.Namespace) -> int:
+def run_server(arguments: argparse.Namespace) -> int:
     """Serve a database until Ctrl-C; the first token is made, and shown once, where there is none."""
     try:
         from tempopt.server.serving import Listening
@@ -48,13 +48,13 @@ def serve(arguments: argparse.Namespace) -> int:
                 f"{storage_option(arguments)}"
             )
 
-        def told(url: str) -> None:
+        def print_startup_message(url: str) -> None:
             if token := first_token(store):
                 print(
                     "The first token, which may do everything, is shown once. Keep it, or revoke it and "
                     f"create others (tempopt token create):\n{token}"
                 )
-            print(f"tempopt serves {store.url_shown} at {url}", flush=True)
+            print(f"tempopt serves {store.masked_url} at {url}", flush=True)
             print(f"Log in from here:  tempopt login {url}", file=sys.stderr, flush=True)
 
         serve_store(
@@ -62,6 +62,6 @@ def serve(arguments: argparse.Namespace) -> int:
             checkpoints=arguments.checkpoints,
             listening=listening,
             proxies=arguments.trust_proxy,
-            on_start=told,
+            on_start=print_startup_message,
         )
-    return DONE
+    return EXIT_OK

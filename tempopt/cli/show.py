@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-from tempopt.cli import DONE
+from tempopt.cli import EXIT_OK
 from tempopt.cli.output import write
 from tempopt.errors import StudyNotFound, UsageError
 from tempopt.storage.store import Store
@@ -20,9 +20,9 @@ def show(arguments: argparse.Namespace) -> int:
     if arguments.watch is not None:
         if arguments.json:
             raise UsageError("--json prints once, and --watch continues. Leave one of them out.")
-        from tempopt.cli.watch import look_on  # needed with --watch alone
+        from tempopt.cli.watch import show_live  # needed with --watch alone
 
-        look_on(arguments)
+        show_live(arguments)
         print()
     with Store.open(arguments.url, create=False) as store:
         rows = store.jobs(arguments.name)
@@ -34,10 +34,14 @@ def show(arguments: argparse.Namespace) -> int:
                 raise
             has_begun = False
         from tempopt.cli import study_text
-        from tempopt.cli.launcher_options import given
-        from tempopt.launch.job_status import standing
+        from tempopt.cli.launcher_options import selected_launcher
+        from tempopt.launch.job_status import query_job_status
 
-        jobs = standing(rows, given(arguments)) if not (arguments.heads and has_begun) else []
+        jobs = (
+            query_job_status(rows, selected_launcher(arguments))
+            if not (arguments.heads and has_begun)
+            else []
+        )
         if not has_begun:
             study_text.print_waiting(arguments, jobs)
         elif arguments.heads:
@@ -46,7 +50,7 @@ def show(arguments: argparse.Namespace) -> int:
             study_text.print_json(store, arguments.name, jobs)
         else:
             study_text.print_study(store, arguments, jobs)
-    return DONE
+    return EXIT_OK
 
 
 def export(arguments: argparse.Namespace) -> int:
@@ -59,4 +63,4 @@ def export(arguments: argparse.Namespace) -> int:
         result = study_result.load(store, arguments.name)
     text = exports.to_text(result, arguments.format, winner=arguments.winner)
     write(text, arguments.output, overwrite=True)
-    return DONE
+    return EXIT_OK

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempopt.errors import SpecError
 from tempopt.spec.collect_errors import with_all_faults
 from tempopt.spec.load import load_spec
-from tempopt.spec.logger_secrets import refuse_secrets
+from tempopt.spec.logger_secrets import check_no_secrets
 from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.validation_errors import FaultySpecError
 
@@ -23,7 +23,7 @@ def read_spec(path_or_name: str, overrides: Sequence[str] = ()) -> StudySpec:
     """
     with advise_check(path_or_name, overrides):
         spec = load_spec(path_or_name, overrides)
-        refuse_secrets(spec.trainer.get("logger"))
+        check_no_secrets(spec.trainer.get("logger"))
     return spec
 
 

@@ -33,7 +33,7 @@ def storage_option(arguments: argparse.Namespace) -> str:
         return f" --storage-file {shlex.quote(arguments.storage_file)}"
     if arguments.storage in (None, urls.storage_url(None)):
         return ""
-    return f" --storage {shlex.quote(urls.shown(arguments.storage))}"
+    return f" --storage {shlex.quote(urls.masked_url(arguments.storage))}"
 
 
 _OF_DATABASES = {
@@ -45,7 +45,7 @@ _HERE_ALONE = {
 }
 
 
-def refuse_of_databases(command: str, arguments: argparse.Namespace) -> None:
+def check_option_needs_database(command: str, arguments: argparse.Namespace) -> None:
     """Refuse what needs the database itself, where a server is given.
 
     Args:
@@ -57,7 +57,7 @@ def refuse_of_databases(command: str, arguments: argparse.Namespace) -> None:
     """
     if not is_server(arguments.url):
         return
-    where = f"{urls.shown(arguments.url)} is a tempopt server"
+    where = f"{urls.masked_url(arguments.url)} is a tempopt server"
     if command in _OF_DATABASES:
         raise UsageError(f"tempopt {command} needs the database, and {where}. {_OF_DATABASES[command]}")
     for option, replacement in _HERE_ALONE.items():
@@ -65,7 +65,7 @@ def refuse_of_databases(command: str, arguments: argparse.Namespace) -> None:
             raise UsageError(f"--{option} is for a database, and {where}. {replacement} Take it out.")
 
 
-def read_private(path: Path, holds: str) -> tuple[str, bool]:
+def read_secret_file(path: Path, holds: str) -> tuple[str, bool]:
     """Return what a file holds, and whether others on this machine can read it.
 
     Args:
@@ -80,13 +80,13 @@ def read_private(path: Path, holds: str) -> tuple[str, bool]:
 
 
 def _from_file(path: Path) -> str:
-    text, others = read_private(path, "one URL")
+    text, others = read_secret_file(path, "one URL")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if len(lines) != 1:
         count = f"{len(lines)} lines" if lines else "nothing"
         raise UsageError(f"{path} holds {count}. Give a file that holds one line, the URL.")
     (url,) = lines
-    if others and not is_server(url) and urls.parse(url).secrets:
+    if others and not is_server(url) and urls.parse_database_url(url).secrets:
         print(
             f"tempopt: warning: {path} holds a password that others on this machine can read. "
             f"Run: chmod 600 {shlex.quote(str(path))}",

@@ -11,16 +11,16 @@ from dataclasses import asdict
 from rich.table import Table
 
 from tempopt.agent.worker_views import to_json
-from tempopt.cli.output import print_decision, shown
+from tempopt.cli.output import escape_control_chars, print_decision
 from tempopt.cli.storage import storage_option
 from tempopt.cli.tables import make_table, print_table
-from tempopt.launch.job_status import UNKNOWN, Standing
+from tempopt.launch.job_status import UNKNOWN, JobStatus
 from tempopt.report import study_result
 from tempopt.report.decision import screen_lines
 from tempopt.report.findings import find, render_lines
 from tempopt.report.heads_text import map_lines
-from tempopt.report.study_result import Baseline, StudyResult
-from tempopt.service.progress import number
+from tempopt.report.study_result import BaselineStats, StudyResult
+from tempopt.service.progress import format_number
 from tempopt.storage.run_code import run_codes
 from tempopt.storage.store import Store
 
@@ -35,7 +35,7 @@ _ORDER = ("running", "waiting", "done", "failed", "gone", UNKNOWN)
 _NAMED = 8
 
 
-def print_json(store: Store, name: str, jobs: Sequence[Standing]) -> None:
+def print_json(store: Store, name: str, jobs: Sequence[JobStatus]) -> None:
     """Print all that is documented of a study as JSON."""
     result = study_result.load(store, name)
     more = {"jobs": [asdict(job) for job in jobs], "agents_at_work": to_json(store, result.runs)}
@@ -45,28 +45,28 @@ def print_json(store: Store, name: str, jobs: Sequence[Standing]) -> None:
 def print_heads(store: Store, name: str) -> None:
     """Print pictures of the heads of a study's winner and baseline."""
     for line in map_lines(study_result.load(store, name)):
-        print(shown(line))
+        print(escape_control_chars(line))
 
 
-def print_study(store: Store, arguments: argparse.Namespace, jobs: Sequence[Standing]) -> None:
+def print_study(store: Store, arguments: argparse.Namespace, jobs: Sequence[JobStatus]) -> None:
     """Print how a study stands, and its verdict."""
     result = study_result.load(store, arguments.name)
-    print(shown(f"{result.name}: {result.direction} {result.metric}; {_state(result)}"))
+    print(escape_control_chars(f"{result.name}: {result.direction} {result.metric}; {_state(result)}"))
     codes = run_codes(run.code for run in result.runs)
     for code, count in codes if len(codes) > 1 else ():
-        print(shown(f"mixture of code: {count} runs by {code.words}"))
+        print(escape_control_chars(f"mixture of code: {count} runs by {code.words}"))
     print_jobs(jobs)
     print()
     if arguments.full or result.verdict is None:
         print_table(_tickets(result))
         print()
     if arguments.full and result.baseline is not None:
-        print(shown(_baseline_line(result.baseline)))
+        print(escape_control_chars(_baseline_line(result.baseline)))
     option = storage_option(arguments)
     if not arguments.full:
         return print_decision(screen_lines(result, option))
     for line in render_lines(find(result, option)):
-        print(shown(line))
+        print(escape_control_chars(line))
 
 
 def _state(result: StudyResult) -> str:
@@ -92,13 +92,13 @@ def _tickets(result: StudyResult) -> Table:
     return table
 
 
-def _baseline_line(baseline: Baseline) -> str:
-    spread = "" if baseline.sd is None else f" ± {number(baseline.sd)}"
+def _baseline_line(baseline: BaselineStats) -> str:
+    spread = "" if baseline.sd is None else f" ± {format_number(baseline.sd)}"
     runs = "1 run" if baseline.n == 1 else f"{baseline.n} runs"
-    return f"baseline during the search: {number(baseline.mean)}{spread} ({runs})"
+    return f"baseline during the search: {format_number(baseline.mean)}{spread} ({runs})"
 
 
-def print_waiting(arguments: argparse.Namespace, jobs: Sequence[Standing]) -> None:
+def print_waiting(arguments: argparse.Namespace, jobs: Sequence[JobStatus]) -> None:
     """Print how the jobs of a study stand that none of them has begun yet."""
     if arguments.json:
         unknown = dict.fromkeys(_KEYS)
@@ -110,7 +110,7 @@ def print_waiting(arguments: argparse.Namespace, jobs: Sequence[Standing]) -> No
     print_jobs(jobs)
 
 
-def print_jobs(jobs: Sequence[Standing]) -> None:
+def print_jobs(jobs: Sequence[JobStatus]) -> None:
     """Print how the jobs of a study stand, a line for each launcher."""
     for launcher in dict.fromkeys(job.launcher for job in jobs):
         launcher_jobs = [job for job in jobs if job.launcher == launcher]
@@ -121,6 +121,6 @@ def print_jobs(jobs: Sequence[Standing]) -> None:
         )
         more_text = f" and {len(launcher_jobs) - _NAMED} more" if len(launcher_jobs) > _NAMED else ""
         ids = ", ".join(job.id for job in launcher_jobs[:_NAMED])
-        print(shown(f"jobs: {launcher} {counts_text} ({ids}{more_text})"))
+        print(escape_control_chars(f"jobs: {launcher} {counts_text} ({ids}{more_text})"))
         for message in dict.fromkeys(job.message for job in launcher_jobs if job.message):
-            print(shown(f"  {message}"))
+            print(escape_control_chars(f"  {message}"))

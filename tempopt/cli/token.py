@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
-from tempopt.cli import DONE
+from tempopt.cli import EXIT_OK
 from tempopt.cli.output import in_columns
 from tempopt.errors import UsageError
-from tempopt.server.tokens import lifetime, made
+from tempopt.server.tokens import create_token, lifetime
 from tempopt.storage.http.address import is_server
 from tempopt.storage.http.connection import ServerConnection
 from tempopt.storage.http.credentials import token_for
@@ -56,12 +56,12 @@ def _create(arguments: argparse.Namespace) -> int:
             "expires": arguments.expires,
             "user": arguments.user or "",
         }
-        answer = _asked(arguments, "POST", "/api/tokens", body)
+        answer = _send_request(arguments, "POST", "/api/tokens", body)
         text, id = answer["token"], answer["id"]
     else:
         life = None if arguments.expires is None else lifetime(arguments.expires)
         with Store.open(arguments.url, create=True) as store:
-            text, row = made(
+            text, row = create_token(
                 store,
                 name=arguments.name,
                 scopes=arguments.scope,
@@ -72,12 +72,12 @@ def _create(arguments: argparse.Namespace) -> int:
         id = row.id
     print(f"The token {id} is shown once:", file=sys.stderr)
     print(text)
-    return DONE
+    return EXIT_OK
 
 
 def _revoke(arguments: argparse.Namespace) -> int:
     if is_server(arguments.url):
-        name = _asked(arguments, "DELETE", f"/api/tokens/{quote(arguments.id, safe='')}")["name"]
+        name = _send_request(arguments, "DELETE", f"/api/tokens/{quote(arguments.id, safe='')}")["name"]
     else:
         with Store.open(arguments.url, create=False) as store:
             store.revoke_token(arguments.id)
@@ -86,13 +86,13 @@ def _revoke(arguments: argparse.Namespace) -> int:
             raise UsageError(f'There is no token "{arguments.id}". To list them: tempopt token list')
         name = row.name
     print(f"The token {arguments.id} ({name}) is revoked; servers refuse it within a few seconds.")
-    return DONE
+    return EXIT_OK
 
 
 def _list(arguments: argparse.Namespace) -> int:
     rows: list[dict[str, Any]]
     if is_server(arguments.url):
-        rows = _asked(arguments, "GET", "/api/tokens")
+        rows = _send_request(arguments, "GET", "/api/tokens")
     else:
         with Store.open(arguments.url, create=False) as store:
             tokens = [asdict(row) for row in store.tokens()]
@@ -100,9 +100,9 @@ def _list(arguments: argparse.Namespace) -> int:
     text_rows = [{name: _text(row, name) for name in _COLUMNS} for row in rows]
     if arguments.json:
         print(json.dumps(text_rows, indent=2))
-        return DONE
+        return EXIT_OK
     print(*in_columns(text_rows, _COLUMNS), sep="\n")
-    return DONE
+    return EXIT_OK
 
 
 def _text(row: dict[str, Any], name: str) -> str:
@@ -124,6 +124,6 @@ def _moment(value: datetime | str) -> datetime:
     return datetime.fromisoformat(value) if isinstance(value, str) else value
 
 
-def _asked(arguments: argparse.Namespace, method: str, path: str, body: Any = None) -> Any:
+def _send_request(arguments: argparse.Namespace, method: str, path: str, body: Any = None) -> Any:
     with closing(ServerConnection(arguments.url, token_for(arguments.url))) as server:
         return server.request(method, path, json=body)

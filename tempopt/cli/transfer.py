@@ -6,7 +6,7 @@ import argparse
 import shlex
 from pathlib import Path
 
-from tempopt.cli import DONE
+from tempopt.cli import EXIT_OK
 from tempopt.cli.storage import storage_option
 from tempopt.service import study_file
 
@@ -19,7 +19,7 @@ def dump(arguments: argparse.Namespace) -> int:
         f"{path} holds the study {done.study}: {done.tickets} tickets, {done.measurements} measurements, "
         f"{done.file / 1000:.0f} kB. Read it anywhere: tempopt load {shlex.quote(str(path))}"
     )
-    return DONE
+    return EXIT_OK
 
 
 def load(arguments: argparse.Namespace) -> int:
@@ -32,4 +32,4 @@ def load(arguments: argparse.Namespace) -> int:
     )
     if not done.is_done:
         print(f"Go on:      tempopt resume {where}")
-    return DONE
+    return EXIT_OK

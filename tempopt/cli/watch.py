@@ -9,13 +9,13 @@ import time
 
 from tempopt.cli.storage import storage_option
 from tempopt.errors import StoreUnreachable
-from tempopt.launch.watch import Watch
-from tempopt.service.progress import observing
+from tempopt.launch.watch import StudyPoller
+from tempopt.service.progress import progress_for_stream
 from tempopt.storage.rows import StudyState
 from tempopt.storage.store import Store
 
 
-def look_on(arguments: argparse.Namespace) -> None:
+def show_live(arguments: argparse.Namespace) -> None:
     """Show a study while others carry it out, until it is done.
 
     Raises:
@@ -31,14 +31,14 @@ def look_on(arguments: argparse.Namespace) -> None:
     with Store.open(arguments.url, create=False) as store:
         if not store.jobs(name):
             store.load_study(name)
-        with observing(sys.stdout) as observer:
-            watch = Watch(store, name, observer)
+        with progress_for_stream(sys.stdout) as observer:
+            watch = StudyPoller(store, name, observer)
             state: StudyState | None = "running"
             reachable = True
             while state != "done":
                 before = state
                 try:
-                    state, reachable = watch.look(), True
+                    state, reachable = watch.poll(), True
                 except StoreUnreachable as error:
                     if reachable:
                         observer.note(f"{error} Looking again until it answers.")

@@ -30,7 +30,7 @@ _PATIENCE_TO_LEAVE = 900.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class JobStatus:
     """One job as it stands.
 
     Args:
@@ -47,7 +47,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class LauncherSelection:
     """The launcher that a person has given for jobs to be asked of.
 
     Args:
@@ -63,18 +63,20 @@ class Given:
         return dict(self.options) if launcher == self.launcher else {}
 
 
-def standing(rows: Sequence[JobRow], launch_options: Given) -> list[Standing]:
+def query_job_status(rows: Sequence[JobRow], launch_options: LauncherSelection) -> list[JobStatus]:
     """Return how jobs stand, in the order in which they were given; ``unknown`` what may not be asked."""
-    return _asked(rows, launch_options, "jobs")
+    return _collect_job_statuses(rows, launch_options, "jobs")
 
 
-def cancelled(rows: Sequence[JobRow], launch_options: Given) -> list[Standing]:
+def cancel_jobs(rows: Sequence[JobRow], launch_options: LauncherSelection) -> list[JobStatus]:
     """Have the agents of jobs leave, and return how they stand then, in the order that they were given in."""
-    return _asked(rows, launch_options, "cancel")
+    return _collect_job_statuses(rows, launch_options, "cancel")
 
 
-def _asked(rows: Sequence[JobRow], launch_options: Given, what: str) -> list[Standing]:
-    standings: dict[tuple[str, str], Standing] = {}
+def _collect_job_statuses(
+    rows: Sequence[JobRow], launch_options: LauncherSelection, what: str
+) -> list[JobStatus]:
+    standings: dict[tuple[str, str], JobStatus] = {}
     for launcher in dict.fromkeys(row.launcher for row in rows):
         started = {row.id: _started(row) for row in rows if row.launcher == launcher}
         options = launch_options.of(launcher)
@@ -84,7 +86,7 @@ def _asked(rows: Sequence[JobRow], launch_options: Given, what: str) -> list[Sta
     return [standings[row.launcher, row.id] for row in rows]
 
 
-def _refusal(launcher: str, options: Mapping[str, str], launch_options: Given) -> str | None:
+def _refusal(launcher: str, options: Mapping[str, str], launch_options: LauncherSelection) -> str | None:
     """Return why a launcher is not asked, None if it is."""
     if launcher == "ray" and (options.get("address") or os.environ.get("RAY_ADDRESS") or "local") == "local":
         return (
@@ -106,13 +108,13 @@ def _started(row: JobRow) -> str | None:
     return str(row.options.get("address")) if isinstance(row.options, dict) else "no address"
 
 
-def _unknown(launcher: str, ids: Iterable[str], why: str) -> list[Standing]:
-    return [Standing(launcher=launcher, id=id, state=UNKNOWN, message=why) for id in ids]
+def _unknown(launcher: str, ids: Iterable[str], why: str) -> list[JobStatus]:
+    return [JobStatus(launcher=launcher, id=id, state=UNKNOWN, message=why) for id in ids]
 
 
 def _ask(
     what: str, launcher: str, options: Mapping[str, str], started: Mapping[str, str | None]
-) -> list[Standing]:
+) -> list[JobStatus]:
     question = json.dumps({"what": what, "launcher": launcher, "options": dict(options), "started": started})
     # -P: a module in the current folder takes no engine's place
     command = [sys.executable, "-P", "-m", "tempopt.launch.job_status"]
@@ -126,7 +128,7 @@ def _ask(
             # an engine may print something of its own accord, before it and behind
             answers = [line for line in done.stdout.splitlines() if line.startswith(_ANSWER)][-1]
             rows = json.loads(answers.removeprefix(_ANSWER))
-            return [Standing(launcher=launcher, **row) for row in rows]
+            return [JobStatus(launcher=launcher, **row) for row in rows]
         reason = (done.stderr.strip().splitlines() or ["no reason is known"])[-1]
     return _unknown(launcher, started, reason)
 

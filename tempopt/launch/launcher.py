@@ -98,13 +98,13 @@ class Launcher(abc.ABC):
     OPTIONS: ClassVar[Mapping[str, str]]
     """Each option's name to what it means, with its default."""
 
-    spans_hosts: bool
+    is_multi_host: bool
     """Whether agents may run on another machine than the one that starts them."""
 
-    oversubscribes: bool = False
+    allows_queueing: bool = False
     """Whether more trials than there is room for may share what there is, if so many are asked for."""
 
-    outlives: bool
+    survives_command: bool
     """Whether agents go on when the program that started them has ended."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -121,7 +121,7 @@ class Launcher(abc.ABC):
         """Return whether there are cards to train on."""
 
     @abc.abstractmethod
-    def room(self, need: Need) -> int:
+    def capacity(self, need: Need) -> int:
         """Return how many trials of that need fit at a time, in all of what the launcher reaches.
 
         0 if not even one fits, now or later.
@@ -134,7 +134,7 @@ class Launcher(abc.ABC):
         """
         return split_over((), need.trials_per_card, workers)
 
-    def lack(self, need: Need) -> str:
+    def explain_no_capacity(self, need: Need) -> str:
         """Return in words why not even one trial fits."""
         return (
             f"A trial takes {need.gpus:g} GPUs, {need.cpus} CPU cores"

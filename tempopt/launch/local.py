@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from tempopt.agent.gpu_locks import free
+from tempopt.agent.gpu_locks import without_claimed_gpus
 from tempopt.agent.machine import this_machine
-from tempopt.agent.placement import room
+from tempopt.agent.placement import capacity
 from tempopt.errors import UsageError
 from tempopt.files import absolute
 from tempopt.launch.launcher import Job, Launcher, Task
-from tempopt.launch.supervise import Ended, Supervisor
+from tempopt.launch.supervise import ExitInfo, Supervisor
 from tempopt.spec.resources import Need
 
 
@@ -33,9 +33,9 @@ class LocalLauncher(Launcher):
     OPTIONS: ClassVar[Mapping[str, str]] = {
         "logs": "folder for what agents print, a file for each; default: it is not kept"
     }
-    spans_hosts = False
-    outlives = False
-    oversubscribes = True
+    is_multi_host = False
+    survives_command = False
+    allows_queueing = True
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
@@ -47,9 +47,9 @@ class LocalLauncher(Launcher):
         """Return whether this machine has cards."""
         return this_machine().has_gpus
 
-    def room(self, need: Need) -> int:
+    def capacity(self, need: Need) -> int:
         """Return how many trials of that need fit on this machine at a time, beside other agents of yours."""
-        return room(need, free(this_machine()))
+        return capacity(need, without_claimed_gpus(this_machine()))
 
     def split(self, need: Need, workers: int) -> list[int]:
         """Return all workers for one agent: it deals out the machine's cards and cores by itself."""
@@ -85,21 +85,21 @@ class _Agent:
         self._log = log or Path(os.devnull)
         self._output = self._log.open("ab")
         self._supervisor = Supervisor(task, self._output.fileno())
-        self._ended: Ended | None = None
+        self._exit_info: ExitInfo | None = None
         # a daemon: when this process is asked to end, agents are too, by the end of their standard input
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         with self._output:
-            self._ended = self._supervisor.run()
+            self._exit_info = self._supervisor.run()
 
     def job(self, id: str) -> Job:
         """Return how it stands."""
-        ending = self._ended
+        ending = self._exit_info
         if ending is None:
             return Job(id=id, state="running")
-        if ending.in_order:
+        if ending.is_clean:
             return Job(id=id, state="done", code=ending.code)
         return Job(id=id, state="failed", message=ending.message, code=ending.code)
 

@@ -21,13 +21,13 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutErro
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tempopt.agent.machine import Machine
-from tempopt.agent.placement import room
+from tempopt.agent.placement import capacity
 from tempopt.errors import UsageError
 from tempopt.launch.launcher import Job, Launcher, Task
 from tempopt.launch.node_split import split_over
 from tempopt.launch.ray_connection import CONNECTION
-from tempopt.launch.ray_errors import shortly
-from tempopt.launch.ray_keeper import NAMESPACE, Keeper, Stand
+from tempopt.launch.ray_errors import summarize_error
+from tempopt.launch.ray_keeper import NAMESPACE, AgentStatus, Keeper
 from tempopt.spec.resources import Need
 
 _HEAD = "node:__internal_head__"
@@ -69,7 +69,7 @@ class RayLauncher(Launcher):
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
         address = self.options.get("address") or os.environ.get("RAY_ADDRESS") or "local"
-        self.spans_hosts = self.outlives = address != "local"
+        self.is_multi_host = self.survives_command = address != "local"
         if (autoscaling := self.options.get("autoscaling", "no")) not in ("yes", "no"):
             raise UsageError(f'--launch autoscaling={autoscaling}: give "yes" or "no".')
         self._grows = autoscaling == "yes"
@@ -79,25 +79,25 @@ class RayLauncher(Launcher):
         token_file = self.options.pop("token_file", None)
         self._sends = folder is not None
         self._started: list[str] = []
-        CONNECTION.take(address, folder, token_file)
+        CONNECTION.acquire(address, folder, token_file)
         if address == "auto":
             # what is found here may not be found from elsewhere
             self.options["address"] = ray.get_runtime_context().gcs_address
-        elif self.outlives:
+        elif self.survives_command:
             self.options["address"] = address
 
     def has_gpus(self) -> bool:
         """Return whether a node has cards, by Ray's own account."""
         return any(machine.has_gpus for machine in _machines())
 
-    def room(self, need: Need) -> int:
+    def capacity(self, need: Need) -> int:
         """Return how many trials fit on the nodes that are there, at least 1 if the cluster grows."""
-        return max(int(self._grows), sum(room(need, machine) for machine in _machines()))
+        return max(int(self._grows), sum(capacity(need, machine) for machine in _machines()))
 
     def split(self, need: Need, workers: int) -> list[int]:
         """Return the workers of each agent, none with more than fit on its node, the largest first."""
         return sorted(
-            split_over([room(need, machine) for machine in _machines()], need.trials_per_card, workers),
+            split_over([capacity(need, machine) for machine in _machines()], need.trials_per_card, workers),
             reverse=True,
         )
 
@@ -162,7 +162,7 @@ class RayLauncher(Launcher):
 
     def close(self) -> None:
         """Disconnect from the cluster; agents on a Ray of this machine's own leave in good order."""
-        if not self.outlives:
+        if not self.survives_command:
             self.cancel(self._started)
         CONNECTION.release()
 
@@ -176,8 +176,8 @@ def _not_started(error: RayError) -> str:
             "has that free. If one has, the nodes are busy: try again later."
         )
     return (
-        f"Ray cannot start agents on its nodes: {shortly(error)} Every node needs tempopt in the version "
-        "of this machine, with all that it needs; modules of your own get there with --launch "
+        f"Ray cannot start agents on its nodes: {summarize_error(error)} Every node needs tempopt in the "
+        "version of this machine, with all that it needs; modules of your own get there with --launch "
         "working_dir=FOLDER."
     )
 
@@ -214,10 +214,10 @@ def _by_keeper(ids: Sequence[str]) -> dict[str, list[int]]:
     return indices_by_keeper
 
 
-def _stand(name: str, indices: Sequence[int]) -> list[Stand]:
+def _stand(name: str, indices: Sequence[int]) -> list[AgentStatus]:
     try:
         keeper: Any = ray.get_actor(name, namespace=NAMESPACE)
-        stands: list[Stand] = ray.get(keeper.jobs.remote(), timeout=_PATIENCE)
+        stands: list[AgentStatus] = ray.get(keeper.jobs.remote(), timeout=_PATIENCE)
         return [stands[index] if index < len(stands) else ("gone", "", None) for index in indices]
     except (GetTimeoutError, ActorUnavailableError):
         return [("waiting", "what keeps it is being started again on another node", None)] * len(indices)
@@ -244,7 +244,7 @@ def _leave(name: str, indices: Sequence[int]) -> None:
         except ActorUnavailableError as error:
             if time.monotonic() > give_up:
                 raise UsageError(
-                    f"What keeps the agents {name} on Ray does not answer: {shortly(error)} Try again once "
-                    "the cluster has settled."
+                    f"What keeps the agents {name} on Ray does not answer: {summarize_error(error)} Try "
+                    "again once the cluster has settled."
                 ) from error
             time.sleep(1.0)

@@ -23,7 +23,7 @@ import ray
 
 from tempopt.errors import UsageError
 from tempopt.launch import ray_token
-from tempopt.launch.ray_errors import passing, shortly
+from tempopt.launch.ray_errors import classify_transient, summarize_error
 
 _PATIENCE = 60.0
 # Of a cluster that is known to answer, however slowly.
@@ -43,7 +43,7 @@ except Exception as error:
 """
 
 
-class Connection:
+class SharedRayConnection:
     """This program's connection to Ray, of which it can have one; shared by its launchers."""
 
     def __init__(self) -> None:
@@ -51,18 +51,18 @@ class Connection:
         self._users = 0
         self._ours = False
         self._token_file: str | None = None
-        self._shown: ray_token.Shown | None = None
+        self._token_environment: ray_token.TokenEnvironment | None = None
 
-    def take(self, address: str, folder: str | None, token_file: str | None) -> None:
+    def acquire(self, address: str, folder: str | None, token_file: str | None) -> None:
         """Connect, or share the connection that is there."""
         if not ray.is_initialized():
-            auth = ray_token.Shown()
+            auth = ray_token.TokenEnvironment()
             try:
                 _connect(address, folder, token_file, auth)
             except BaseException:
                 auth.take_back()
                 raise
-            self._shown, self._token_file = auth, token_file
+            self._token_environment, self._token_file = auth, token_file
             self._address, self._users, self._ours = address, 1, True
             return
         addresses = {ray.get_runtime_context().gcs_address, "auto"}
@@ -87,14 +87,16 @@ class Connection:
         if not self._users and self._ours:
             self._ours = False
             ray.shutdown()
-            if self._shown is not None:
-                self._shown.take_back()
+            if self._token_environment is not None:
+                self._token_environment.take_back()
 
 
-CONNECTION = Connection()
+CONNECTION = SharedRayConnection()
 
 
-def _connect(address: str, folder: str | None, token_file: str | None, auth: ray_token.Shown) -> None:
+def _connect(
+    address: str, folder: str | None, token_file: str | None, auth: ray_token.TokenEnvironment
+) -> None:
     token = None if token_file is None else ray_token.read_file(token_file)
     if folder is not None and not Path(folder).is_dir():
         raise UsageError(f"--launch working_dir={folder}: there is no such folder.")
@@ -103,9 +105,9 @@ def _connect(address: str, folder: str | None, token_file: str | None, auth: ray
     answers = True
     if address == "local":
         init_kwargs = {"include_dashboard": False, "object_store_memory": _OBJECT_STORE}
-        ray_token.settle_own(auth, token)
+        ray_token.set_local_cluster_token(auth, token)
     else:
-        answers = ray_token.settle(auth, address, _listening(address), token)
+        answers = ray_token.negotiate_token(auth, address, _listening(address), token)
     if folder is not None:
         init_kwargs["runtime_env"] = {"working_dir": folder}
     tries = _TRIES if answers else 1
@@ -116,7 +118,7 @@ def _connect(address: str, folder: str | None, token_file: str | None, auth: ray
             return _initialise(address, init_kwargs)
         # Ray raises whatever it comes upon: ConnectionError, RuntimeError, ValueError, ImportError, ...
         except Exception as error:
-            if number == tries or passing(error) is None:
+            if number == tries or classify_transient(error) is None:
                 raise _refusal(address, error, number) from error
         print(
             f"tempopt: Ray at {address} has not taken the connection; trying again ({number + 1} of {tries})",
@@ -143,12 +145,12 @@ def _initialise(address: str, init_kwargs: Mapping[str, Any]) -> None:
 
 def _refusal(address: str, error: Exception, tries: int) -> UsageError:
     """Return what to tell a person whose cluster has not taken the connection."""
-    passing_error = passing(error)
+    passing_error = classify_transient(error)
     if passing_error is None:
-        return _unreachable(address, shortly(error))
+        return _unreachable(address, summarize_error(error))
     tries_text = "once" if tries == 1 else f"{tries} times"
     return UsageError(
-        f"--launch address={address}: tried {tries_text}: {shortly(error)} {passing_error.meaning}"
+        f"--launch address={address}: tried {tries_text}: {summarize_error(error)} {passing_error.meaning}"
     )
 
 

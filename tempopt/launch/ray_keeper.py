@@ -20,19 +20,19 @@ from ray.exceptions import RayError
 from ray.experimental import internal_kv
 
 from tempopt.launch.launcher import State, Task
-from tempopt.launch.ray_errors import shortly
-from tempopt.launch.supervise import Ended, Lives, Supervisor
+from tempopt.launch.ray_errors import summarize_error
+from tempopt.launch.supervise import ExitInfo, RestartPolicy, Supervisor
 
 NAMESPACE = "tempopt"
 """Where on the cluster the keepers are found."""
 
-Stand = tuple[State, str, int | None]
+AgentStatus = tuple[State, str, int | None]
 """State, message and exit code of an agent; see :class:`tempopt.launch.launcher.Job`."""
 
-_LEFT: Stand = ("done", "", None)
+_DONE_STATUS: AgentStatus = ("done", "", None)
 
 
-class _Ends:
+class _FinalStatusStore:
     """How agents ended, kept by the cluster's head node: a keeper that is lost takes nothing along.
 
     Ray offers nothing else that outlives an actor and needs no other; its own libraries keep their state so.
@@ -44,12 +44,12 @@ class _Ends:
     def __init__(self, keeper: str) -> None:
         self._keeper = keeper
 
-    def read(self, index: int) -> Stand | None:
+    def read(self, index: int) -> AgentStatus | None:
         """Return how an agent ended; None if it has not."""
         data = internal_kv._internal_kv_get(self._key(index), namespace=NAMESPACE)
         return None if data is None else tuple(json.loads(data))
 
-    def write(self, index: int, stand: Stand) -> None:
+    def write(self, index: int, stand: AgentStatus) -> None:
         """Note how an agent ended."""
         internal_kv._internal_kv_put(self._key(index), json.dumps(stand), namespace=NAMESPACE)
 
@@ -74,36 +74,36 @@ class Keeper:
     """
 
     def __init__(self, name: str, linger: float, *tasks: Task) -> None:
-        self._ends = _Ends(name)
-        self._kept = [_Kept(task, index, self._ends) for index, task in enumerate(tasks)]
+        self._ends = _FinalStatusStore(name)
+        self._agents = [_SupervisedAgent(task, index, self._ends) for index, task in enumerate(tasks)]
         threading.Thread(target=self._end_after_them, args=(linger,), daemon=True).start()
 
-    def jobs(self) -> list[Stand]:
+    def jobs(self) -> list[AgentStatus]:
         """Return how each agent stands."""
-        return [agent.stand for agent in self._kept]
+        return [agent.stand for agent in self._agents]
 
     def leave(self, indices: Sequence[int]) -> None:
         """Have agents leave and start them no more; return once they have left."""
-        leaving = [threading.Thread(target=self._kept[i].leave) for i in indices if i < len(self._kept)]
+        leaving = [threading.Thread(target=self._agents[i].leave) for i in indices if i < len(self._agents)]
         for thread in leaving:
             thread.start()
         for thread in leaving:
             thread.join()
 
     def _end_after_them(self, linger: float) -> None:
-        for agent in self._kept:
+        for agent in self._agents:
             agent.join()
         time.sleep(linger)
         self._ends.clear()
         ray.kill(ray.get_runtime_context().current_actor)
 
 
-class _Kept:
+class _SupervisedAgent:
     """One agent and the thread that starts it again, wherever there is room, when it is lost."""
 
-    def __init__(self, task: Task, index: int, ends: _Ends) -> None:
+    def __init__(self, task: Task, index: int, ends: _FinalStatusStore) -> None:
         ending = ends.read(index)
-        self.stand: Stand = ending or ("waiting", "", None)
+        self.stand: AgentStatus = ending or ("waiting", "", None)
         self._task, self._index, self._ends = task, index, ends
         self._actor: Any = None
         self._ran_from = math.inf
@@ -124,7 +124,7 @@ class _Kept:
             if self.stand[0] in ("done", "failed"):
                 return
             # before it has left: a keeper that is lost meanwhile is not to start it again
-            self._ends.write(self._index, _LEFT)
+            self._ends.write(self._index, _DONE_STATUS)
             self._leaving.set()
             actor, is_waiting = self._actor, self.stand[0] == "waiting"
         if actor is not None:
@@ -136,48 +136,48 @@ class _Kept:
         self.join()
 
     def _run(self) -> None:
-        lives = Lives()
+        lives = RestartPolicy()
         while True:
             self._ran_from = math.inf
             try:
                 ending = self._once()
             except RayError as error:
-                pause = lives.died(time.monotonic() - self._ran_from)
+                pause = lives.next_restart_delay(time.monotonic() - self._ran_from)
                 if self._leaving.is_set():
-                    self._end(_LEFT)
+                    self._end(_DONE_STATUS)
                     return
                 if pause is None:
-                    self._end(("failed", shortly(error), None))
+                    self._end(("failed", summarize_error(error), None))
                     return
-                self.stand = ("waiting", f"to be started again: {shortly(error)}", None)
+                self.stand = ("waiting", f"to be started again: {summarize_error(error)}", None)
                 self._leaving.wait(pause)
             else:
-                self._end(("done" if ending.in_order else "failed", ending.message, ending.code))
+                self._end(("done" if ending.is_clean else "failed", ending.message, ending.code))
                 return
 
-    def _end(self, stand: Stand) -> None:
+    def _end(self, stand: AgentStatus) -> None:
         with self._lock:
             self.stand = stand
             self._ends.write(self._index, stand)
 
-    def _once(self) -> Ended:
+    def _once(self) -> ExitInfo:
         with self._lock:
             if self._leaving.is_set():
-                return Ended(code=130)
-            self._actor = actor = _placed(self._task)
+                return ExitInfo(code=130)
+            self._actor = actor = _create_agent_actor(self._task)
         try:
             ray.get(actor.ready.remote())
             with self._lock:
                 self.stand = ("running", "", None)
                 self._ran_from = time.monotonic()
-            ending: Ended = ray.get(actor.run.remote())
+            ending: ExitInfo = ray.get(actor.run.remote())
             return ending
         finally:
             # it holds its cards for as long as it is there
             ray.kill(actor)
 
 
-def _placed(task: Task) -> Any:
+def _create_agent_actor(task: Task) -> Any:
     """Ask Ray for a node with room for an agent."""
     resources: dict[str, Any] = {"num_cpus": task.cpus, "num_gpus": task.gpus}
     if task.memory is not None:
@@ -195,7 +195,7 @@ class _Agent:
     def ready(self) -> None:
         """Return as soon as there is room."""
 
-    def run(self) -> Ended:
+    def run(self) -> ExitInfo:
         """Run the agent until it has ended for good."""
         return self._supervisor.run()
 

@@ -37,7 +37,7 @@ Answer = Literal["accepted", "refused", "unknown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Token:
+class RayToken:
     """A token for Ray.
 
     Args:
@@ -51,7 +51,7 @@ class Token:
     path: Path | None = None
 
 
-class Shown:
+class TokenEnvironment:
     """What this process and those that it starts show to Ray, until it is taken back.
 
     Ray reads it from the environment, where a program around this one may have put something.
@@ -86,7 +86,7 @@ class Shown:
             _read_again()
 
 
-def read_file(path: str) -> Token:
+def read_file(path: str) -> RayToken:
     """Return the token of the file that ``--launch token_file`` names; say so if others can read it.
 
     Raises:
@@ -108,7 +108,7 @@ def read_file(path: str) -> Token:
     return token
 
 
-def settle(auth: Shown, address: str, target: str | None, token: Token | None) -> bool:
+def negotiate_token(auth: TokenEnvironment, address: str, target: str | None, token: RayToken | None) -> bool:
     """Find out whether a cluster asks for a token, and have Ray show it the right one.
 
     Args:
@@ -137,7 +137,7 @@ def settle(auth: Shown, address: str, target: str | None, token: Token | None) -
             f"{refusal} {_MODE}={os.environ[_MODE]} is set, so that none is shown. Unset {_MODE}. "
             f"{_WHAT_TO_DO}"
         )
-    token = token or _found()
+    token = token or _find_token()
     if token is None:
         if os.environ.get(_BY_KUBERNETES, "").lower() in ("1", "true"):
             # that of the pod, where Ray looks for it
@@ -153,7 +153,7 @@ def settle(auth: Shown, address: str, target: str | None, token: Token | None) -
     return True
 
 
-def settle_own(auth: Shown, token: Token | None) -> None:
+def set_local_cluster_token(auth: TokenEnvironment, token: RayToken | None) -> None:
     """Have a Ray of this machine's own, which is still to be started, use the token of a file.
 
     Args:
@@ -166,7 +166,7 @@ def settle_own(auth: Shown, token: Token | None) -> None:
     if token is not None:
         auth.show(token.path)
     elif not _is_off():
-        _found()
+        _find_token()
 
 
 def default_file() -> Path | None:
@@ -182,10 +182,10 @@ def _is_off() -> bool:
     return os.environ.get(_MODE, "token").lower() not in ("", "token")
 
 
-def _found() -> Token | None:
+def _find_token() -> RayToken | None:
     """Return the token that Ray itself would find, in the same order."""
     if text := os.environ.get(_TOKEN, "").strip():
-        return Token(text=text, where=_TOKEN)
+        return RayToken(text=text, where=_TOKEN)
     if token_path := os.environ.get(_PATH):
         return _read(files.absolute(token_path, _PATH), f"{_PATH}={token_path}")[0]
     default = default_file()
@@ -194,7 +194,7 @@ def _found() -> Token | None:
     return _read(default, str(default))[0]
 
 
-def _read(path: Path, where: str) -> tuple[Token, int]:
+def _read(path: Path, where: str) -> tuple[RayToken, int]:
     try:
         text, mode = files.read_text(path, "the token of a Ray cluster")
     except UsageError as error:
@@ -206,10 +206,10 @@ def _read(path: Path, where: str) -> tuple[Token, int]:
             f"{where}: the file holds {contents}, where one word is expected, the token. Write it there with "
             "ray get-auth-token, on the head node of the cluster."
         )
-    return Token(text=words[0], where=where, path=path), mode
+    return RayToken(text=words[0], where=where, path=path), mode
 
 
-def _ask(target: str, address: str, token: Token | None) -> Answer:
+def _ask(target: str, address: str, token: RayToken | None) -> Answer:
     """Return what a cluster answers to who shows a token, or none."""
     import grpc  # type: ignore[import-untyped]
 

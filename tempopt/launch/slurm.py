@@ -27,7 +27,7 @@ from tempopt.files import absolute
 from tempopt.launch import slurm_entrypoint
 from tempopt.launch.launcher import Job, Launcher, Task
 from tempopt.launch.node_split import split_over
-from tempopt.launch.supervise import Ended
+from tempopt.launch.supervise import ExitInfo
 from tempopt.spec.resources import Need
 
 _COMMANDS = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
@@ -78,7 +78,7 @@ class _Size:
     storage: str
 
 
-class _AwayError(UsageError):
+class _SlurmUnavailableError(UsageError):
     """Slurm's controller does not answer."""
 
 
@@ -112,8 +112,8 @@ class SlurmLauncher(Launcher):
         "extra": "further options of sbatch, as in 'reservation=mine;exclude=node[1-3];exclusive'; "
         "default: none",
     }
-    spans_hosts = True
-    outlives = True
+    is_multi_host = True
+    survives_command = True
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
@@ -130,7 +130,7 @@ class SlurmLauncher(Launcher):
         self._signal = self._count("signal")
         self._parallel = self._count("parallel")
         self._extra = _extra(self.options.get("extra", ""))
-        self._seen: dict[str, Job] = {}
+        self._job_cache: dict[str, Job] = {}
 
     def _count(self, name: str) -> int | None:
         text = self.options.get(name)
@@ -144,7 +144,7 @@ class SlurmLauncher(Launcher):
         """Return whether a node of the partition has cards."""
         return any(node.gpus for node in self._nodes())
 
-    def room(self, need: Need) -> int:
+    def capacity(self, need: Need) -> int:
         """Return how many trials fit on the partition's nodes, were they all empty.
 
         Counted without ``constraint`` and ``extra``: agents that these leave no room for wait for it.
@@ -223,7 +223,9 @@ class SlurmLauncher(Launcher):
         executor = submitit.SlurmExecutor(folder=folder)
         executor.update_parameters(**self._parameters(size, tasks))
         with _submitting(size.storage):
-            jobs = executor.map_array(slurm_entrypoint.work, [replace(task, storage="") for task in tasks])
+            jobs = executor.map_array(
+                slurm_entrypoint.run_agent, [replace(task, storage="") for task in tasks]
+            )
         # Slurm has a copy of the script
         for script in (*folder.glob(".submission_file_*.sh"), *folder.glob("*_submission.sh")):
             script.unlink()
@@ -258,11 +260,11 @@ class SlurmLauncher(Launcher):
         """
         try:
             states = _queue(ids)
-        except _AwayError as error:
+        except _SlurmUnavailableError as error:
             message = f"Slurm does not answer: {error}"
-            return [self._seen.get(id, Job(id=id, state="waiting", message=message)) for id in ids]
+            return [self._job_cache.get(id, Job(id=id, state="waiting", message=message)) for id in ids]
         jobs = [self._job(id, *states.get(id, ("", ""))) for id in ids]
-        self._seen.update(zip(ids, jobs, strict=True))
+        self._job_cache.update(zip(ids, jobs, strict=True))
         return jobs
 
     def _job(self, id: str, state: str, reason: str) -> Job:
@@ -275,7 +277,7 @@ class SlurmLauncher(Launcher):
         if ending is not None:
             return Job(
                 id=id,
-                state="done" if ending.in_order else "failed",
+                state="done" if ending.is_clean else "failed",
                 message=ending.message,
                 code=ending.code,
             )
@@ -317,7 +319,7 @@ class SlurmLauncher(Launcher):
             if folder is not None:
                 submitit.core.utils.JobPaths(folder, job_id=id).submitted_pickle.unlink(missing_ok=True)
                 if slurm_entrypoint.read_ended(folder, id) is None:
-                    slurm_entrypoint.write_ended(folder, id, Ended(code=130))
+                    slurm_entrypoint.write_ended(folder, id, ExitInfo(code=130))
 
 
 def _slurm(*words: str, check: bool = True) -> str:
@@ -330,7 +332,7 @@ def _slurm(*words: str, check: bool = True) -> str:
         # a controller that is busy or starts again is not the end of a search
         time.sleep(pause)
     if check and done.returncode != 0:
-        raise (_AwayError if away else UsageError)(f"{words[0]} failed: {done.stderr.strip()}")
+        raise (_SlurmUnavailableError if away else UsageError)(f"{words[0]} failed: {done.stderr.strip()}")
     return done.stdout
 
 

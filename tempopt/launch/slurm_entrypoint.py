@@ -19,7 +19,7 @@ from typing import NoReturn
 import submitit
 
 from tempopt.launch.launcher import Task
-from tempopt.launch.supervise import LEFT, Ended, Supervisor
+from tempopt.launch.supervise import CLEAN_EXIT_CODES, ExitInfo, Supervisor
 
 STORAGE = "TEMPOPT_STORAGE"
 """Variable in which a job gets the database's URL: submitit writes what it is given into a file."""
@@ -37,15 +37,15 @@ def log_path(folder: Path, job: str) -> Path:
     return folder / f"{job}_agent.log"
 
 
-def read_ended(folder: Path, job: str) -> Ended | None:
+def read_ended(folder: Path, job: str) -> ExitInfo | None:
     """Return how a job has ended; None if it did not say."""
     try:
-        return Ended(**json.loads(ended_path(folder, job).read_text(encoding="utf-8")))
+        return ExitInfo(**json.loads(ended_path(folder, job).read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
 
 
-def write_ended(folder: Path, job: str, ending: Ended) -> None:
+def write_ended(folder: Path, job: str, ending: ExitInfo) -> None:
     """Note how a job has ended."""
     path = ended_path(folder, job)
     new_path = path.with_suffix(".new")
@@ -53,7 +53,7 @@ def write_ended(folder: Path, job: str, ending: Ended) -> None:
     new_path.replace(path)
 
 
-def work(task: Task) -> NoReturn:
+def run_agent(task: Task) -> NoReturn:
     """Run a task's agent in this job (what submitit calls); exit as the agent did.
 
     Args:
@@ -64,7 +64,7 @@ def work(task: Task) -> NoReturn:
     ended_path(paths.folder, job).unlink(missing_ok=True)
     storage = os.environ.pop(STORAGE, None)
     if storage is None:
-        ending: Ended | None = Ended(
+        ending: ExitInfo | None = ExitInfo(
             code=2,
             message=f"The job did not get {STORAGE} from the environment in which it was submitted: Slurm's "
             "option export has to be ALL. Take another one out of --launch extra=...",
@@ -79,7 +79,7 @@ def work(task: Task) -> NoReturn:
     if ending.code != 130:
         # one that was told to leave may yet be started again by Slurm, and then needs it
         paths.submitted_pickle.unlink(missing_ok=True)
-    raise SystemExit(0 if ending.in_order else max(ending.code, 1))
+    raise SystemExit(0 if ending.is_clean else max(ending.code, 1))
 
 
 def _environment(task: Task) -> dict[str, str]:
@@ -88,9 +88,9 @@ def _environment(task: Task) -> dict[str, str]:
     return {**task.environment, **({} if task.gpus else {"CUDA_VISIBLE_DEVICES": ""})}
 
 
-def _supervised(task: Task, log: int, job: str) -> Ended | None:
+def _supervised(task: Task, log: int, job: str) -> ExitInfo | None:
     """Return how the agent ended for good; None if the job has been queued again."""
-    news: queue.SimpleQueue[Future[Ended] | None] = queue.SimpleQueue()
+    news: queue.SimpleQueue[Future[ExitInfo] | None] = queue.SimpleQueue()
     # in place of submitit's, which knows of no agent that has to leave first
     signal.signal(signal.SIGUSR2, lambda *_: news.put(None))
     supervisor = Supervisor(task, log)
@@ -110,7 +110,7 @@ def _spare() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
 
 
-def _has_ended(agent: Future[Ended], news: queue.SimpleQueue[Future[Ended] | None]) -> bool:
+def _has_ended(agent: Future[ExitInfo], news: queue.SimpleQueue[Future[ExitInfo] | None]) -> bool:
     """Wait until the agent has ended, or has to leave: a signal, or Slurm's watch over this job has died."""
     step = os.getppid()
     while os.getppid() == step:
@@ -121,7 +121,7 @@ def _has_ended(agent: Future[Ended], news: queue.SimpleQueue[Future[Ended] | Non
     return False
 
 
-def _is_unfinished(ending: Ended) -> bool:
+def _is_unfinished(ending: ExitInfo) -> bool:
     return ending.code < 0 or ending.code == 130
 
 
@@ -134,12 +134,12 @@ def _is_preempted(job: str) -> bool:
     return re.search(r"PreemptTime=\d", done.stdout) is not None
 
 
-def _queued_again(job: str) -> Ended | None:
+def _queued_again(job: str) -> ExitInfo | None:
     """Put this job back into the queue; return how it ended if Slurm does not take it."""
     done = subprocess.run(["scontrol", "requeue", job], capture_output=True, text=True)
     if done.returncode == 0:
         return None
     if "disabled" in done.stderr:
         # the cancellation has forbidden that
-        return Ended(code=LEFT[-1])
-    return Ended(code=1, message=f"Slurm did not queue the job again: {done.stderr.strip()}")
+        return ExitInfo(code=CLEAN_EXIT_CODES[-1])
+    return ExitInfo(code=1, message=f"Slurm did not queue the job again: {done.stderr.strip()}")

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tempopt.agent.observer import Observer
-from tempopt.agent.study_runner import workers_asked
+from tempopt.agent.study_runner import resolve_worker_count
 from tempopt.errors import StoreUnreachable, StudyFailed, TempoptError, UsageError
 from tempopt.launch.launcher import Job, Launcher, Task, tasks
-from tempopt.launch.watch import Watch
+from tempopt.launch.watch import StudyPoller
 from tempopt.report.study_result import StudyResult, load
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
@@ -29,10 +29,10 @@ PROGRAM = ("-m", "tempopt.cli.agent_entrypoint")
 USAGE = 2
 """Exit code of an agent that cannot do what it was asked."""
 _ERROR = "tempopt: error: "
-_ENDED = ("done", "failed", "gone")
+_TERMINAL_JOB_STATES = ("done", "failed", "gone")
 
 
-class Launch:
+class StudyLaunch:
     """One study on one launcher.
 
     Args:
@@ -51,7 +51,7 @@ class Launch:
     def __init__(
         self,
         launcher: Launcher,
-        called: str,
+        launcher_spec: str,
         store: Store,
         spec: StudySpec,
         *,
@@ -59,18 +59,18 @@ class Launch:
         program: tuple[str, ...],
     ) -> None:
         self._launcher = launcher
-        self._called = called
+        self._called = launcher_spec
         self._program = program
         self._store = store
         self._name = spec.study.name
         self._grace = spec.resources_here.grace
-        refuse_file(launcher, store)
-        num_requested = workers_asked(workers, spec, None)
-        self._need = spec.need(gpus=launcher.has_gpus())
-        self.room = launcher.room(self._need)
+        check_shared_database(launcher, store)
+        num_requested = resolve_worker_count(workers, spec, None)
+        self._need = spec.resource_need(gpus=launcher.has_gpus())
+        self.room = launcher.capacity(self._need)
         """How many trials fit at a time."""
-        if self.room == 0 and not (launcher.oversubscribes and num_requested):
-            raise UsageError(launcher.lack(self._need))
+        if self.room == 0 and not (launcher.allows_queueing and num_requested):
+            raise UsageError(launcher.explain_no_capacity(self._need))
         self.workers = num_requested or min(self.room, spec.study.parallel)
         """How many trials run side by side."""
         self._ids: list[str] = []
@@ -95,7 +95,7 @@ class Launch:
             TempoptError: They cannot be started.
         """
         if checkpoints_at is None:
-            checkpoints_at = self._kept(study) or checkpoints.DEFAULT_FOLDER
+            checkpoints_at = self._find_checkpoints_url(study) or checkpoints.DEFAULT_FOLDER
         checkpoints_url = checkpoints.absolute(checkpoints_at)
         base = Task(
             program=self._program,
@@ -108,7 +108,7 @@ class Launch:
                 *(word for override in overrides for word in ("--set", override)),
             ),
             folder=str(Path.cwd()),
-            environment=environment(),
+            environment=agent_environment(),
             grace=self._grace,
         )
         split = self._launcher.split(self._need, self.workers)
@@ -118,7 +118,7 @@ class Launch:
             self._store.set_state(study.id, "running")
         try:
             self._ids = self._launcher.start(tasks(base, self._need, split))
-            if self._launcher.outlives:
+            if self._launcher.survives_command:
                 self._store.add_jobs(self._name, self._called, self._launcher.options, self._ids)
         except BaseException:
             # agents that cannot be found again are worse than none
@@ -128,10 +128,10 @@ class Launch:
             raise
         return self._notes(checkpoints_url, len(split))
 
-    def _kept(self, study: StudyRow | None) -> str | None:
+    def _find_checkpoints_url(self, study: StudyRow | None) -> str | None:
         """Return where the study has kept its checkpoints, if the agents can be taken to reach that."""
         stored_url = None if study is None else study.checkpoints
-        if stored_url is None or self._launcher.spans_hosts or not checkpoints.is_local(stored_url):
+        if stored_url is None or self._launcher.is_multi_host or not checkpoints.is_local(stored_url):
             return stored_url
         # another machine's folder, unless it is there
         return stored_url if Path(stored_url).is_dir() else None
@@ -142,7 +142,7 @@ class Launch:
         notes = [f"Launched {count} on {self._launcher.name}, for {trials} side by side."]
         if self.workers > self.room:
             notes.append(f"There is room for {self.room} at a time; the others wait for it.")
-        if self._launcher.spans_hosts and checkpoints.is_local(checkpoints_url):
+        if self._launcher.is_multi_host and checkpoints.is_local(checkpoints_url):
             notes.append(
                 f"Checkpoints go to {checkpoints_url}, which has to be a folder that all machines share: "
                 "else a run that moves to another machine begins again. Another place: --checkpoints URL."
@@ -162,14 +162,14 @@ class Launch:
             TimeoutError: The time is over.
         """
         deadline = math.inf if timeout is None else time.monotonic() + timeout
-        watch = Watch(self._store, self._name, observer)
+        watch = StudyPoller(self._store, self._name, observer)
         announcements: set[str] = set()
         reachable = True
         while True:
             # in this order: an agent that has ended has told the store before
             jobs = self._launcher.jobs(self._ids)
             try:
-                state = watch.look()
+                state = watch.poll()
                 reachable = True
             except StoreUnreachable as error:
                 if reachable:
@@ -187,18 +187,18 @@ class Launch:
                 raise self._failure(failed)
             for job in (job for job in failed if job.id not in announcements):
                 announcements.add(job.id)
-                observer.note(f"Agent {job.id} has failed: {reason(job)}")
+                observer.note(f"Agent {job.id} has failed: {exit_reason(job)}")
             for job in jobs:
                 # all that wait for the same are told of once
                 if job.state == "waiting" and job.message and job.message not in announcements:
                     announcements.add(job.message)
                     observer.note(f"Agent {job.id} waits: {job.message}")
-            if reachable and all(job.state in _ENDED for job in jobs):
+            if reachable and all(job.state in _TERMINAL_JOB_STATES for job in jobs):
                 raise self._failure(failed)
             seconds_left = deadline - time.monotonic()
             if seconds_left <= 0:
                 raise TimeoutError(f'Study "{self._name}" has not ended within {timeout:g} s.')
-            time.sleep(min(seconds_left, 5.0 if self._launcher.outlives else 1.0))
+            time.sleep(min(seconds_left, 5.0 if self._launcher.survives_command else 1.0))
 
     def cancel(self) -> None:
         """Have the agents leave in good order, and wait until they have."""
@@ -226,7 +226,7 @@ class Launch:
 
     def at_work(self) -> list[str]:
         """Return the ids of the jobs that have not ended."""
-        return [job.id for job in self._launcher.jobs(self._ids) if job.state not in _ENDED]
+        return [job.id for job in self._launcher.jobs(self._ids) if job.state not in _TERMINAL_JOB_STATES]
 
     def failed(self) -> bool:
         """Return whether a job has failed."""
@@ -235,16 +235,16 @@ class Launch:
     def errors(self) -> list[str]:
         """Return why agents have failed, each reason once."""
         failed = (job for job in self._launcher.jobs(self._ids) if job.state == "failed")
-        return list(dict.fromkeys(reason(job) for job in failed))
+        return list(dict.fromkeys(exit_reason(job) for job in failed))
 
     def _forget(self, ids: Sequence[str]) -> None:
-        if self._launcher.outlives and ids:
+        if self._launcher.survives_command and ids:
             self._store.forget_jobs(self._name, ids)
 
     def _failure(self, failed: Sequence[Job]) -> TempoptError:
         """Cancel what is left of the agents, and return the error that tells why."""
         self.cancel()
-        reasons = list(dict.fromkeys(reason(job) for job in failed))
+        reasons = list(dict.fromkeys(exit_reason(job) for job in failed))
         if not reasons:
             return StudyFailed(
                 f"Every agent has left, and the study is not done. To go on: tempopt resume {self._name}"
@@ -253,23 +253,23 @@ class Launch:
         return kind("\n".join(reasons))
 
 
-def refuse_file(launcher: Launcher, store: Store) -> None:
+def check_shared_database(launcher: Launcher, store: Store) -> None:
     """Raise UsageError if a launcher's agents would write a database file from several machines."""
-    if launcher.spans_hosts and store.url.startswith("sqlite"):
+    if launcher.is_multi_host and store.url.startswith("sqlite"):
         raise UsageError(
-            f"The launcher {launcher.name} starts agents on other machines, and {store.url_shown} is a "
+            f"The launcher {launcher.name} starts agents on other machines, and {store.masked_url} is a "
             "file that only one machine can safely write. Give --storage postgresql://user@host/database "
             "or mysql://user@host/database."
         )
 
 
-def reason(job: Job) -> str:
+def exit_reason(job: Job) -> str:
     """Return what an agent ended with: its error if there is one, else the end of what it said."""
     _, separator, error = job.message.rpartition(_ERROR)
     return error if separator else job.message or "no reason is known"
 
 
-def environment() -> dict[str, str]:
+def agent_environment() -> dict[str, str]:
     """Return the variables without which agents elsewhere would not find what is found here."""
     path = os.environ.get("PYTHONPATH")
     if not path:

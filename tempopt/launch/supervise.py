@@ -21,7 +21,7 @@ from typing import IO
 
 from tempopt.launch.launcher import Task
 
-LEFT = (0, 130)
+CLEAN_EXIT_CODES = (0, 130)
 """Exit codes of an agent that left in good order: the study is done, or it was told to leave."""
 
 _SHORT_LIFE = 60.0
@@ -30,7 +30,7 @@ _LINES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class ExitInfo:
     """How an agent ended for good.
 
     Args:
@@ -42,19 +42,19 @@ class Ended:
     message: str = ""
 
     @property
-    def in_order(self) -> bool:
+    def is_clean(self) -> bool:
         """Whether it left in good order."""
-        return self.code in LEFT
+        return self.code in CLEAN_EXIT_CODES
 
 
-class Lives:
+class RestartPolicy:
     """When what has died is started again: after pauses that grow, until several short lives are in a row."""
 
     def __init__(self) -> None:
         self._pause = 1.0
         self._short = 0
 
-    def died(self, seconds: float) -> float | None:
+    def next_restart_delay(self, seconds: float) -> float | None:
         """Take note of a death; return the seconds until the next life, None if there is to be none.
 
         Args:
@@ -88,19 +88,19 @@ class Supervisor:
         process = self._process
         return None if process is None or process.poll() is not None else process.pid
 
-    def run(self) -> Ended:
+    def run(self) -> ExitInfo:
         """Run the agent, again and again if it dies, and return how it ended for good."""
-        lives = Lives()
+        lives = RestartPolicy()
         while True:
             began = time.monotonic()
             ending = self._once()
-            has_died = ending.code not in (*LEFT, 1, 2)
+            has_died = ending.code not in (*CLEAN_EXIT_CODES, 1, 2)
             if self._leaving.is_set():
                 # one that was told before it could listen had nothing to leave undone
-                return Ended(code=130) if ending.code == -signal.SIGTERM else ending
+                return ExitInfo(code=130) if ending.code == -signal.SIGTERM else ending
             if not has_died:
                 return ending
-            pause = lives.died(time.monotonic() - began)
+            pause = lives.next_restart_delay(time.monotonic() - began)
             if pause is None or self._leaving.wait(pause):
                 return ending
 
@@ -119,10 +119,10 @@ class Supervisor:
         except subprocess.TimeoutExpired:
             process.kill()
 
-    def _once(self) -> Ended:
+    def _once(self) -> ExitInfo:
         with self._lock:
             if self._leaving.is_set():
-                return Ended(code=130)
+                return ExitInfo(code=130)
             self._process = process = _started(self._task, self._output)
         assert process.stdin is not None and process.stderr is not None
         with process.stdin, process.stderr:
@@ -131,10 +131,10 @@ class Supervisor:
                 process.stdin.flush()
             lines = self._passed_on(process.stderr)
             code = process.wait()
-        message = "" if code in LEFT else "\n".join(lines)
+        message = "" if code in CLEAN_EXIT_CODES else "\n".join(lines)
         if code < 0 and not message:
             message = f"the agent was killed by {signal.Signals(-code).name}"
-        return Ended(code=code, message=message)
+        return ExitInfo(code=code, message=message)
 
     def _passed_on(self, stream: IO[bytes]) -> deque[str]:
         """Copy what the agent says on standard error, and return the end of it."""
@@ -159,6 +159,6 @@ def _started(task: Task, output: int | None) -> subprocess.Popen[bytes]:
     )
 
 
-def supervise(task: Task) -> Ended:
+def supervise(task: Task) -> ExitInfo:
     """Run a task's agent to its end; see :class:`Supervisor`."""
     return Supervisor(task).run()

@@ -10,20 +10,20 @@ from collections import Counter
 from dataclasses import replace
 
 from tempopt.agent.observer import Observer
-from tempopt.agent.snapshot import snapshot
+from tempopt.agent.snapshot import build_snapshot
 from tempopt.agent.study_cache import StudyCache
-from tempopt.agent.study_lookup import find
-from tempopt.agent.worker_views import in_work
+from tempopt.agent.study_lookup import find_study
+from tempopt.agent.worker_views import running_worker_views
 from tempopt.errors import StoreUnreachable, StudyFailed, StudyNotFound
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.rows import OVER, StudyState, TicketRow
+from tempopt.storage.rows import TERMINAL_STATES, StudyState, TicketRow
 from tempopt.storage.store import Store
 
 LOOK_SECONDS = 2.0
 """Seconds between two looks at a study that is waited for."""
 
 
-class Watch:
+class StudyPoller:
     """Tells an observer what becomes of a study from now on.
 
     Args:
@@ -37,15 +37,15 @@ class Watch:
         self._name = name
         self._observer = observer
         self._clock = time.monotonic()
-        self._told: set[int] = set()
+        self._notified_ticket_ids: set[int] = set()
         self._failures: dict[int, int] = {}
         self._cache: StudyCache | None = None
         if self._open():
             # what was over before is no news
-            self._told = {row.id for row in self._over()}
+            self._notified_ticket_ids = {row.id for row in self._over()}
             self._failures = {row.id: row.failures for row in self._tickets()}
 
-    def look(self) -> StudyState | None:
+    def poll(self) -> StudyState | None:
         """Tell what is new and return the study's state, None while it has not been begun.
 
         Raises:
@@ -63,7 +63,7 @@ class Watch:
         return self._cache.state
 
     def _open(self) -> bool:
-        if self._cache is None and (study := find(self._store, self._name)) is not None:
+        if self._cache is None and (study := find_study(self._store, self._name)) is not None:
             self._spec = StudySpec.from_json(study.spec)
             self._cache = StudyCache(self._spec, study, self._store)
         return self._cache is not None
@@ -73,7 +73,7 @@ class Watch:
 
     def _over(self) -> list[TicketRow]:
         # nothing has become of those that were withdrawn
-        return [row for row in self._tickets() if row.state in OVER and row.outcome is not None]
+        return [row for row in self._tickets() if row.state in TERMINAL_STATES and row.outcome is not None]
 
     def _tell(self) -> None:
         assert self._cache is not None
@@ -82,24 +82,24 @@ class Watch:
                 self._failures[row.id] = row.failures
                 self._observer.note(f"{row.kind} {row.number}: {row.error or 'an attempt was lost'}")
         elapsed = time.monotonic() - self._clock
-        workers = in_work(self._cache, self._store)
-        now = snapshot(self._cache, self._spec, workers, elapsed)
-        new_rows = [row for row in self._over() if row.id not in self._told]
+        workers = running_worker_views(self._cache, self._store)
+        now = build_snapshot(self._cache, self._spec, workers, elapsed)
+        new_rows = [row for row in self._over() if row.id not in self._notified_ticket_ids]
         # an observer is told of a ticket before the snapshot that counts it
         counts = Counter(row.kind for row in new_rows)
         before = {kind: done - counts[kind] for kind, done in now.done.items()}
         self._observer.update(replace(now, done=before))
-        for row in sorted(new_rows, key=_ended):
-            self._told.add(row.id)
+        for row in sorted(new_rows, key=_finished_timestamp):
+            self._notified_ticket_ids.add(row.id)
             self._observer.finished(row)
         self._observer.update(now)
 
 
-def _ended(row: TicketRow) -> float:
+def _finished_timestamp(row: TicketRow) -> float:
     return row.finished.timestamp() if row.finished is not None else 0.0
 
 
-def look_on(store: Store, name: str, observer: Observer) -> None:
+def watch_study(store: Store, name: str, observer: Observer) -> None:
     """Watch a study that others train, until it is done or paused.
 
     Raises:
@@ -113,12 +113,12 @@ def look_on(store: Store, name: str, observer: Observer) -> None:
         observer.note(
             f"No agent works on {name} yet. To start one that serves every study: tempopt agent --any"
         )
-    watch = Watch(store, name, observer)
+    watch = StudyPoller(store, name, observer)
     reachable = True
     while True:
         state: StudyState | None = None
         try:
-            state, reachable = watch.look(), True
+            state, reachable = watch.poll(), True
         except StoreUnreachable as error:
             if reachable:
                 observer.note(f"{error} Looking again until it answers.")

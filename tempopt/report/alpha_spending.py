@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from tempopt.spec.alpha_ledger import level
+from tempopt.spec.alpha_ledger import alpha_for_verdict
 from tempopt.storage.rows import TicketRow
-from tempopt.storage.ticket_queries import current_round, of_kind, rounds_behind, verdicts
+from tempopt.storage.ticket_queries import current_round, of_kind, rounds_of_verdict, verdicts
 
 if TYPE_CHECKING:
     from tempopt.report.study_result import StudyResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class AlphaEntry:
     """One entry of the error ledger: a verdict whose confirmation has begun.
 
     Args:
@@ -29,11 +29,13 @@ class Entry:
     alpha: float
 
 
-def ledger(tickets: Sequence[TicketRow]) -> list[Entry]:
+def ledger(tickets: Sequence[TicketRow]) -> list[AlphaEntry]:
     """Return what the verdicts of a study may spend, those whose confirmation has begun."""
     rounds = sorted({ticket.round for ticket in of_kind(tickets, "confirm") if ticket.attempt})
     numbers = {of_round: verdicts(tickets, of_round) for of_round in rounds}
-    return [Entry(verdict=n, round=of_round, alpha=level(n)) for of_round, n in numbers.items()]
+    return [
+        AlphaEntry(verdict=n, round=of_round, alpha=alpha_for_verdict(n)) for of_round, n in numbers.items()
+    ]
 
 
 def ledger_lines(result: StudyResult) -> list[str]:
@@ -55,7 +57,7 @@ def seeds_text(num_seeds: int, num_earlier: int) -> str:
 
 def earlier_seeds(result: StudyResult, of_round: int) -> int:
     """Return how many of the seeds that the verdict of a round rests on are those of the verdict before."""
-    rounds = rounds_behind(result.runs, of_round)[:-1]
+    rounds = rounds_of_verdict(result.runs, of_round)[:-1]
     runs = [run for run in result.runs if run.kind == "confirm" and run.round in rounds]
     lost_pairs = {(run.round, run.pair) for run in runs if run.outcome == "failed"}
     return len({(run.round, run.pair) for run in runs} - lost_pairs)
@@ -63,7 +65,7 @@ def earlier_seeds(result: StudyResult, of_round: int) -> int:
 
 def rounds_combined(result: StudyResult, of_round: int) -> list[str]:
     """Return how the rounds are combined that a verdict rests on; nothing of one round."""
-    count = len(rounds_behind(result.runs, of_round))
+    count = len(rounds_of_verdict(result.runs, of_round))
     if count < 2:
         return []
     weights = ":".join(str(2**stage) for stage in range(count))
@@ -76,15 +78,16 @@ def rounds_combined(result: StudyResult, of_round: int) -> list[str]:
 def _following(tickets: Sequence[TicketRow]) -> float:
     """Return what the next verdict may spend."""
     # a round that is open has its share, whenever its confirmation begins
-    return level(verdicts(tickets, current_round(tickets) + 1))
+    return alpha_for_verdict(verdicts(tickets, current_round(tickets) + 1))
 
 
-def next_share(tickets: Sequence[TicketRow]) -> str:
+def next_alpha_text(tickets: Sequence[TicketRow]) -> str:
     """Return a sentence on the level of the next verdict; empty before the first."""
     following = _following(tickets)
-    if following == level(1):
+    if following == alpha_for_verdict(1):
         return ""
-    return f"The next verdict has the level {100 * following:.3g} %; the first had {100 * level(1):.3g} %."
+    first = alpha_for_verdict(1)
+    return f"The next verdict has the level {100 * following:.3g} %; the first had {100 * first:.3g} %."
 
 
 def ledger_json(result: StudyResult) -> list[dict[str, Any]]:

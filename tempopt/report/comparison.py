@@ -6,7 +6,7 @@ from typing import Any
 
 from tempopt.report.formatting import finite
 from tempopt.report.guard_text import guard_json
-from tempopt.verdict.paired_evidence import Answer
+from tempopt.verdict.paired_evidence import PairedResult
 from tempopt.verdict.set_comparison import Comparison, SetPair, Variant
 
 
@@ -46,7 +46,7 @@ def _variant_json(variant: Variant) -> dict[str, Any]:
 
 def _all_pairs_json(comparison: Comparison) -> dict[str, Any]:
     return {
-        "take": comparison.taken,
+        "take": comparison.recommended_set,
         "unbeaten": comparison.unbeaten,
         "max_loss": finite(comparison.max_loss),
         "pairs": [_pair_json(pair) for pair in comparison.pairs],
@@ -58,7 +58,7 @@ def _pair_json(pair: SetPair) -> dict[str, Any]:
     return names | _answer_json(pair.answer)
 
 
-def _answer_json(answer: Answer | None) -> dict[str, Any]:
+def _answer_json(answer: PairedResult | None) -> dict[str, Any]:
     numbers = ("gain", "ci_low", "ci_high", "p_value", "confidence", "n_pairs")
     counts = ("dropped", "diverged", "reference_diverged")
     if answer is None:

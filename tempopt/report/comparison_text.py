@@ -12,12 +12,12 @@ from tempopt.report.findings import DATA, TESTS, Finding, State, state_of
 from tempopt.report.formatting import (
     confidence,
     duration,
+    format_ci_and_p,
+    format_effect,
+    format_signed,
     limit,
-    numbers,
     numbers_of_size,
     parameters_text,
-    signed,
-    size,
 )
 from tempopt.report.guard_text import guard_line, not_kept
 from tempopt.verdict.set_comparison import Comparison, Outcome, SetPair, Variant
@@ -105,33 +105,35 @@ def _headline_of_one(result: StudyResult, comparison: Comparison, variant: Varia
     test = variant.answer.paired
     seeds = seeds_text(test.n_pairs, earlier_seeds(result, comparison.round))
     basis = f"{seeds}, {DATA[comparison.confirmed_on]} data, {TESTS[comparison.test]}"
-    details = f"({numbers(test)}; {basis})"
+    details = f"({format_ci_and_p(test)}; {basis})"
     if variant.fails_more:
         return f"No gain shown: {_failing(variant, comparison.reference)} {details}."
     if variant.better or variant.answer.worse:
         higher = variant.better == (result.direction == "maximize")
-        change = f"{result.metric} is {'higher' if higher else 'lower'} by {size(test)}"
+        change = f"{result.metric} is {'higher' if higher else 'lower'} by {format_effect(test)}"
         verdict = "Gain shown" if variant.better else f"No gain shown: {variant.name} is worse"
         return (
             f"{verdict}: {change} with {variant.name} than with {comparison.reference} "
             f"({numbers_of_size(test)}; {basis})."
         )
-    change = f"the gain of {variant.name} over {comparison.reference} in {result.metric} is {signed(test)}"
+    change = (
+        f"the gain of {variant.name} over {comparison.reference} in {result.metric} is {format_signed(test)}"
+    )
     return f"No gain shown: {change} {details}."
 
 
 def _headline_of_pairs(result: StudyResult, comparison: Comparison) -> str:
-    if comparison.taken is None:
+    if comparison.recommended_set is None:
         return "No verdict: no pair of runs of any two sets could be compared."
     num_seeds = max(pair.answer.paired.n_pairs for pair in comparison.pairs if pair.answer is not None)
     seeds = seeds_text(num_seeds, earlier_seeds(result, comparison.round))
     basis = f"({seeds}, {DATA[comparison.confirmed_on]} data, {TESTS[comparison.test]})"
-    is_first = comparison.taken == comparison.unbeaten[0]
+    is_first = comparison.recommended_set == comparison.unbeaten[0]
     fewest = "" if is_first else " of those that diverge on the fewest seeds"
     set_rank = "the only set" if len(comparison.unbeaten) == 1 else f"the first set{fewest}"
     return (
-        f"{pairs_answer(comparison)}: take {comparison.taken}, {set_rank} that none is shown to beat in "
-        f"{result.metric} {basis}."
+        f"{pairs_answer(comparison)}: take {comparison.recommended_set}, {set_rank} that none is shown to "
+        f"beat in {result.metric} {basis}."
     )
 
 
@@ -149,21 +151,22 @@ def loss_line(result: StudyResult, comparison: Comparison) -> str:
         is_equal = any(pair.answer.paired.is_equal for pair in comparison.pairs if pair.answer is not None)
         reason = "differences are equal" if is_equal else "too few seeds"
         return (
-            f"what {comparison.taken} may lose against the best set is not bounded: {reason} (add --pairs)."
+            f"what {comparison.recommended_set} may lose against the best set is not bounded: {reason} "
+            "(add --pairs)."
         )
     if not comparison.max_loss:
         return (
-            f"nothing is lost by taking {comparison.taken}: it is shown to be the best of the sets "
+            f"nothing is lost by taking {comparison.recommended_set}: it is shown to be the best of the sets "
             f"({confidence_text})."
         )
     return (
-        f"against the best set {comparison.taken} loses at most {limit(comparison.max_loss)} in "
+        f"against the best set {comparison.recommended_set} loses at most {limit(comparison.max_loss)} in "
         f"{result.metric} ({confidence_text})."
     )
 
 
 def _findings_of_pairs(result: StudyResult, comparison: Comparison) -> list[Finding]:
-    lines = [loss_line(result, comparison)] if comparison.taken is not None else []
+    lines = [loss_line(result, comparison)] if comparison.recommended_set is not None else []
     failed = {comparison.reference: comparison.variants[0].reference_failed}
     failed |= {variant.name: variant.failed for variant in comparison.variants}
     for index, name in enumerate(comparison.params_by_name):
@@ -214,7 +217,7 @@ def _finding_of_pair(pair: SetPair) -> Finding:
         details.append(f"seeds left out, a run of theirs having failed on every attempt: {answer.dropped}.")
     return Finding(
         kind="pair",
-        text=f"{names}: {signed(test)} ({numbers(test)}; {test.n_pairs} seeds): {outcome}.",
+        text=f"{names}: {format_signed(test)} ({format_ci_and_p(test)}; {test.n_pairs} seeds): {outcome}.",
         details=tuple(details),
         state=state_of(answer),
         answer=answer,
@@ -227,7 +230,7 @@ def _of_variant(variant: Variant) -> str:
     test = variant.answer.paired
     outcome = "better" if variant.better else "worse" if variant.answer.worse else "no difference shown"
     outcome = _fails(variant) if variant.fails_more else outcome
-    return f"{signed(test)} ({numbers(test)}; {test.n_pairs} seeds): {outcome}"
+    return f"{format_signed(test)} ({format_ci_and_p(test)}; {test.n_pairs} seeds): {outcome}"
 
 
 def _fails(variant: Variant) -> str:
@@ -336,14 +339,14 @@ def exported(result: StudyResult) -> str:
             f'The comparison "{result.name}" is not over, so there is nothing to export yet. Continue it: '
             f"tempopt resume {result.name}"
         )
-    if comparison.taken is None:
+    if comparison.recommended_set is None:
         guards = " and to keep the guards" if result.spec.study.guards else ""
         raise StudyFailed(
             f'The comparison "{result.name}" has shown no parameter set to be better than '
             f"{comparison.reference}{guards}, so there is nothing to export. Keep {comparison.reference}: "
             f"{_set_text(result, 0)}."
         )
-    return comparison.taken
+    return comparison.recommended_set
 
 
 def export_header(result: StudyResult) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tempopt.report.formatting import compared, moved_text, temperature_text
+from tempopt.report.formatting import describe_temperature_change, format_comparison, temperature_text
 from tempopt.temperature import is_controlled, training_key
 
 if TYPE_CHECKING:
@@ -31,19 +31,22 @@ def constant_texts(result: StudyResult, verdict: Verdict) -> dict[str, str]:
         constant = temperature_text(verdict.constant_params)
         source = "of the search" if is_trial(result, verdict.constant_params) else MODELS
         text = f"against the best constant temperature {source} ({constant})"
-        texts["constant"] = f"{text}: {compared(verdict.over_constant)}."
+        texts["constant"] = f"{text}: {format_comparison(verdict.over_constant)}."
     if verdict.over_constant_twin is not None and verdict.constant_twin_params is not None:
-        constant, moving_text = temperature_text(verdict.constant_twin_params), moved_text(verdict.params)
+        constant, moving_text = (
+            temperature_text(verdict.constant_twin_params),
+            describe_temperature_change(verdict.params),
+        )
         is_begun = is_controlled(verdict.params)
         level = "the temperature that it begins with" if is_begun else "its geometric mean"
         text = f"against itself with {level} in place of its {moving_text} ({constant})"
-        texts["constant_twin"] = f"{text}: {compared(verdict.over_constant_twin)}."
+        texts["constant_twin"] = f"{text}: {format_comparison(verdict.over_constant_twin)}."
     return texts
 
 
 def constants_conclusion(verdict: Verdict) -> str:
     """Return what the comparisons with constants say together; empty where there are none."""
-    answer, moving_text = verdict.against_constant, moved_text(verdict.params)
+    answer, moving_text = verdict.against_constant, describe_temperature_change(verdict.params)
     if answer is None:
         return ""
     if verdict.schedule_shown:

@@ -129,7 +129,7 @@ def open_storage(url: str, driver_url: str) -> RDBStorage:
     try:
         return RDBStorage(driver_url, engine_kwargs={"pool_pre_ping": True})
     except Exception as error:
-        address = urls.parse(url)
+        address = urls.parse_database_url(url)
         raise StorageError(
             f"Optuna cannot read its tables in {address.shown}: {address.mask(str(error)).rstrip('.')}. If "
             "they are older than this Optuna, keep a copy, and run: optuna storage upgrade --storage URL"

@@ -22,16 +22,16 @@ from tempopt.report.formatting import (
     baseline_name,
     confidence,
     duration,
+    format_signed,
     limit,
     p_text,
     plan_text,
     rounded_in,
-    signed,
     temperature_text,
 )
 from tempopt.report.guard_text import not_kept
 from tempopt.report.recommendation_text import untested, untested_text
-from tempopt.verdict.paired_evidence import Answer
+from tempopt.verdict.paired_evidence import PairedResult
 from tempopt.verdict.statistics.paired_tests import PairedTest
 from tempopt.verdict.verdict import Verdict
 
@@ -157,7 +157,7 @@ def decide(result: StudyResult, storage: str = "") -> Decision | None:
         **_numbers_of(result, answer.paired, baseline_mean),
         use=_use(result.spec, verdict),
         params=advice.parameters,
-        is_change=advice.now != "change_nothing",
+        is_change=advice.action_without_training != "change_nothing",
         baseline=baseline_name(result.spec),
         about="winner" if answer == verdict.total else "recommended",
         is_winner_replaced=is_winner_replaced(verdict),
@@ -178,7 +178,10 @@ def decide_comparison(result: StudyResult) -> Decision | None:
         return None
     variant = comparison.main
     test = None if variant is None or variant.answer is None else variant.answer.paired
-    name, mean = comparison.taken or comparison.reference, comparison.means.get(comparison.reference)
+    name, mean = (
+        comparison.recommended_set or comparison.reference,
+        comparison.means.get(comparison.reference),
+    )
     return Decision(
         outcome=_OUTCOMES[comparison.outcome],
         metric=result.metric,
@@ -209,7 +212,7 @@ def _numbers_of(result: StudyResult, test: PairedTest | None, before: float | No
     return {**numbers, "confidence": confidence(test), "seeds": test.n_pairs}
 
 
-def deciding_answer(verdict: Verdict) -> Answer:
+def deciding_answer(verdict: Verdict) -> PairedResult:
     """Return the gain that a verdict's decision rests on.
 
     Where the winner gains, it is the winner's, also where something simpler is recommended, which was picked
@@ -224,7 +227,11 @@ def deciding_answer(verdict: Verdict) -> Answer:
 def is_winner_replaced(verdict: Verdict) -> bool:
     """Return whether a decision's numbers are the winner's, and something else is to be used."""
     advice = verdict.recommendation
-    if advice is None or advice.now == "change_nothing" or deciding_answer(verdict) != verdict.total:
+    if (
+        advice is None
+        or advice.action_without_training == "change_nothing"
+        or deciding_answer(verdict) != verdict.total
+    ):
         return False
     return advice.parameters != verdict.params
 
@@ -246,9 +253,9 @@ def _use(spec: StudySpec, verdict: Verdict) -> str:
     advice, baseline = verdict.recommendation, baseline_name(spec)
     assert advice is not None
     plan = "" if advice.plan is None else f", evaluated at {plan_text(advice.plan)}"
-    if advice.now == "change_nothing":
+    if advice.action_without_training == "change_nothing":
         return f"{baseline}, as now{untested_text(spec, advice)}"
-    if advice.now == "inference_only":
+    if advice.action_without_training == "inference_only":
         return f"{baseline}{untested_text(spec, advice)}{plan}"
     return f"{temperature_text(advice.parameters)}{plan}"
 
@@ -268,7 +275,7 @@ def _also(result: StudyResult, verdict: Verdict, storage: str) -> list[str]:
         )
     if total.significant:
         lines += _beside_constants(verdict)
-        if advice.now == "change_nothing" and verdict.guards_kept:
+        if advice.action_without_training == "change_nothing" and verdict.guards_kept:
             min_gain = f"{advice.min_gain:.3g}"
             lines.append(
                 f"the gain is shown, and smaller than is worth a change ({min_gain}, study.min_gain)"
@@ -295,24 +302,24 @@ def _beside_constants(verdict: Verdict) -> list[str]:
     """Return what the winner is worth beside a constant temperature, and beside what is recommended."""
     advice, subject, lines = verdict.recommendation, "", []
     assert advice is not None
-    if advice.now == "inference_only":
+    if advice.action_without_training == "inference_only":
         return ["training at another temperature is not shown to be worth more"]
     if advice.parameters != verdict.params:
         subject = "the winner is "
         if advice.winner is not None:
             relation = "is worse than" if advice.winner.worse else "is not shown to be better than"
-            gain = "" if advice.gain is None else f", whose gain is {signed(advice.gain.paired)}"
+            gain = "" if advice.gain is None else f", whose gain is {format_signed(advice.gain.paired)}"
             lines.append(f"the winner ({temperature_text(verdict.params)}) {relation} this{gain}")
     constant = _least_shown_constant(verdict)
-    if constant is None or advice.now == "train_at_constant":
+    if constant is None or advice.action_without_training == "train_at_constant":
         return lines
     params, answer = constant
     worth = "worth" if verdict.schedule_shown else "not shown to be worth"
-    gain = f"{signed(answer.paired)} over {temperature_text(params)} ({p_text(answer.paired.p_value)})"
+    gain = f"{format_signed(answer.paired)} over {temperature_text(params)} ({p_text(answer.paired.p_value)})"
     return [f"{subject}{worth} more than a constant: {gain}", *lines]
 
 
-def _least_shown_constant(verdict: Verdict) -> tuple[Mapping[str, Any], Answer] | None:
+def _least_shown_constant(verdict: Verdict) -> tuple[Mapping[str, Any], PairedResult] | None:
     """Return the constant over which the winner's gain is least shown, and that gain."""
     best = (verdict.constant_params, verdict.over_constant)
     twin = (verdict.constant_twin_params, verdict.over_constant_twin)

@@ -17,7 +17,7 @@ from tempopt.report.comparison_text import export_header, exported
 from tempopt.report.export_notes import ATTACH, VALUE, comment, constants, has, in_weights
 from tempopt.report.findings import headline, round_lines
 from tempopt.report.formatting import baseline_name, parameters_text
-from tempopt.report.python_code import Code, Verbatim
+from tempopt.report.python_code import PythonWriter, Verbatim
 from tempopt.report.recommendation_text import HEAD, recommendation_text
 from tempopt.report.study_result import StudyResult
 from tempopt.temperature import (
@@ -27,7 +27,7 @@ from tempopt.temperature import (
     NEUTRAL,
     PLAN_PARAMETERS,
     ParameterNames,
-    effective,
+    drop_unused_params,
     groups_of,
     registered_path,
     same_training,
@@ -44,7 +44,7 @@ _LOADING = "tempopt.LoadCallback"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
+class _ExportRequest:
     """What is exported.
 
     Args:
@@ -85,7 +85,7 @@ def to_yaml(result: StudyResult, *, winner: bool = False) -> str:
     Raises:
         StudyFailed: No search trial is complete, so there is nothing to export.
     """
-    export = _wanted(result, winner=winner)
+    export = _build_export_request(result, winner=winner)
     config, plan = _merged(result, export.parameters)
     attaching = _attaching(result, plan, export.at_inference)
     notes = [*export.header, *_left_out(result)]
@@ -129,11 +129,11 @@ def to_python(result: StudyResult, *, winner: bool = False) -> str:
     Raises:
         StudyFailed: No search trial is complete, so there is nothing to export.
     """
-    export = _wanted(result, winner=winner)
+    export = _build_export_request(result, winner=winner)
     config, plan = _merged(result, export.parameters)
     attaching = _attaching(result, plan, export.at_inference)
-    code = Code()
-    body = [f"model = {code.made('model', config['model'])}"]
+    code = PythonWriter()
+    body = [f"model = {code.object_expression('model', config['model'])}"]
     trainer = dict(config.get("trainer", {}))
     callbacks = _callbacks(result, export, attaching)
     all_callbacks = [*_listed(trainer.pop("callbacks", None)), *callbacks]
@@ -143,7 +143,7 @@ def to_python(result: StudyResult, *, winner: bool = False) -> str:
     body.append(f"trainer = {code.call('lightning.Trainer', trainer)}")
     data = config.get("data")
     if data is not None:
-        body.append(f"data = {code.made('data', data)}")
+        body.append(f"data = {code.object_expression('data', data)}")
     fit_args = f"model{', datamodule=data' if data is not None else ''}"
     body.append(f"trainer.{'fit' if export.weights is None else 'validate'}({fit_args})")
     if export.at_inference is not None:
@@ -165,7 +165,7 @@ def _attaching(
     at_inference = _of_attention(at_inference)
     if attach is None or not (plan or at_inference):
         return None
-    init_args: dict[str, Any] = {"parameters": dict(plan), "layers": attach.layers, "way": attach.way}
+    init_args: dict[str, Any] = {"parameters": dict(plan), "layers": attach.layers, "method": attach.method}
     init_args["validate_at"] = result.spec.study.validate_at
     return init_args if at_inference is None else {**init_args, "at_inference": at_inference}
 
@@ -176,7 +176,7 @@ def _of_attention(at_inference: Mapping[str, Any] | None) -> dict[str, Any] | No
 
 
 def _callbacks(
-    result: StudyResult, export: _Wanted, attaching: Mapping[str, Any] | None
+    result: StudyResult, export: _ExportRequest, attaching: Mapping[str, Any] | None
 ) -> list[dict[str, Any]]:
     """Return the callbacks that load trained weights and set temperatures, as far as they are needed."""
     callbacks: list[dict[str, Any]] = []
@@ -235,22 +235,24 @@ def _saved(attaching: Mapping[str, Any], callbacks: Sequence[Mapping[str, Any]])
     return [in_weights(callbacks)]
 
 
-def _wanted(result: StudyResult, *, winner: bool) -> _Wanted:
+def _build_export_request(result: StudyResult, *, winner: bool) -> _ExportRequest:
     verdict, recommendation = result.verdict, result.recommendation
     if result.spec.compare is not None:
         name, header = exported(result), export_header(result)
         assert result.comparison is not None
         set_params = result.comparison.params_by_name[name]
-        return _Wanted(parameters=effective(set_params), at_inference=None, weights=None, header=header)
+        return _ExportRequest(
+            parameters=drop_unused_params(set_params), at_inference=None, weights=None, header=header
+        )
     if verdict is None or recommendation is None or winner:
-        return _Wanted(
+        return _ExportRequest(
             parameters=_winner(result), at_inference=None, weights=None, header=_winners_header(result)
         )
     header = [f"What tempopt's study {result.name!r} recommends, as written by tempopt export."]
     header += [headline(result), *round_lines(result), f"{HEAD}{recommendation_text(result, as_code=False)}"]
-    if recommendation.now != "inference_only":
-        return _Wanted(
-            parameters=effective(recommendation.parameters),
+    if recommendation.action_without_training != "inference_only":
+        return _ExportRequest(
+            parameters=drop_unused_params(recommendation.parameters),
             at_inference=recommendation.at_inference,
             weights=None,
             header=header,
@@ -259,8 +261,8 @@ def _wanted(result: StudyResult, *, winner: bool) -> _Wanted:
     other_params = {name: value for name, value in recommendation.parameters.items() if name not in CREDITED}
     baseline_model = f"a model that was trained at {baseline_name(result.spec)}"
     header.append(f"{_TRAINED} stands for your checkpoint of {baseline_model}.")
-    return _Wanted(
-        parameters=effective({**other_params, **recommendation.at_inference}),
+    return _ExportRequest(
+        parameters=drop_unused_params({**other_params, **recommendation.at_inference}),
         at_inference=None,
         weights=_TRAINED,
         header=header,
@@ -269,9 +271,9 @@ def _wanted(result: StudyResult, *, winner: bool) -> _Wanted:
 
 def _winner(result: StudyResult) -> dict[str, Any]:
     if result.winner is not None:
-        return effective(result.winner)
+        return drop_unused_params(result.winner)
     if result.best is not None:
-        return effective(result.best.params)
+        return drop_unused_params(result.best.params)
     raise StudyFailed(
         f'Study "{result.name}" has nothing to export: no search trial is complete. '
         f"Continue it (tempopt resume {result.name}), or look at what went wrong "
@@ -315,7 +317,7 @@ def _merged(result: StudyResult, parameters: Mapping[str, Any]) -> tuple[dict[st
         # What the winner does not read is not among its parameters, and may not even go with it.
         config["model"]["init_args"].pop(name.partition(".")[0], None)
     plan: dict[str, Any] = {}
-    by_interface = spec.attach is not None and spec.attach.way == "attention_interface"
+    by_interface = spec.attach is not None and spec.attach.method == "attention_interface"
     entropies = ENTROPY_PARAMETERS if by_interface else ()
     attached = ParameterNames((*PLAN_PARAMETERS, *CONTROL_PARAMETERS, *entropies))
     for name, value in parameters.items():

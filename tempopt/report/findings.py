@@ -14,18 +14,18 @@ from tempopt.report.constants_text import MODELS, constant_texts, constants_conc
 from tempopt.report.formatting import (
     baseline_name,
     baseline_values,
-    compared,
     confidence,
     duration,
     finite,
+    format_ci_and_p,
+    format_comparison,
+    format_effect,
+    format_signed,
     limit,
-    numbers,
     numbers_of_size,
     parameters_text,
     plan_text,
     share_text,
-    signed,
-    size,
     temperature_text,
 )
 from tempopt.report.guard_text import guard_lines
@@ -42,8 +42,8 @@ from tempopt.report.recommendation_text import (
 )
 from tempopt.temperature import is_controlled, training_key
 from tempopt.verdict.inference import AS_TRAINED, InferenceOnly
-from tempopt.verdict.paired_evidence import Answer
-from tempopt.verdict.requeue_failed import retried
+from tempopt.verdict.paired_evidence import PairedResult
+from tempopt.verdict.requeue_failed import failed_runs_to_requeue
 from tempopt.verdict.statistics.failure_rates import Rate
 from tempopt.verdict.verdict import Verdict
 
@@ -99,7 +99,7 @@ class Finding:
     text: str
     details: tuple[str, ...] = ()
     state: State = "fact"
-    answer: Answer | None = None
+    answer: PairedResult | None = None
     params: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -178,11 +178,13 @@ def render_lines(findings: Sequence[Finding]) -> list[str]:
     return lines
 
 
-def _of_answer(kind: str, text: str, answer: Answer, params: Mapping[str, Any] | None = None) -> Finding:
+def _of_answer(
+    kind: str, text: str, answer: PairedResult, params: Mapping[str, Any] | None = None
+) -> Finding:
     return Finding(kind=kind, text=text, state=state_of(answer), answer=answer, params=params)
 
 
-def state_of(answer: Answer) -> Literal["shown", "worse", "not_shown"]:
+def state_of(answer: PairedResult) -> Literal["shown", "worse", "not_shown"]:
     """Return what a comparison shows."""
     return "shown" if answer.significant else "worse" if answer.worse else "not_shown"
 
@@ -193,7 +195,9 @@ def answer(result: StudyResult, verdict: Verdict) -> str:
         return GAIN if verdict.guards_kept else f"{GAIN}, but a guard is not kept"
     recommendation = verdict.recommendation
     # what to do then tells of a gain, which "no gain shown" alone would contradict
-    is_inference_only = recommendation is not None and recommendation.now == "inference_only"
+    is_inference_only = (
+        recommendation is not None and recommendation.action_without_training == "inference_only"
+    )
     if is_inference_only:
         return f"{GAIN_AT_INFERENCE}, none by training"
     is_tuned = recommendation is not None and bool(untested(result.spec, recommendation))
@@ -217,8 +221,8 @@ def headline(result: StudyResult) -> str:
     verdict = result.verdict
     if verdict is None:
         return f"{result.metric}: nothing is confirmed yet."
-    told = f"{_told(result, verdict)}{_recommended(verdict)}{_still_holds(result, verdict)}"
-    return f"{answer_of(result, verdict)}: {told}"
+    summary = f"{_verdict_sentence(result, verdict)}{_recommended(verdict)}{_still_holds(result, verdict)}"
+    return f"{answer_of(result, verdict)}: {summary}"
 
 
 def _recommended(verdict: Verdict) -> str:
@@ -226,7 +230,7 @@ def _recommended(verdict: Verdict) -> str:
     advice = verdict.recommendation
     if advice is None or advice.gain is None or advice.gain == verdict.total:
         return ""
-    return f" That is the winner; what is recommended gains {compared(advice.gain)}."
+    return f" That is the winner; what is recommended gains {format_comparison(advice.gain)}."
 
 
 def _still_holds(result: StudyResult, verdict: Verdict) -> str:
@@ -237,7 +241,8 @@ def _still_holds(result: StudyResult, verdict: Verdict) -> str:
     newest_verdict, test = gain_verdicts[-1], gain_verdicts[-1].total.paired
     is_same_training = training_key(newest_verdict.params) == training_key(verdict.params)
     validity_note = "" if is_same_training and verdict.total.worse else " It still holds."
-    return f" Verdict {newest_verdict.looks} showed a gain: {signed(test)} ({numbers(test)}).{validity_note}"
+    gain = f"{format_signed(test)} ({format_ci_and_p(test)})"
+    return f" Verdict {newest_verdict.looks} showed a gain: {gain}.{validity_note}"
 
 
 def _earlier_line(result: StudyResult, verdict: Verdict) -> str:
@@ -245,12 +250,12 @@ def _earlier_line(result: StudyResult, verdict: Verdict) -> str:
     test = verdict.total.paired
     # a winner at the baseline has nothing to gain over it
     combined = "; rounds combined" if earlier_seeds(result, verdict.round) else ""
-    gain = "" if verdict.at_one else f", {signed(test)} ({numbers(test)}{combined})"
+    gain = "" if verdict.at_one else f", {format_signed(test)} ({format_ci_and_p(test)}{combined})"
     summary = f"verdict {verdict.looks} (round {verdict.round}): {answer(result, verdict).lower()}{gain}"
     return f"{summary}; it recommended: {earlier_advice(result, verdict)}."
 
 
-def _told(result: StudyResult, verdict: Verdict) -> str:
+def _verdict_sentence(result: StudyResult, verdict: Verdict) -> str:
     test = verdict.total.paired
     baseline = baseline_name(result.spec)
     in_full = f"{baseline}{baseline_values(result.spec)}"
@@ -259,7 +264,7 @@ def _told(result: StudyResult, verdict: Verdict) -> str:
     basis += f"{TESTS[verdict.test]}{', rounds combined' if num_earlier else ''}"
     if verdict.total.significant:
         min_gain_text = f", at least {limit(test.ci_low, test, ROUND_FLOOR)}," if test.ci_low > 0 else ""
-        change = f"{_better(result)} by {size(test)}{min_gain_text} with the winner of the search"
+        change = f"{_better(result)} by {format_effect(test)}{min_gain_text} with the winner of the search"
         change += f" than with {in_full}"
         return f"{result.metric} is {change} ({numbers_of_size(test)}; {basis})."
     if verdict.at_one:
@@ -267,17 +272,18 @@ def _told(result: StudyResult, verdict: Verdict) -> str:
     if verdict.total.worse:
         # the more cautious is the smaller loss
         smallest_loss = max(
-            (answer.paired for answer in verdict.total.each or (verdict.total,)), key=lambda t: t.gain
+            (answer.paired for answer in verdict.total.component_results or (verdict.total,)),
+            key=lambda t: t.gain,
         )
-        change = f"the winner of the search is worse than {in_full}, by {size(smallest_loss)}"
+        change = f"the winner of the search is worse than {in_full}, by {format_effect(smallest_loss)}"
         return f"in {result.metric} {change} ({numbers_of_size(smallest_loss)}; {basis})."
     if verdict.untrained:
         return (
             f"{baseline} diverged on every seed, so what the winner of the search gains over it in "
             f"{result.metric} cannot be told ({basis})."
         )
-    gain = f"the gain of the winner of the search over {in_full} in {result.metric} is {signed(test)}"
-    return f"{gain} ({numbers(test)}; {basis})."
+    gain = f"the gain of the winner of the search over {in_full} in {result.metric} is {format_signed(test)}"
+    return f"{gain} ({format_ci_and_p(test)}; {basis})."
 
 
 def _baselines(result: StudyResult, verdict: Verdict) -> list[Finding]:
@@ -299,13 +305,13 @@ def _baselines(result: StudyResult, verdict: Verdict) -> list[Finding]:
     if total.lost:
         text = f"all runs of one of the two that it has to beat at {baseline} were lost, so nothing is shown."
         findings.append(Finding(kind="lost", text=text))
-    if over_baseline is None or over_twin is None or not total.each:
+    if over_baseline is None or over_twin is None or not total.component_results:
         return findings
     twin_params = {n: v for n, v in verdict.twin_params.items() if verdict.baseline_params.get(n) != v}
     findings.append(
         _of_answer(
             "over_baseline",
-            f"against the best that is known at {baseline}: {compared(over_baseline)}.",
+            f"against the best that is known at {baseline}: {format_comparison(over_baseline)}.",
             over_baseline,
             verdict.baseline_params,
         )
@@ -313,7 +319,12 @@ def _baselines(result: StudyResult, verdict: Verdict) -> list[Finding]:
     twin = f"against its own other parameters at {baseline} ({parameters_text(twin_params)})"
     cautious = "the more cautious of the two counts, at each end"
     findings.append(
-        _of_answer("over_twin", f"{twin}: {compared(over_twin)}; {cautious}.", over_twin, verdict.twin_params)
+        _of_answer(
+            "over_twin",
+            f"{twin}: {format_comparison(over_twin)}; {cautious}.",
+            over_twin,
+            verdict.twin_params,
+        )
     )
     return findings
 
@@ -376,7 +387,7 @@ def _missing(result: StudyResult, storage: str) -> list[Finding]:
     failed = [ticket for ticket in result.lost if ticket.state == "failed"]
     if failed:
         lines.append(f"failed on every attempt: {len(failed)} ({_named(failed)}).")
-        if any(retried(result.runs, result.spec)):
+        if any(failed_runs_to_requeue(result.runs, result.spec)):
             command = f"tempopt resume {shlex.quote(result.name)}{storage} --retry-failed"
             lines.append(f"to have what counts of them, once the cause is gone: {command}")
     retrying_tickets = [ticket for ticket in result.lost if ticket.state != "failed"]
@@ -412,7 +423,7 @@ def _caveats(verdict: Verdict, baseline: str) -> list[Finding]:
     total = verdict.total
     if verdict.confirmed_on == "validate":
         lines.append("confirmed on the validation data that the search has seen: only the seeds are fresh.")
-    for answer in total.each or (total,):
+    for answer in total.component_results or (total,):
         if answer.diverged or answer.reference_diverged:
             seeds = f"{answer.diverged} of {answer.paired.n_pairs} seeds"
             counts = f"{seeds}, {baseline} on {answer.reference_diverged}"
@@ -469,7 +480,7 @@ def _inference(verdict: Verdict, baseline: str) -> list[Finding]:
         findings.append(
             Finding(
                 kind="inference",
-                text=f"inference only ({text}): {compared(inference.answer)}{share}",
+                text=f"inference only ({text}): {format_comparison(inference.answer)}{share}",
                 details=(choice_text(inference.baseline, verdict.confirmed_on),),
                 state=state_of(inference.answer),
                 answer=inference.answer,
@@ -479,20 +490,24 @@ def _inference(verdict: Verdict, baseline: str) -> list[Finding]:
         models = f"models trained at {baseline} with the winner's other parameters"
         text = f"the same of {models}, {plan_text(twin.plan)}"
         share = share_text(inference.share, twin.answer.paired)
-        findings.append(_of_answer("inference_twin", f"{text}: {compared(twin.answer)}{share}", twin.answer))
+        findings.append(
+            _of_answer("inference_twin", f"{text}: {format_comparison(twin.answer)}{share}", twin.answer)
+        )
     if inference.difference is not None and not verdict.at_one:
         findings.append(_over_inference(verdict, inference, inference.difference, baseline))
     return findings
 
 
-def _over_inference(verdict: Verdict, inference: InferenceOnly, difference: Answer, baseline: str) -> Finding:
+def _over_inference(
+    verdict: Verdict, inference: InferenceOnly, difference: PairedResult, baseline: str
+) -> Finding:
     """Return what training at another temperature is worth beside evaluating at one."""
     plans = [AS_TRAINED if tuned is None else tuned.plan for tuned in (inference.winner, inference.baseline)]
     of_winner, of_baseline = (
         f", evaluated at {plan_text(plan)}," if plan != AS_TRAINED else "" for plan in plans
     )
     models = f"models trained at {baseline}{of_baseline.rstrip(',')}"
-    text = f"the winner{of_winner} against {models}: {compared(difference)}"
+    text = f"the winner{of_winner} against {models}: {format_comparison(difference)}"
     if difference.significant and verdict.total.significant:
         end = "training at another temperature is worth that much more than inference alone."
     elif difference.worse:
@@ -518,7 +533,7 @@ def _learned(verdict: Verdict, spec: StudySpec) -> list[Finding]:
         share = ": no gain shown"
     text = (
         f"learned temperatures (from {baseline_name(spec)}, {rate_text(learned)}), at the price of one "
-        f"training: {compared(learned.answer)}{share}; {ends_of(learned.ends)}."
+        f"training: {format_comparison(learned.answer)}{share}; {ends_of(learned.ends)}."
     )
     findings = [_of_answer("learned", text, learned.answer, learned.params)]
     if (winner_answer := learned.winner) is not None:
@@ -526,7 +541,9 @@ def _learned(verdict: Verdict, spec: StudySpec) -> list[Finding]:
         end = "" if winner_answer.significant else no_gain_text
         findings.append(
             _of_answer(
-                "over_learned", f"the winner against them: {compared(winner_answer)}{end}.", winner_answer
+                "over_learned",
+                f"the winner against them: {format_comparison(winner_answer)}{end}.",
+                winner_answer,
             )
         )
     return findings
@@ -538,7 +555,9 @@ def _parts(verdict: Verdict, spec: StudySpec) -> list[Finding]:
     for part in verdict.parts:
         no_loss_text = "" if part.answer.significant or part.answer.worse else ": no difference shown"
         part_title = f"{part_text(part.name, spec)}{_level_note(verdict) if part.name == 'level' else ''}"
-        text = f"the winner against itself without {part_title}: {compared(part.answer)}{no_loss_text}."
+        text = (
+            f"the winner against itself without {part_title}: {format_comparison(part.answer)}{no_loss_text}."
+        )
         findings.append(_of_answer("part", text, part.answer, part.parameters))
     if (simplest := verdict.simplest) is not None:
         part_names = " and ".join(part_text(part, spec) for part in simplest.parts)
@@ -546,7 +565,7 @@ def _parts(verdict: Verdict, spec: StudySpec) -> list[Finding]:
         text = (
             f"the winner with {part_names} alone ({temperature_text(simplest.parameters)}) is {outcome} to "
             f"keep {100 * spec.study.keep_share:.3g} % of the gain or more; the winner against that: "
-            f"{compared(simplest.lost)}."
+            f"{format_comparison(simplest.lost)}."
         )
         findings.append(_of_answer("simplest", text, simplest.gain, simplest.parameters))
     return findings

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from decimal import ROUND_CEILING, Decimal
 from typing import TYPE_CHECKING, Any
 
-from tempopt.report.schedule_shape import course_text
+from tempopt.report.schedule_shape import describe_schedule
 from tempopt.temperature import (
     AS_FOUND,
     CONTROL,
     CONTROL_PARAMETERS,
     KNOTS,
     NEUTRAL,
-    effective,
+    drop_unused_params,
     is_controlled,
     join_name,
     neutral_values,
@@ -25,7 +25,7 @@ from tempopt.temperature import (
 )
 from tempopt.temperature.knots import INNER_KNOTS
 from tempopt.verdict.inference import AS_TRAINED
-from tempopt.verdict.paired_evidence import Answer
+from tempopt.verdict.paired_evidence import PairedResult
 from tempopt.verdict.run_evaluations import WINNER, ConstantPlan
 from tempopt.verdict.statistics.fieller import Ratio
 from tempopt.verdict.statistics.paired_tests import PairedTest
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 ATTENTIONS_BASELINE = "τ = 1"
 """What a study of attention's temperature is measured against."""
-_TOLD = ("schedule", "temperature_init", "temperature_final")
+_SCHEDULE_PARAMS = ("schedule", "temperature_init", "temperature_final")
 _KNOTS = (KNOTS, *INNER_KNOTS, "num_knots", "hold_fraction")
 
 
@@ -54,7 +54,7 @@ def baseline_name(spec: StudySpec) -> str:
     """
     if not spec.temperatures:
         return ATTENTIONS_BASELINE
-    values = _found(spec)
+    values = _baseline_temperature_texts(spec)
     if len(values) > 1:
         return "the temperatures as found"
     [(name, temperature)] = spec.temperatures.items()
@@ -65,7 +65,7 @@ def baseline_name(spec: StudySpec) -> str:
 
 def baseline_values(spec: StudySpec) -> str:
     """Return the temperatures that :func:`baseline_name` leaves out, `` (τ = 1, contrast = 0.5)``."""
-    values = _found(spec)
+    values = _baseline_temperature_texts(spec)
     return f" ({', '.join(values)})" if len(values) > 1 else ""
 
 
@@ -74,7 +74,7 @@ def baseline_label(spec: StudySpec) -> str:
     return "baseline" if spec.temperatures else ATTENTIONS_BASELINE
 
 
-def _found(spec: StudySpec) -> list[str]:
+def _baseline_temperature_texts(spec: StudySpec) -> list[str]:
     """Return the temperature of the baseline for each that is searched."""
     names = [
         name
@@ -85,7 +85,7 @@ def _found(spec: StudySpec) -> list[str]:
     return [*([ATTENTIONS_BASELINE] if spec.attends else []), *names]
 
 
-def numbers(test: PairedTest) -> str:
+def format_ci_and_p(test: PairedTest) -> str:
     """Return the interval and p of a comparison."""
     interval = f"{confidence(test)} interval {rounded(test.ci_low, test)} to {rounded(test.ci_high, test)}"
     return f"{interval}, p = {test.p_value:.2g}"
@@ -106,7 +106,7 @@ def confidence(test: PairedTest) -> str:
     return f"{100 * test.confidence:.4g} %"
 
 
-def size(test: PairedTest) -> str:
+def format_effect(test: PairedTest) -> str:
     """Return the gain without its sign, for a sentence that says in words which way it goes."""
     return unsigned(abs(test.gain), test)
 
@@ -123,7 +123,7 @@ def unsigned(value: float, test: PairedTest) -> str:
     return rounded(value, test).lstrip("+")
 
 
-def signed(test: PairedTest) -> str:
+def format_signed(test: PairedTest) -> str:
     """Return the gain with its sign, for a sentence that does not say which way it goes."""
     return rounded(test.gain, test)
 
@@ -185,20 +185,20 @@ def temperature_text(parameters: Mapping[str, Any]) -> str:
             temperature_params["temperature_final"] or temperature_params["temperature_init"],
         )
         if not name and is_controlled(parameters):
-            texts.append(_controlled_text(effective(parameters)))
+            texts.append(_controlled_text(drop_unused_params(parameters)))
             covered_names |= set(CONTROL_PARAMETERS)
         elif name and not schedule_of(parameters, name):
             texts.append(f"{name} = {first:.4g} as found")
         elif temperature_params["schedule"] == NEUTRAL["schedule"]:
             texts.append(f"{name or 'τ'} = {first:.4g}")
-        elif course := course_text(parameters, name):
+        elif course := describe_schedule(parameters, name):
             texts.append(f"{name or 'τ'} {course} ({temperature_params['schedule']})")
             covered_names |= {join_name(name, knot) for knot in _KNOTS}
         else:
             if temperature_params[KNOTS] is not None:
                 first, last = temperature_params[KNOTS][0][1], temperature_params[KNOTS][-1][1]
             texts.append(f"{name or 'τ'} from {first:.4g} to {last:.4g} ({temperature_params['schedule']})")
-        covered_names |= {join_name(name, param) for param in _TOLD}
+        covered_names |= {join_name(name, param) for param in _SCHEDULE_PARAMS}
     values = neutral_values(parameters)
     other_params = {
         n: v for n, v in parameters.items() if n not in covered_names and not (n in values and values[n] == v)
@@ -226,14 +226,14 @@ def plan_text(plan: str) -> str:
     return text if scaling == "none" else f"{text} with length scaling {scaling}"
 
 
-def moved_text(parameters: Mapping[str, Any]) -> str:
+def describe_temperature_change(parameters: Mapping[str, Any]) -> str:
     """Return what moves the temperatures of a parameter set: ``schedule``, or ``control of the entropy``."""
     return "control of the entropy" if is_controlled(parameters) else "schedule"
 
 
-def compared(answer: Answer) -> str:
+def format_comparison(answer: PairedResult) -> str:
     """Return a difference, its interval and p."""
-    return f"{signed(answer.paired)} ({numbers(answer.paired)})"
+    return f"{format_signed(answer.paired)} ({format_ci_and_p(answer.paired)})"
 
 
 def share_text(share: Ratio | None, test: PairedTest) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from tempopt.verdict.guards import Guard
+from tempopt.verdict.guards import GuardResult
 from tempopt.verdict.verdict import Verdict
 
 _STATES = {
@@ -28,9 +28,9 @@ def guard_lines(verdict: Verdict) -> list[str]:
     return lines
 
 
-def not_kept(guards: Iterable[Guard]) -> str:
+def not_kept(guards: Iterable[GuardResult]) -> str:
     """Return which guards stand in the way: ``breaks the guard on val_loss (+20.0 %, limit +5 %)``."""
-    blocking_guards = [guard for guard in guards if guard.in_the_way]
+    blocking_guards = [guard for guard in guards if guard.blocks_recommendation]
     broken = [_measured(guard) for guard in blocking_guards if guard.state == "broken"]
     unmeasured = [guard for guard in blocking_guards if guard.state == "not_measured"]
     unproven = [
@@ -42,13 +42,13 @@ def not_kept(guards: Iterable[Guard]) -> str:
     return ", and ".join(reasons)
 
 
-def _measured(guard: Guard) -> str:
+def _measured(guard: GuardResult) -> str:
     """Return the name of a guard, by how much what it guards has changed, and the limit of that."""
     change = "" if guard.change is None else f"{_change(guard, guard.change)}, "
     return f"{guard.name} ({change}limit {_limit(guard)})"
 
 
-def guard_line(guard: Guard, arm: str = "the winner", reference: str = "the baseline") -> str:
+def guard_line(guard: GuardResult, arm: str = "the winner", reference: str = "the baseline") -> str:
     """Return what is said of one guard, and how the two that it compares are called."""
     head = f"guard on {guard.name} (limit {_limit(guard)}): {_STATES[guard.state]}"
     test = guard.answer
@@ -74,7 +74,7 @@ def guards_json(verdict: Verdict) -> list[dict[str, Any]]:
     return [guard_json(guard) for guard in verdict.guards]
 
 
-def guard_json(guard: Guard) -> dict[str, Any]:
+def guard_json(guard: GuardResult) -> dict[str, Any]:
     """Return a guard as plain data, infinite ends as null."""
     test = guard.answer
     return {
@@ -94,13 +94,13 @@ def guard_json(guard: Guard) -> dict[str, Any]:
     }
 
 
-def _limit(guard: Guard) -> str:
+def _limit(guard: GuardResult) -> str:
     """Return how far the winner may be from the baseline: ``+5 %``, ``−0.02``."""
     scale, unit = (100.0, " %") if guard.text.endswith("%") else (1.0, "")
     return f"{'+' if guard.side == 'most' else '−'}{guard.margin * scale:.4g}{unit}"
 
 
-def _change(guard: Guard, value: float | None) -> str:
+def _change(guard: GuardResult, value: float | None) -> str:
     """Return a change beside the baseline: in percent where the guard is, else in its unit."""
     if value is None:
         return "–"

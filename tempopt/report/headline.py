@@ -11,7 +11,7 @@ from tempopt.report.study_result import StudyResult
 from tempopt.temperature import registered_path
 
 
-def answer(result: StudyResult) -> str:
+def outcome_label(result: StudyResult) -> str:
     """Return in a few words what the study found."""
     if result.comparison is not None:
         if result.comparison.pairs:
@@ -69,7 +69,7 @@ def what_to_do(result: StudyResult, storage: str = "") -> str:
     return sentence(recommendation_text(result, storage))
 
 
-def terms(result: StudyResult) -> list[str]:
+def glossary(result: StudyResult) -> list[str]:
     """Return what the words of a verdict mean, a sentence each, for a reader of nothing else."""
     sentences = []
     if result.spec.attends:

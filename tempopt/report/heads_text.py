@@ -6,17 +6,17 @@ import base64
 from typing import TYPE_CHECKING, Any
 
 from tempopt.report.formatting import baseline_name
-from tempopt.storage.ticket_queries import arms_of, of_kind, rounds_behind
+from tempopt.storage.ticket_queries import arms_of, of_kind, rounds_of_verdict
 
 if TYPE_CHECKING:
     from tempopt.report.study_result import StudyResult
     from tempopt.storage.rows import TicketRow
 
-_NAMED = 6
-_DRAWN = 4
+_MAX_NAMED_HEADS = 6
+_MAX_HEAD_MAPS = 4
 SHADES = " ░▒▓█"
 """From no weight to the greatest weight of a head, in equal steps."""
-_LOOKED_AT = {"search": "winner", "baseline": "baseline"}
+_ROLE_BY_ARM = {"search": "winner", "baseline": "baseline"}
 
 
 def head_runs(result: StudyResult) -> dict[str, TicketRow]:
@@ -26,11 +26,11 @@ def head_runs(result: StudyResult) -> dict[str, TicketRow]:
     """
     of_round = result.round if result.verdict is None else result.verdict.round
     runs_by_name: dict[str, TicketRow] = {}
-    for round_number in rounds_behind(result.runs, of_round):
+    for round_number in rounds_of_verdict(result.runs, of_round):
         for run in of_kind(result.runs, "confirm", of_round=round_number):
-            for arm in set(arms_of(run)) & _LOOKED_AT.keys() if run.id in result.maps else ():
-                runs_by_name.setdefault(_LOOKED_AT[arm], run)
-    return {name: runs_by_name[name] for name in _LOOKED_AT.values() if name in runs_by_name}
+            for arm in set(arms_of(run)) & _ROLE_BY_ARM.keys() if run.id in result.maps else ():
+                runs_by_name.setdefault(_ROLE_BY_ARM[arm], run)
+    return {name: runs_by_name[name] for name in _ROLE_BY_ARM.values() if name in runs_by_name}
 
 
 def named_heads(maps: dict[str, Any], moment: str = "end") -> list[dict[str, Any]]:
@@ -53,9 +53,9 @@ def heads_text(maps: dict[str, Any], moment: str = "end") -> str:
     measures = named_heads(maps, moment)
     texts = [
         f"layer {measure['layer']} head {measure['head']} {measure_text(measure)}"
-        for measure in measures[:_NAMED]
+        for measure in measures[:_MAX_NAMED_HEADS]
     ]
-    remainder = [f"and {len(measures) - _NAMED} more"] if len(measures) > _NAMED else []
+    remainder = [f"and {len(measures) - _MAX_NAMED_HEADS} more"] if len(measures) > _MAX_NAMED_HEADS else []
     return ", ".join([*texts, *remainder]) or "none specialises in a position"
 
 
@@ -92,11 +92,11 @@ def map_lines(result: StudyResult) -> list[str]:
     lines = []
     for name, run in head_runs(result).items():
         who = "the winner" if name == "winner" else baseline_name(result.spec)
-        lines += _drawn(f"{who}, {run.name}", result.maps[run.id])
+        lines += _render_head_maps(f"{who}, {run.name}", result.maps[run.id])
     return lines or ["No confirming run has had its heads looked at."]
 
 
-def _drawn(title: str, maps: dict[str, Any]) -> list[str]:
+def _render_head_maps(title: str, maps: dict[str, Any]) -> list[str]:
     moments = maps["moments"]
     moment = "end" if "end" in moments else next(iter(moments))
     record = moments[moment]
@@ -107,7 +107,7 @@ def _drawn(title: str, maps: dict[str, Any]) -> list[str]:
     lines = [
         f"{title}, step {record['step']}; queries down, keys across, {SHADES[-1]} is the greatest weight:"
     ]
-    for head in heads[:_DRAWN]:
+    for head in heads[:_MAX_HEAD_MAPS]:
         measure_name = measure_names.get((head["layer"], head["head"]), "")
         suffix = f", {measure_name}" if measure_name else ""
         lines += [
@@ -118,6 +118,6 @@ def _drawn(title: str, maps: dict[str, Any]) -> list[str]:
         for row in range(head["rows"]):
             line = cells[row * columns : (row + 1) * columns]
             lines.append("".join(SHADES[round((len(SHADES) - 1) * cell / 255)] for cell in line).rstrip())
-    if len(heads) > _DRAWN:
-        lines += ["", f"and {len(heads) - _DRAWN} more heads."]
+    if len(heads) > _MAX_HEAD_MAPS:
+        lines += ["", f"and {len(heads) - _MAX_HEAD_MAPS} more heads."]
     return [*lines, ""]

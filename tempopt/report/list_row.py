@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tempopt.storage.liveness import is_dead, study_standing
+from tempopt.storage.liveness import display_state, is_dead
 from tempopt.storage.rows import StudySummary, TicketState
 
 
@@ -20,7 +20,7 @@ def summary_json(summary: StudySummary) -> dict[str, Any]:
         "study": study.name,
         "metric": study.spec["study"]["metric"],
         "direction": study.spec["study"]["direction"],
-        "state": study_standing(study.state, len(agents)),
+        "state": display_state(study.state, len(agents)),
         "agents": len(agents),
         "created": study.created.isoformat(),
         "tickets": {"requested": sum(counts.values()), **counts},

@@ -54,7 +54,7 @@ def _parts(result: StudyResult) -> Iterator[str]:
     yield from (f"- {escaped(line, _LONGEST_LINE)}" for line in decided)
     yield "\n### How far it is\n"
     yield from _table(("runs", "done", "at work", "failed"), _progress(result))
-    title, parameters = _shown(result)
+    title, parameters = _parameter_section(result)
     if parameters:
         yield f"\n### {title}\n"
         yield from _table(("parameter", "value"), _values(parameters))
@@ -73,7 +73,7 @@ def _parts(result: StudyResult) -> Iterator[str]:
     )
 
 
-def _shown(result: StudyResult) -> tuple[str, Mapping[str, Any]]:
+def _parameter_section(result: StudyResult) -> tuple[str, Mapping[str, Any]]:
     """Return what the note says how to use, and its parameters: what is recommended, once there is that."""
     recommendation = result.recommendation
     if recommendation is None:
@@ -87,7 +87,9 @@ def _shown(result: StudyResult) -> tuple[str, Mapping[str, Any]]:
         f"{name} at inference": value for name, value in (recommendation.at_inference or {}).items()
     }
     at_baseline = f"The configuration at {baseline_name(result.spec)}"
-    title = at_baseline if recommendation.now == "change_nothing" else "What is recommended"
+    title = (
+        at_baseline if recommendation.action_without_training == "change_nothing" else "What is recommended"
+    )
     return title, {**recommendation.parameters, **at_inference}
 
 

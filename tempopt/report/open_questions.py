@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tempopt.report.findings import headline, part_text
-from tempopt.report.formatting import baseline_name, compared, moved_text, plan_text
+from tempopt.report.formatting import baseline_name, describe_temperature_change, format_comparison, plan_text
 from tempopt.temperature import training_key
-from tempopt.verdict.paired_evidence import Answer
+from tempopt.verdict.paired_evidence import PairedResult
 from tempopt.verdict.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tempopt.verdict.set_comparison import Comparison
 
 
-def not_shown(result: StudyResult) -> list[str]:
+def unproven_claims(result: StudyResult) -> list[str]:
     """Return what is asked of a study and was not shown, each with its interval where there is one.
 
     An empty list says that everything that was asked is shown. A study without a verdict has shown nothing.
@@ -31,12 +31,12 @@ def not_shown(result: StudyResult) -> list[str]:
     return list(_of_verdict(result, result.verdict))
 
 
-def _line(title: str, answer: Answer | None) -> Iterator[str]:
+def _line(title: str, answer: PairedResult | None) -> Iterator[str]:
     """Yield that a difference is not shown, or is shown to be a loss; nothing where it is a gain."""
     if answer is not None and answer.worse:
-        yield f"{title}: not shown, a loss is: {compared(answer)}."
+        yield f"{title}: not shown, a loss is: {format_comparison(answer)}."
     elif answer is not None and not answer.significant:
-        yield f"{title}: not shown: {compared(answer)}."
+        yield f"{title}: not shown: {format_comparison(answer)}."
 
 
 def _of_sets(comparison: Comparison) -> Iterator[str]:
@@ -44,7 +44,9 @@ def _of_sets(comparison: Comparison) -> Iterator[str]:
         for pair in comparison.pairs:
             if pair.winner is None:
                 numbers = (
-                    "no pair of runs could be compared" if pair.answer is None else compared(pair.answer)
+                    "no pair of runs could be compared"
+                    if pair.answer is None
+                    else format_comparison(pair.answer)
                 )
                 yield f"difference of {pair.name} and {pair.reference}: not shown: {numbers}."
         return
@@ -70,7 +72,7 @@ def _of_verdict(result: StudyResult, verdict: Verdict) -> Iterator[str]:
         (verdict.over_baseline, f"gain over the best at {baseline}"),
         (verdict.over_twin, f"gain over the winner's other parameters at {baseline}"),
     ):
-        if verdict.total.each and not verdict.at_one:
+        if verdict.total.component_results and not verdict.at_one:
             yield from _line(title, answer)
     yield from _of_constants(verdict)
     inference = verdict.inference_only
@@ -96,7 +98,7 @@ def _of_constants(verdict: Verdict) -> Iterator[str]:
     if best_params is not None and training_key(best_params) != training_key(verdict.params):
         yield from _line("gain over the best constant temperature", verdict.over_constant)
     if twin_params is not None and not verdict.is_constant:
-        moving_text = moved_text(verdict.params)
+        moving_text = describe_temperature_change(verdict.params)
         yield from _line(
             f"gain over the winner with a constant in place of its {moving_text}", verdict.over_constant_twin
         )

@@ -17,7 +17,7 @@ class Verbatim(str):
     __slots__ = ()
 
 
-class Code:
+class PythonWriter:
     """Plain data as Python expressions, and the imports that they need."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Code:
         lines = "".join(f"{argument},\n" for argument in arg_texts)
         return f"{callee}(\n{textwrap.indent(lines, '    ')})"
 
-    def made(self, section: str, config: Mapping[str, Any]) -> str:
+    def object_expression(self, section: str, config: Mapping[str, Any]) -> str:
         """Return the expression of a section's object; of mappings in it, the class says what they are."""
         init_args = config.get("init_args") or {}
         mapping_names = [

@@ -10,23 +10,23 @@ from tempopt.report.formatting import (
     baseline_name,
     confidence,
     duration,
+    format_ci_and_p,
+    format_effect,
+    format_signed,
     limit,
-    numbers,
     numbers_of_size,
     parameters_text,
     plan_text,
-    signed,
-    size,
     temperature_text,
 )
 from tempopt.report.guard_text import not_kept
 from tempopt.spec.sections import KNOWLEDGE_GRADIENT
 from tempopt.temperature import CREDITED, NEUTRAL, active_groups
-from tempopt.verdict.inference import Tuned
-from tempopt.verdict.recommendation import ALONE_SHARE, PassedOver, Recommendation
+from tempopt.verdict.inference import TunedInference
+from tempopt.verdict.recommendation import ALONE_SHARE, BlockedOption, Recommendation
 from tempopt.verdict.run_evaluations import WINNER, ConstantPlan
-from tempopt.verdict.verdict import standing
-from tempopt.verdict.widening import Widening, at_ends
+from tempopt.verdict.verdict import find_valid_earlier_verdict
+from tempopt.verdict.widening import Widening, find_params_at_range_ends
 
 if TYPE_CHECKING:
     from tempopt.report.study_result import StudyResult
@@ -93,7 +93,7 @@ def earlier_advice(result: StudyResult, verdict: Verdict) -> str:
     recommendation, earlier = verdict.recommendation, result.earlier_verdicts
     assert recommendation is not None
     advice = _in_short(result.spec, recommendation)
-    standing_verdict = standing(verdict, earlier[: earlier.index(verdict)])
+    standing_verdict = find_valid_earlier_verdict(verdict, earlier[: earlier.index(verdict)])
     if standing_verdict is not None and standing_verdict.recommendation is not None:
         advice = (
             f"{_in_short(result.spec, standing_verdict.recommendation)}, as verdict {standing_verdict.looks}"
@@ -109,18 +109,18 @@ def earlier_advice(result: StudyResult, verdict: Verdict) -> str:
 def _in_short(spec: StudySpec, recommendation: Recommendation) -> str:
     """Return what a recommendation has people do now, without why."""
     others_phrase = untested_text(spec, recommendation)
-    if recommendation.now == "change_nothing":
+    if recommendation.action_without_training == "change_nothing":
         return f"train at {baseline_name(spec)}, as now{others_phrase}" if others_phrase else "change nothing"
     plan = "" if recommendation.plan is None else f", and evaluate at {plan_text(recommendation.plan)}"
-    if recommendation.now == "inference_only":
+    if recommendation.action_without_training == "inference_only":
         return f"train at {baseline_name(spec)}{others_phrase}{plan}"
     return f"train {_how(recommendation)}: {temperature_text(recommendation.parameters)}{plan}"
 
 
 def _how(recommendation: Recommendation) -> str:
-    if recommendation.now == "train_with_control":
+    if recommendation.action_without_training == "train_with_control":
         return "under control of the entropy"
-    if recommendation.now != "train_at_constant":
+    if recommendation.action_without_training != "train_at_constant":
         return "with a schedule"
     return "at constant temperatures" if len(_changed(recommendation)) > 1 else "at a constant temperature"
 
@@ -131,23 +131,23 @@ def _changed(recommendation: Recommendation) -> set[str]:
 
 
 def _now(result: StudyResult, verdict: Verdict, recommendation: Recommendation, code: str) -> str:
-    if recommendation.now == "change_nothing":
+    if recommendation.action_without_training == "change_nothing":
         return _change_nothing(result, verdict, recommendation)
-    describe = _inference_only if recommendation.now == "inference_only" else _train
+    describe = _inference_only if recommendation.action_without_training == "inference_only" else _train
     return f"{describe(result, verdict, recommendation)}{code}"
 
 
 def _train(result: StudyResult, verdict: Verdict, recommendation: Recommendation) -> str:
     baseline = baseline_name(result.spec)
-    is_constant = recommendation.now == "train_at_constant"
+    is_constant = recommendation.action_without_training == "train_at_constant"
     tuned = None if verdict.inference_only is None else verdict.inference_only.winner
     evaluation_text = "at the same temperature" if is_constant else "at its last temperature"
-    if recommendation.now == "train_with_control":
+    if recommendation.action_without_training == "train_with_control":
         evaluation_text = "at the temperatures that the training ends with, which its checkpoint holds"
     if recommendation.plan is not None and tuned is not None:
         evaluation_text = (
             f"at {plan_text(recommendation.plan)} ({best_of(tuned)}), which gains its models another "
-            f"{size(tuned.answer.paired)} ({numbers_of_size(tuned.answer.paired)})"
+            f"{format_effect(tuned.answer.paired)} ({numbers_of_size(tuned.answer.paired)})"
         )
     text = f"train {_how(recommendation)}: {temperature_text(recommendation.parameters)}."
     # attention's is read by every evaluation, whatever of it is changed
@@ -160,7 +160,11 @@ def _train(result: StudyResult, verdict: Verdict, recommendation: Recommendation
         simpler = _passed_over(recommendation, baseline) or " Nothing simpler is shown to do as well."
         return f"{text} That is the winner of the search.{simpler}"
     test = None if recommendation.gain is None else recommendation.gain.paired
-    gain = "" if test is None else f" That gains {size(test)} over {baseline} ({numbers_of_size(test)})."
+    gain = (
+        ""
+        if test is None
+        else f" That gains {format_effect(test)} over {baseline} ({numbers_of_size(test)})."
+    )
     winner = _without_winner(verdict) or _no_better(verdict, recommendation, "has more parts")
     return f"{text}{gain}{winner}{_passed_over(recommendation, baseline)}"
 
@@ -175,7 +179,8 @@ def _inference_only(result: StudyResult, verdict: Verdict, recommendation: Recom
     gain = recommendation.gain.paired
     text = (
         f"{train}, and evaluate at {plan_text(recommendation.plan)} "
-        f"({best_of(verdict.inference_only.baseline)}). That gains {size(gain)} ({numbers_of_size(gain)})"
+        f"({best_of(verdict.inference_only.baseline)}). That gains {format_effect(gain)} "
+        f"({numbers_of_size(gain)})"
     )
     if not verdict.total.significant:
         return (
@@ -207,7 +212,7 @@ def _change_nothing(result: StudyResult, verdict: Verdict, recommendation: Recom
         )
     text += _passed_over(recommendation, baseline)
     if (inference := verdict.inference_only) is not None and (reason := why_not_inference(verdict)):
-        gain = f"{size(inference.answer.paired)} ({numbers_of_size(inference.answer.paired)})"
+        gain = f"{format_effect(inference.answer.paired)} ({numbers_of_size(inference.answer.paired)})"
         text += f" Evaluating the same models at {plan_text(inference.plan)} gains {gain}{reason}."
     if verdict.at_one:
         return f"{text} The search found nothing better."
@@ -233,7 +238,7 @@ def why_not_inference(verdict: Verdict) -> str:
     if inference is None or recommendation is None or not inference.answer.significant:
         return ""
     test, min_gain, reason = inference.answer.paired, recommendation.min_gain, ""
-    if recommendation.now != "inference_only":
+    if recommendation.action_without_training != "inference_only":
         reason = "what is recommended goes before it"
         if any(option.plan is not None for option in recommendation.passed_over):
             reason = "a guard is in the way"
@@ -242,7 +247,7 @@ def why_not_inference(verdict: Verdict) -> str:
         elif not verdict.total.significant:
             level = f"{ALONE_SHARE * test.alpha:.4g}"
             reason = f"where no gain of the winner is shown, p has to be below {level} for that"
-        elif inference.kept is None or not inference.kept.significant:
+        elif inference.keep_share_result is None or not inference.keep_share_result.significant:
             reason = "it is not shown to keep enough of the winner's gain"
     return f", but not recommended: {reason}" if reason else ""
 
@@ -308,7 +313,7 @@ def _without_winner(verdict: Verdict) -> str:
     """Return a sentence on the guards that the winner is not recommended for; empty if there are none."""
     if not verdict.total.significant or verdict.guards_kept:
         return ""
-    gain = f"gains {size(verdict.total.paired)}"
+    gain = f"gains {format_effect(verdict.total.paired)}"
     return f" The winner of the search {gain}, but is not recommended: it {not_kept(verdict.guards)}."
 
 
@@ -316,13 +321,17 @@ def _no_better(verdict: Verdict, recommendation: Recommendation, reason: str) ->
     """Return how the winner's gain and what is recommended in its place go together."""
     margin_text = f" by {recommendation.min_gain:.3g} or more" if recommendation.min_gain else ""
     winner_test = None if recommendation.winner is None else recommendation.winner.paired
-    at_best = ", at its own best temperature at inference," if recommendation.now == "inference_only" else ""
+    at_best = (
+        ", at its own best temperature at inference,"
+        if recommendation.action_without_training == "inference_only"
+        else ""
+    )
     difference = (
         ""
         if winner_test is None
-        else f" (winner{at_best} less this: {signed(winner_test)}, {numbers(winner_test)})"
+        else f" (winner{at_best} less this: {format_signed(winner_test)}, {format_ci_and_p(winner_test)})"
     )
-    gain_text = f" The winner of the search gains {size(verdict.total.paired)}"
+    gain_text = f" The winner of the search gains {format_effect(verdict.total.paired)}"
     if recommendation.winner is not None and recommendation.winner.worse:
         return f"{gain_text}, but is shown to be worse than this{difference}."
     return (
@@ -331,12 +340,12 @@ def _no_better(verdict: Verdict, recommendation: Recommendation, reason: str) ->
     )
 
 
-def best_of(tuned: Tuned) -> str:
+def best_of(tuned: TunedInference) -> str:
     """Return what a temperature at inference was chosen from, and on what data."""
     return f"the best of {len(tuned.curve)} tried on the validation data"
 
 
-def choice_text(tuned: Tuned, confirmed_on: str) -> str:
+def choice_text(tuned: TunedInference, confirmed_on: str) -> str:
     """Return the grid that a temperature at inference was chosen from, and the seeds that chose it."""
     constants = [plan for plan in map(ConstantPlan.of, tuned.curve) if plan is not None]
     grids = []
@@ -369,7 +378,7 @@ def ends_text(result: StudyResult, verdict: Verdict) -> str:
     )
     ends = [
         widening.name
-        for widening in at_ends(verdict.params, result.spec)
+        for widening in find_params_at_range_ends(verdict.params, result.spec)
         if widening.name not in widened_names
     ]
     if recommendation is None or not ends:
@@ -377,9 +386,9 @@ def ends_text(result: StudyResult, verdict: Verdict) -> str:
     if not verdict.total.significant:
         reason = "no gain is shown there"
         reason += f" by verdict {verdict.looks}" if result.earlier_verdicts else ""
-    elif recommendation.now == "inference_only":
+    elif recommendation.action_without_training == "inference_only":
         reason = f"training at {baseline_name(result.spec)} is recommended"
-    elif recommendation.now == "change_nothing":
+    elif recommendation.action_without_training == "change_nothing":
         reason = "the winner is not recommended"
     else:
         reason = "something simpler than the winner is recommended"
@@ -391,7 +400,7 @@ def _passed_over(recommendation: Recommendation, baseline: str) -> str:
     return "".join(f" {_in_the_way(option, baseline)}." for option in recommendation.passed_over)
 
 
-def _in_the_way(option: PassedOver, baseline: str) -> str:
+def _in_the_way(option: BlockedOption, baseline: str) -> str:
     if option.plan is not None:
         change = f"Training at {baseline} and evaluating at {plan_text(option.plan)}"
     else:
@@ -405,7 +414,7 @@ def untested(spec: StudySpec, recommendation: Recommendation) -> dict[str, dict[
     No run compares them; None: the spec leaves the parameter at its default. Empty where the temperatures of
     the training are to be changed, too: then ordinary parameters are part of what was compared.
     """
-    if recommendation.now not in ("change_nothing", "inference_only"):
+    if recommendation.action_without_training not in ("change_nothing", "inference_only"):
         return {}
     return {
         name: {"value": value, "spec": spec_value}

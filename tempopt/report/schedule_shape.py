@@ -12,7 +12,7 @@ from tempopt.temperature import Piecewise, TemperatureParameters, own_parameters
 _STRAIGHT = 1e-9
 
 
-def shape(parameters: Mapping[str, Any], temperature: str = "") -> tuple[tuple[float, float], ...]:
+def schedule_points(parameters: Mapping[str, Any], temperature: str = "") -> tuple[tuple[float, float], ...]:
     """Return where a piecewise schedule begins, bends and ends: training progress in [0, 1], and τ there.
 
     Between two of these ln τ is linear. Empty for other schedules, and for one without a bend.
@@ -44,12 +44,12 @@ def _slope(start: tuple[float, float], end: tuple[float, float]) -> float:
     return math.log(end[1] / start[1]) / (end[0] - start[0])
 
 
-def course_text(parameters: Mapping[str, Any], temperature: str = "") -> str:
+def describe_schedule(parameters: Mapping[str, Any], temperature: str = "") -> str:
     """Return how a piecewise schedule goes: ``1 until 70 % of training, 0.487 at 85 %, 0.885 at the end``.
 
     Empty where :func:`shape` is.
     """
-    knots = shape(parameters, temperature)
+    knots = schedule_points(parameters, temperature)
     parts: list[str] = []
     index = 0
     while index < len(knots):

@@ -17,7 +17,7 @@ from tempopt.files import replace as replace_file
 from tempopt.report.alpha_spending import ledger_json
 from tempopt.report.comparison import comparison_json
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.liveness import at_work, study_standing
+from tempopt.storage.liveness import active_agents, display_state
 from tempopt.storage.rows import (
     KINDS,
     Kind,
@@ -29,15 +29,15 @@ from tempopt.storage.rows import (
     TicketRow,
 )
 from tempopt.storage.run_code import run_codes_json
-from tempopt.storage.ticket_queries import arms_of, current_round, of_kind, oriented, usable
+from tempopt.storage.ticket_queries import arms_of, current_round, is_usable, of_kind, to_maximize
 from tempopt.training.messages import CONTROLLED_CURVE, LEARNED_CURVE
 from tempopt.verdict.explanation import LEARNED_ARM
 from tempopt.verdict.pairs import winner_of
 from tempopt.verdict.recommendation import Recommendation
 from tempopt.verdict.run_evaluations import INFERENCE_ARMS
-from tempopt.verdict.set_comparison import Comparison, compared
+from tempopt.verdict.set_comparison import Comparison, evaluate_comparison
 from tempopt.verdict.statistics.paired_tests import Direction
-from tempopt.verdict.verdict import Verdict, conclude, earlier_verdicts, standing
+from tempopt.verdict.verdict import Verdict, compute_verdict, earlier_verdicts, find_valid_earlier_verdict
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -52,7 +52,7 @@ _REPORT = "report"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tickets:
+class RunCounts:
     """How far the tickets of one kind are.
 
     Args:
@@ -70,7 +70,7 @@ class Tickets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Baseline:
+class BaselineStats:
     """The arm ``baseline`` on its own seeds: mean and standard deviation (None for one run) of n runs."""
 
     mean: float
@@ -137,9 +137,9 @@ class StudyResult:
     spec: StudySpec
     state: StudyStanding
     agents: int
-    tickets: dict[Kind, Tickets]
+    tickets: dict[Kind, RunCounts]
     trials: dict[str, int]
-    baseline: Baseline | None
+    baseline: BaselineStats | None
     best: Best | None
     winner: dict[str, Any] | None
     verdict: Verdict | None
@@ -174,7 +174,9 @@ class StudyResult:
     @property
     def standing(self) -> Verdict | None:
         """The earlier verdict whose recommendation stays valid, where the latest changes nothing."""
-        return None if self.verdict is None else standing(self.verdict, self.earlier_verdicts)
+        return (
+            None if self.verdict is None else find_valid_earlier_verdict(self.verdict, self.earlier_verdicts)
+        )
 
     @property
     def recommendation(self) -> Recommendation | None:
@@ -183,16 +185,16 @@ class StudyResult:
         return None if verdict is None else verdict.recommendation
 
     @property
-    def best_baseline(self) -> Baseline | None:
+    def best_baseline(self) -> BaselineStats | None:
         """The best baseline run of the search alone, where they are tuned (``other_names``); else None."""
         best = _best(of_kind(self.runs, "baseline"), self.direction) if self.spec.other_names else None
-        return None if best is None else Baseline(mean=best.value, sd=None, n=1)
+        return None if best is None else BaselineStats(mean=best.value, sd=None, n=1)
 
     @property
     def plan(self) -> tuple[str, dict[str, Any] | None]:
         """What plots show, and its parameters: what is recommended, else the winner or the best trial."""
         advice = self.recommendation
-        if advice is not None and advice.now not in ("change_nothing", "inference_only"):
+        if advice is not None and advice.action_without_training not in ("change_nothing", "inference_only"):
             return "recommended", advice.parameters
         if self.winner is not None:
             return "winner", self.winner
@@ -341,12 +343,12 @@ def assemble(
     spec = StudySpec.from_json(row.spec)
     compares = spec.compare is not None
     concludes = spec.about_temperature
-    verdict = conclude(tickets, measurements, spec) if concludes else None
-    agents = at_work(tickets)
+    verdict = compute_verdict(tickets, measurements, spec) if concludes else None
+    agents = active_agents(tickets)
     lost = [ticket for ticket in tickets if ticket.failures or ticket.state == "failed"]
     return StudyResult(
         spec=spec,
-        state=study_standing(row.state, len(agents)),
+        state=display_state(row.state, len(agents)),
         agents=len(agents),
         tickets={kind: _count(tickets, kind, row.state == "done", spec) for kind in KINDS},
         trials=_trials(of_kind(tickets, "search")),
@@ -355,7 +357,7 @@ def assemble(
         winner=verdict.params if verdict else winner_of(tickets, spec) if concludes else None,
         verdict=verdict,
         earlier_verdicts=earlier_verdicts(tickets, measurements, spec, verdict) if verdict else (),
-        comparison=compared(tickets, spec, measurements) if compares else None,
+        comparison=evaluate_comparison(tickets, spec, measurements) if compares else None,
         cost=_cost(tickets),
         round=current_round(tickets),
         lost=sorted(lost, key=lambda ticket: ticket.state != "failed"),
@@ -386,11 +388,11 @@ def _by_run(
     return curves, measured
 
 
-def _count(tickets: Sequence[TicketRow], kind: Kind, is_done: bool, spec: StudySpec) -> Tickets:
+def _count(tickets: Sequence[TicketRow], kind: Kind, is_done: bool, spec: StudySpec) -> RunCounts:
     states = Counter(ticket.state for ticket in tickets if ticket.kind == kind)
     follows = kind not in ("baseline", "constant", "search") and spec.compare is None
     open_ended = follows and not is_done
-    return Tickets(
+    return RunCounts(
         requested=states.total() or (None if open_ended else 0),
         done=states["done"],
         running=states["running"],
@@ -407,18 +409,18 @@ def _trials(search: Sequence[TicketRow]) -> dict[str, int]:
     }
 
 
-def _baseline(baseline: Sequence[TicketRow]) -> Baseline | None:
-    values = [run.value for run in baseline if usable(run) and run.value is not None]
+def _baseline(baseline: Sequence[TicketRow]) -> BaselineStats | None:
+    values = [run.value for run in baseline if is_usable(run) and run.value is not None]
     if not values:
         return None
-    return Baseline(mean=fmean(values), sd=stdev(values) if len(values) > 1 else None, n=len(values))
+    return BaselineStats(mean=fmean(values), sd=stdev(values) if len(values) > 1 else None, n=len(values))
 
 
 def _best(search: Sequence[TicketRow], direction: Direction) -> Best | None:
-    values = [(t, t.value) for t in search if usable(t) and t.value is not None]
+    values = [(t, t.value) for t in search if is_usable(t) and t.value is not None]
     if not values:
         return None
-    ticket, value = max(values, key=lambda pair: oriented(pair[1], direction))
+    ticket, value = max(values, key=lambda pair: to_maximize(pair[1], direction))
     return Best(number=ticket.trial_number, value=value, params=dict(ticket.parameters or {}))
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from tempopt.report.decision import decide
 from tempopt.report.findings import find, render_lines
-from tempopt.report.open_questions import not_shown
+from tempopt.report.open_questions import unproven_claims
 from tempopt.report.study_result import StudyResult
 
 AnswerKind = Literal["gain_shown", "not_shown", "none_yet", "no_verdict"]
@@ -43,8 +43,8 @@ def study_answer(result: StudyResult) -> StudyAnswer:
     decision = decide(result)
     recommendation = None if result.verdict is None else result.to_json()["verdict"]["recommendation"]
     params = None if recommendation is None else recommendation["params"]
-    if (comparison := result.comparison) is not None and comparison.taken is not None:
-        params = comparison.params_by_name[comparison.taken]
+    if (comparison := result.comparison) is not None and comparison.recommended_set is not None:
+        params = comparison.params_by_name[comparison.recommended_set]
     return StudyAnswer(
         answer=_kind(result),
         headline=findings[0].text if decision is None else decision.headline,
@@ -52,7 +52,7 @@ def study_answer(result: StudyResult) -> StudyAnswer:
         action=recommendation and recommendation["action"],
         params=params,
         words=render_lines(findings),
-        not_shown=not_shown(result),
+        not_shown=unproven_claims(result),
     )
 
 
@@ -76,7 +76,9 @@ def _kind(result: StudyResult) -> AnswerKind:
             is_shown = comparison.outcome == "better"
     elif result.verdict is not None:
         recommendation = result.recommendation
-        is_inference_only = recommendation is not None and recommendation.now == "inference_only"
+        is_inference_only = (
+            recommendation is not None and recommendation.action_without_training == "inference_only"
+        )
         is_shown = is_inference_only or (result.verdict.total.significant and result.verdict.guards_kept)
     if is_shown is None:
         return "no_verdict" if result.state == "done" else "none_yet"

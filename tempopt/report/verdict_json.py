@@ -9,10 +9,10 @@ from tempopt.report.formatting import finite
 from tempopt.report.guard_text import guards_json
 from tempopt.report.learned_text import ends_json
 from tempopt.report.recommendation_text import earlier_advice, recommendation_text
-from tempopt.verdict.inference import InferenceOnly, Tuned
+from tempopt.verdict.inference import InferenceOnly, TunedInference
 from tempopt.verdict.learned import Learned
-from tempopt.verdict.paired_evidence import Answer
-from tempopt.verdict.recommendation import PassedOver, Recommendation
+from tempopt.verdict.paired_evidence import PairedResult
+from tempopt.verdict.recommendation import BlockedOption, Recommendation
 from tempopt.verdict.run_evaluations import ConstantPlan
 from tempopt.verdict.statistics.fieller import Ratio
 from tempopt.verdict.statistics.paired_tests import PairedTest
@@ -77,7 +77,7 @@ def earlier_json(result: StudyResult, verdict: Verdict) -> dict[str, Any]:
         "recommendation": {
             "action": recommendation.action,
             "why": earlier_advice(result, verdict),
-            "now": recommendation.now,
+            "now": recommendation.action_without_training,
             "params": recommendation.parameters,
             "at_inference": recommendation.at_inference,
             "gain": recommendation.gain and _answer_json(recommendation.gain),
@@ -107,12 +107,12 @@ def _inference_json(inference: InferenceOnly) -> dict[str, Any]:
     }
 
 
-def _tuned_json(tuned: Tuned) -> dict[str, Any]:
-    curve = dict(sorted(tuned.curve.items(), key=lambda entry: _place(entry[0])))
+def _tuned_json(tuned: TunedInference) -> dict[str, Any]:
+    curve = dict(sorted(tuned.curve.items(), key=lambda entry: _plan_sort_key(entry[0])))
     return {"plan": tuned.plan, **_answer_json(tuned.answer), "curve": curve}
 
 
-def _place(plan: str) -> tuple[bool, str, str, float]:
+def _plan_sort_key(plan: str) -> tuple[bool, str, str, float]:
     """Return where a plan of inference stands among others: constants by number, then what is none."""
     constant = ConstantPlan.of(plan)
     if constant is None:
@@ -127,7 +127,7 @@ def _simplest_json(simplest: Simplest) -> dict[str, Any]:
         "holds": simplest.holds,
         "over_baseline": _answer_json(simplest.gain),
         "lost": _answer_json(simplest.lost),
-        "kept": _test_json(simplest.kept),
+        "kept": _test_json(simplest.keep_share_test),
     }
 
 
@@ -137,7 +137,7 @@ def _ratio_json(ratio: Ratio | None) -> dict[str, Any] | None:
     return {name: finite(value) for name, value in asdict(ratio).items()}
 
 
-def _answer_json(answer: Answer) -> dict[str, Any]:
+def _answer_json(answer: PairedResult) -> dict[str, Any]:
     return {**_test_json(answer.paired), "significant": answer.significant}
 
 
@@ -154,7 +154,7 @@ def _recommendation_json(result: StudyResult, recommendation: Recommendation) ->
     return {
         "action": recommendation.action,
         "why": recommendation_text(result),
-        "now": recommendation.now,
+        "now": recommendation.action_without_training,
         "stays_valid": None if result.standing is None else result.standing.looks,
         "params": recommendation.parameters,
         "at_inference": recommendation.at_inference,
@@ -168,7 +168,7 @@ def _recommendation_json(result: StudyResult, recommendation: Recommendation) ->
     }
 
 
-def _passed_over_json(option: PassedOver) -> dict[str, Any]:
+def _passed_over_json(option: BlockedOption) -> dict[str, Any]:
     return {
         "action": option.action,
         "params": option.parameters,

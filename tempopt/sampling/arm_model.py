@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 from optuna.trial import FrozenTrial
 
-from tempopt.sampling.guard_constraints import Guarding
+from tempopt.sampling.guard_constraints import GuardConstraints
 from tempopt.sampling.surrogate import (
-    Forecast,
+    CurveExtrapolator,
+    Observations,
     Posterior,
-    Runs,
     Surrogate,
     continuation_value,
     knowledge_gradient,
-    near,
+    pull_in_low_outliers,
 )
 
 Array = NDArray[np.float64]
@@ -60,14 +60,16 @@ class ArmModel:
         maximize: bool,
         stream_of: Callable[[int], int],
         trends: int = 0,
-        guarding: Guarding | None = None,
+        guarding: GuardConstraints | None = None,
     ) -> None:
         self._describe = describe
         self._stream_of = stream_of
         self._sign = 1.0 if maximize else -1.0
         self.total_steps = max(max(trial.intermediate_values, default=1) for trial in complete_trials)
         """Steps of the longest run."""
-        self._forecast = Forecast([(self._reports(trial), self._value(trial)) for trial in complete_trials])
+        self._forecast = CurveExtrapolator(
+            [(self._reports(trial), self._value(trial)) for trial in complete_trials]
+        )
         self.may_prune = len(complete_trials) >= max(
             _ENOUGH, _COMPLETE * (len(complete_trials) + len(broken_trials))
         )
@@ -85,24 +87,29 @@ class ArmModel:
             estimate = (worst, 0.0) if diverged else self._forecast(self._reports(trial))
             if estimate is not None:
                 rows.append((trial, *estimate))
-        rows = telling(rows)
+        rows = subsample_informative(rows)
         self.trials: list[FrozenTrial] = [trial for trial, _, _ in rows]
         self._features_ND = np.array([describe(trial.params) for trial in self.trials])
-        self.runs = Runs(
+        self.runs = Observations(
             features_ND=self._features_ND,
             seeds_N=np.array([stream_of(trial.number) for trial in self.trials]),
             values_N=np.array([value for _, value, _ in rows]),
             excess_N=np.array([excess for _, _, excess in rows]),
         )
         """What they came to, or are forecast to come to."""
-        self.surrogate = Surrogate(replace(self.runs, values_N=near(self.runs.values_N)), trends=trends)
+        self.surrogate = Surrogate(
+            replace(self.runs, values_N=pull_in_low_outliers(self.runs.values_N)), trends=trends
+        )
         self._base, self._weigh = 0.0, None
         if guarding is not None:
             informative_trials = [
-                trial for trial, _ in telling([(trial, self._value(trial)) for trial in complete_trials])
+                trial
+                for trial, _ in subsample_informative(
+                    [(trial, self._value(trial)) for trial in complete_trials]
+                )
             ]
             self._base = guarding.base
-            self._weigh = guarding.weigh(informative_trials, describe, stream_of, trends)
+            self._weigh = guarding.feasibility_probability(informative_trials, describe, stream_of, trends)
 
     def posterior(self, features_MD: Array, *, pending: Sequence[FrozenTrial] = ()) -> Posterior:
         """Return the predicted means of parameter sets; more is better.
@@ -113,7 +120,7 @@ class ArmModel:
         """
         pending_PD = np.array([self._describe(trial.params) for trial in pending])
         streams = np.array([self._stream_of(trial.number) for trial in pending], dtype=np.int64)
-        expecting = self.surrogate.expecting(pending_PD, streams)
+        expecting = self.surrogate.with_pending(pending_PD, streams)
         return expecting.posterior(features_MD, self._weigh, self._base)
 
     def worth_of_rest(self, trial: FrozenTrial, posterior: Posterior) -> float | None:
@@ -129,7 +136,7 @@ class ArmModel:
             return None
         forecast, doubt = estimate
         described_D = self._describe(trial.params)
-        joint_posterior = posterior.joined_by(described_D)
+        joint_posterior = posterior.with_candidate(described_D)
         mean_1, variance_1, together_M1 = joint_posterior.of_runs(
             described_D[None], self._stream_of(trial.number)
         )
@@ -170,7 +177,7 @@ def finite(trial: FrozenTrial) -> dict[int, float]:
     return {step: value for step, value in trial.intermediate_values.items() if math.isfinite(value)}
 
 
-def telling(rows: list[Row]) -> list[Row]:
+def subsample_informative(rows: list[Row]) -> list[Row]:
     """Return the rows that tell most where there are too many: half of them the best, half from all over.
 
     Args:

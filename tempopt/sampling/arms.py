@@ -15,25 +15,25 @@ from optuna.trial import TrialState
 
 from tempopt.sampling.features import Features
 from tempopt.sampling.frozen_history import History
-from tempopt.sampling.initial_design import first_trial
+from tempopt.sampling.initial_design import initial_params
 from tempopt.sampling.optuna_factories import make_pruner, make_sampler
 from tempopt.sampling.trial_params import trial_params
 from tempopt.seeds import derive, seed_name
-from tempopt.spec.conditions import counted
+from tempopt.spec.conditions import active_params
 from tempopt.spec.search_space import Arm
 from tempopt.spec.sections import KNOWLEDGE_GRADIENT, MOST_RUNS
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import (
-    OVER,
-    SAMPLED,
-    SEARCHING,
+    SAMPLED_KINDS,
+    SEARCH_KINDS,
+    TERMINAL_STATES,
     Measurement,
     Parameters,
     PriorRuns,
     TicketRow,
     TrialParam,
 )
-from tempopt.storage.ticket_queries import oriented, usable
+from tempopt.storage.ticket_queries import is_usable, to_maximize
 from tempopt.temperature import GROUPS, is_neutral, split_name
 
 _DESIGN = ("baseline", "constant")
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
 
-    from tempopt.sampling.candidate_pool import ParameterSets
+    from tempopt.sampling.candidate_pool import CandidatePool
     from tempopt.sampling.knowledge_gradient import KnowledgeGradient
 
 
-def by_step(reports: Iterable[Measurement]) -> dict[int, dict[int, float]]:
+def reports_by_ticket(reports: Iterable[Measurement]) -> dict[int, dict[int, float]]:
     """Return reports as ticket id to value by optimizer step, in the order of the steps."""
     values_by_ticket: dict[int, dict[int, float]] = {}
     for report in sorted(reports, key=lambda report: report.step):
@@ -55,7 +55,9 @@ def by_step(reports: Iterable[Measurement]) -> dict[int, dict[int, float]]:
     return values_by_ticket
 
 
-def by_guard(measurements: Iterable[Measurement], spec: StudySpec) -> dict[int, dict[str, float]]:
+def guard_values_by_ticket(
+    measurements: Iterable[Measurement], spec: StudySpec
+) -> dict[int, dict[str, float]]:
     """Return what searching runs measured of guarded metrics: ticket id to value by metric."""
     metrics, values_by_ticket = spec.study.measured_guards, dict[int, dict[str, float]]()
     for measurement in measurements:
@@ -66,7 +68,7 @@ def by_guard(measurements: Iterable[Measurement], spec: StudySpec) -> dict[int, 
     return values_by_ticket
 
 
-class Arms:
+class SearchArms:
     """The arms of one study, with what is known of their tickets.
 
     Args:
@@ -85,7 +87,7 @@ class Arms:
         earlier: PriorRuns = (),
     ) -> None:
         self._spec = spec
-        self._spaces: dict[str, dict[str, BaseDistribution]] = {arm: spec.space(arm) for arm in SEARCHING}
+        self._spaces: dict[str, dict[str, BaseDistribution]] = {arm: spec.space(arm) for arm in SEARCH_KINDS}
         self._constants = spec.constants()
         self._levels = self._spaces["constant"].keys() - set(spec.other_names)
         self._best: TicketRow | None = None
@@ -98,24 +100,24 @@ class Arms:
             )
             for arm, space in self._spaces.items()
         }
-        self._remembered = earlier
+        self._warm_start_runs = earlier
         self._strategies: dict[str, KnowledgeGradient] = {}
-        self._wanted: dict[tuple[str, int], Mapping[str, Any]] = {}
-        self._known: dict[str, set[int]] = {arm: set() for arm in self._spaces}
-        self._at_one: dict[int, tuple[float, Mapping[str, float]]] = {}
-        reports_by_ticket = by_step(report for report in reports if report.name == "report")
-        guards_by_ticket = by_guard(reports, spec)
+        self._enqueued_params: dict[tuple[str, int], Mapping[str, Any]] = {}
+        self._known_numbers_by_arm: dict[str, set[int]] = {arm: set() for arm in self._spaces}
+        self._baseline_results: dict[int, tuple[float, Mapping[str, float]]] = {}
+        search_reports = reports_by_ticket(report for report in reports if report.name == "report")
+        guards_by_ticket = guard_values_by_ticket(reports, spec)
         for ticket in tickets:
-            if ticket.kind in SAMPLED and ticket.sampled and ticket.parameters is None:
-                self._wanted[self._place(ticket)] = ticket.sampled
+            if ticket.kind in SAMPLED_KINDS and ticket.sampled and ticket.parameters is None:
+                self._enqueued_params[self._arm_and_number(ticket)] = ticket.sampled
             if ticket.parameters is not None:
-                self.asked(ticket)
-            if ticket.state in OVER:
-                self.told(ticket, reports_by_ticket.get(ticket.id, {}), guards_by_ticket.get(ticket.id, {}))
+                self.register_asked(ticket)
+            if ticket.state in TERMINAL_STATES:
+                self.tell(ticket, search_reports.get(ticket.id, {}), guards_by_ticket.get(ticket.id, {}))
 
-    def _place(self, ticket: TicketRow) -> tuple[str, int]:
+    def _arm_and_number(self, ticket: TicketRow) -> tuple[str, int]:
         """Return the arm that a ticket's parameters are sampled for, and its number there."""
-        assert ticket.kind in SEARCHING
+        assert ticket.kind in SEARCH_KINDS
         return ticket.kind, ticket.number
 
     def _foresees(self, arm: str) -> bool:
@@ -123,22 +125,22 @@ class Arms:
 
     def _strategy(self, arm: str) -> KnowledgeGradient:
         # it loads scipy, for which who only looks at a study should not wait
-        from tempopt.sampling.guard_constraints import guarding
+        from tempopt.sampling.guard_constraints import build_guard_constraints
         from tempopt.sampling.knowledge_gradient import KnowledgeGradient
-        from tempopt.sampling.warm_start import PriorStudy
+        from tempopt.sampling.warm_start import WarmStartStudy
 
         if arm not in self._strategies:
             study, arm_name = self._spec.study, cast("Arm", arm)
             features = Features(self._spec, arm_name)
-            earlier = [PriorStudy(prior_run["runs"], features) for prior_run in self._remembered]
+            earlier = [WarmStartStudy(prior_run["runs"], features) for prior_run in self._warm_start_runs]
             self._strategies[arm] = KnowledgeGradient(
                 self._spaces[arm],
                 lambda sampled: features(self._spec.parameters(arm_name, sampled)),
                 maximize=study.direction == "maximize",
-                streams=study.seeds.search,
+                num_seeds=study.seeds.search,
                 seed=derive(study.seed, seed_name(arm), "pool"),
                 earlier=earlier,
-                guarding=guarding(self._spec, self._runs_at_one())
+                guarding=build_guard_constraints(self._spec, self._runs_at_one())
                 if arm == "search" and self._spec.study.weighs_guards
                 else None,
                 list_design=self._list_design if arm == "search" else lambda num_baseline: (),
@@ -154,7 +156,7 @@ class Arms:
         return [
             self._as_design(arm, trial)
             for arm in _DESIGN
-            for trial in self._histories[arm].over()
+            for trial in self._histories[arm].finished_trials()
             if arm != "baseline" or num_baseline is None or trial.number < num_baseline
         ]
 
@@ -174,17 +176,21 @@ class Arms:
         """Return what a run trains that tunes the baseline once the search is over; None: not known."""
         history, search = self._histories["baseline"], self._histories["search"]
         return self._strategy("search").ask_within(
-            search.over(),
+            search.finished_trials(),
             [self._as_design("baseline", trial) for trial in history.pending(number)],
             self._sets_within("baseline"),
             number=self._design_number("baseline", number),
-            num_baseline=len(history.known(number)),
+            num_baseline=len(history.visible_trials(number)),
             seed=seed,
         )
 
     def _runs_at_one(self) -> list[tuple[float, Mapping[str, float]]]:
         """Return the baseline's runs of the first design: all are over before a search trial is begun."""
-        return [self._at_one[number] for number in sorted(self._at_one) if number < self._spec.num_baseline]
+        return [
+            self._baseline_results[number]
+            for number in sorted(self._baseline_results)
+            if number < self._spec.num_baseline
+        ]
 
     def constraints(self, guards: Mapping[str, float]) -> dict[str, float]:
         """Return by how much a run exceeds the limit of each guard; 0 or less keeps it.
@@ -192,26 +198,28 @@ class Arms:
         Args:
             guards: What it measured of guarded metrics, by name.
         """
-        from tempopt.sampling.guard_constraints import guarding
+        from tempopt.sampling.guard_constraints import build_guard_constraints
 
-        limits = guarding(self._spec, self._runs_at_one())
+        limits = build_guard_constraints(self._spec, self._runs_at_one())
         return {} if limits is None else limits.constraints(guards)
 
-    def asked(self, ticket: TicketRow) -> None:
+    def register_asked(self, ticket: TicketRow) -> None:
         """Take in the parameters of a ticket that has been begun, by whomever."""
-        if ticket.kind not in SAMPLED:
+        if ticket.kind not in SAMPLED_KINDS:
             return
-        arm, number = self._place(ticket)
-        self._known[arm].add(number)
+        arm, number = self._arm_and_number(ticket)
+        self._known_numbers_by_arm[arm].add(number)
         values = ticket.sampled if ticket.sampled is not None else ticket.parameters
         assert values is not None
-        self._histories[arm].asked(number, values)
+        self._histories[arm].register_asked(number, values)
 
-    def unknown_before(self, ticket: TicketRow) -> list[int]:
+    def pending_dependencies(self, ticket: TicketRow) -> list[int]:
         """Return the tickets before this one that its asking depends on and whose values are not known."""
-        arm, ticket_number = self._place(ticket)
+        arm, ticket_number = self._arm_and_number(ticket)
         start = max(0, ticket_number - self._spec.study.parallel + 1)
-        return [number for number in range(start, ticket_number) if number not in self._known[arm]]
+        return [
+            number for number in range(start, ticket_number) if number not in self._known_numbers_by_arm[arm]
+        ]
 
     def ask(self, ticket: TicketRow) -> dict[str, Any]:
         """Return the values of the arm's own space for a ticket that has none yet.
@@ -219,19 +227,19 @@ class Arms:
         They depend on the tickets before it that are still in progress. Those that another agent has taken
         and not yet written are computed here, too; the values are the same.
         """
-        arm, ticket_number = self._place(ticket)
+        arm, ticket_number = self._arm_and_number(ticket)
         if ticket.sampled and ticket.parameters is None:
-            self._wanted[arm, ticket_number] = ticket.sampled
-        for number in self.unknown_before(ticket):
-            self._histories[arm].asked(number, self._sampled(arm, number))
-        return self._sampled(arm, ticket_number)
+            self._enqueued_params[arm, ticket_number] = ticket.sampled
+        for number in self.pending_dependencies(ticket):
+            self._histories[arm].register_asked(number, self._draw_active_params(arm, number))
+        return self._draw_active_params(arm, ticket_number)
 
-    def _sampled(self, arm: str, number: int) -> dict[str, Any]:
+    def _draw_active_params(self, arm: str, number: int) -> dict[str, Any]:
         # what does not count under the other values is no part of what was tried
-        return counted(self._spec.search, self._drawn(arm, number))
+        return active_params(self._spec.search, self._draw_params(arm, number))
 
-    def _drawn(self, arm: str, number: int) -> dict[str, Any]:
-        fixed = dict(self._wanted.get((arm, number), {}))
+    def _draw_params(self, arm: str, number: int) -> dict[str, Any]:
+        fixed = dict(self._enqueued_params.get((arm, number), {}))
         if arm == "constant" and not fixed.keys() & self._levels:
             fixed |= self._constants[number]
         if not self._spaces[arm].keys() - fixed.keys():
@@ -243,25 +251,25 @@ class Arms:
             return values | fixed
         if sampler:
             return history.ask(number, sampler) | fixed
-        known_trials, pending = history.known(number), history.pending(number)
+        known_trials, pending = history.visible_trials(number), history.pending(number)
         strategy = self._strategy(arm)
-        values = strategy.ask(known_trials, pending, number=number, seed=seed, fixed=fixed) or strategy.first(
-            number
-        )
+        values = strategy.ask(
+            known_trials, pending, number=number, seed=seed, fixed=fixed
+        ) or strategy.warm_start_params(number)
         if not values:
-            values = first_trial(self._spec, cast("Arm", arm), number, seed=self._spec.study.seed)
+            values = initial_params(self._spec, cast("Arm", arm), number, seed=self._spec.study.seed)
         return values | fixed
 
-    def prospect(self, ticket: TicketRow) -> tuple[float, float] | None:
+    def expected_improvement(self, ticket: TicketRow) -> tuple[float, float] | None:
         """Return how much better a run like this ticket's is expected to make what is named, and its noise.
 
         From what was known before the first of the tickets in progress with it, so that all agents end a
         search at the same ticket. None: too little is known, or the sampler is one that does not say.
         """
-        arm, number = self._place(ticket)
+        arm, number = self._arm_and_number(ticket)
         if not self._foresees(arm):
             return None
-        return self._strategy(arm).prospect(self._histories[arm].known(number))
+        return self._strategy(arm).prospect(self._histories[arm].visible_trials(number))
 
     def trial(self, sampled: Mapping[str, Any]) -> list[TrialParam]:
         """Return the parameters of a search ticket as Optuna's tables hold them."""
@@ -271,18 +279,18 @@ class Arms:
         """Return whether the pruner would end this ticket after these reports."""
         if not self._prunable(ticket) or not reports:
             return False
-        arm, number = self._place(ticket)
+        arm, number = self._arm_and_number(ticket)
         history = self._histories[arm]
         if pruner := make_pruner(self._spec.study.pruner):
             return history.prune(number, reports, pruner)
         running_trial = history.running(number, reports)
-        return self._strategy(arm).prune(history.known(number), running_trial)
+        return self._strategy(arm).prune(history.visible_trials(number), running_trial)
 
     def _prunable(self, ticket: TicketRow) -> bool:
         # runs that differ in nothing but the seed are all wanted, the unlucky ones too
-        if ticket.kind not in SAMPLED:
+        if ticket.kind not in SAMPLED_KINDS:
             return False
-        return bool(self._spaces[self._place(ticket)[0]])
+        return bool(self._spaces[self._arm_and_number(ticket)[0]])
 
     def recommend(self, arm: str, count: int) -> list[Parameters]:
         """Return the whole parameter sets of an arm of which one is expected to be best, at most so many.
@@ -297,7 +305,7 @@ class Arms:
             best = self._recommend_within(arm)
             return [] if best is None else [best, *self._recommend_alone(arm)][:count]
         sampled_sets = self._strategy(arm).recommend(
-            self._histories[arm].over(),
+            self._histories[arm].finished_trials(),
             count=count,
             seed=derive(self._spec.study.seed, seed_name(arm), "named"),
             constant=self._recommend_within("constant"),
@@ -320,7 +328,7 @@ class Arms:
         if not self._spaces[arm]:
             return []
         seed = derive(self._spec.study.seed, seed_name(arm), "named")
-        sets = self._strategy(arm).recommend(self._histories[arm].over(), count=1, seed=seed)
+        sets = self._strategy(arm).recommend(self._histories[arm].finished_trials(), count=1, seed=seed)
         return [self._spec.parameters(cast("Arm", arm), sampled) for sampled in sets]
 
     def _recommend_within(self, arm: str) -> Parameters | None:
@@ -329,16 +337,16 @@ class Arms:
         if not self._spaces[arm]:
             return self._spec.parameters(arm_name, {})
         seed = derive(self._spec.study.seed, seed_name(arm), "named")
-        known_trials = self._histories["search"].over()
+        known_trials = self._histories["search"].finished_trials()
         best = self._strategy("search").recommend_within(known_trials, self._sets_within(arm), seed=seed)
         return None if best is None else self._spec.parameters(arm_name, best)
 
-    def _sets_within(self, arm: str) -> ParameterSets:
+    def _sets_within(self, arm: str) -> CandidatePool:
         """Return the parameter sets of an arm as the search's model describes them."""
-        from tempopt.sampling.candidate_pool import ParameterSets
+        from tempopt.sampling.candidate_pool import CandidatePool
 
         strategy = self._strategy("search")
-        return ParameterSets(
+        return CandidatePool(
             self._spaces[arm],
             lambda sampled: strategy.describe(self._spec.parameters(cast("Arm", arm), sampled)),
             seed=derive(self._spec.study.seed, seed_name(arm), "within") & 0xFFFFFFFF,
@@ -351,10 +359,10 @@ class Arms:
         """
         if not self._foresees(arm):
             return []
-        sampled_sets = self._strategy(arm).rank_tried(self._histories[arm].over())
+        sampled_sets = self._strategy(arm).rank_tried(self._histories[arm].finished_trials())
         return [self._spec.parameters(cast("Arm", arm), sampled) for sampled in sampled_sets]
 
-    def told(
+    def tell(
         self,
         ticket: TicketRow,
         reports: Mapping[int, float],
@@ -367,19 +375,19 @@ class Arms:
             reports: Its reports, step to value.
             guards: What it measured of guarded metrics, by name.
         """
-        if ticket.kind not in SAMPLED:
+        if ticket.kind not in SAMPLED_KINDS:
             return
-        if ticket.kind == "baseline" and usable(ticket) and ticket.value is not None:
-            self._at_one[ticket.number] = ticket.value, guards or {}
-        arm, number = self._place(ticket)
-        self._known[arm].add(number)
+        if ticket.kind == "baseline" and is_usable(ticket) and ticket.value is not None:
+            self._baseline_results[ticket.number] = ticket.value, guards or {}
+        arm, number = self._arm_and_number(ticket)
+        self._known_numbers_by_arm[arm].add(number)
         state = {"complete": TrialState.COMPLETE, "failed": TrialState.FAIL}.get(
             ticket.outcome or "failed", TrialState.PRUNED
         )
         # which reports of a lost run are known differs with who saw which of its attempts
         known_reports = reports if ticket.outcome in ("complete", "pruned") else {}
-        self._histories[arm].told(number, state, ticket.value, known_reports, guards)
-        if usable(ticket) and self._better(ticket):
+        self._histories[arm].tell(number, state, ticket.value, known_reports, guards)
+        if is_usable(ticket) and self._better(ticket):
             self._best = ticket
 
     def _better(self, ticket: TicketRow) -> bool:
@@ -387,7 +395,7 @@ class Arms:
             return True
         assert ticket.value is not None and self._best.value is not None
         direction = self._spec.study.direction
-        mine, best = oriented(ticket.value, direction), oriented(self._best.value, direction)
+        mine, best = to_maximize(ticket.value, direction), to_maximize(self._best.value, direction)
         # of equal values the earlier one, in whatever order they are read
         return (mine, -ticket.id) > (best, -self._best.id)
 

@@ -15,8 +15,8 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from scipy.stats import qmc
 
 from tempopt.sampling.arm_model import Array, Describe
-from tempopt.sampling.unit_cube import at_place, at_places, configurations, nearest, place_of
-from tempopt.sampling.warm_start import PriorStudy
+from tempopt.sampling.unit_cube import configurations, from_unit, from_unit_vector, nearest, to_unit
+from tempopt.sampling.warm_start import WarmStartStudy
 from tempopt.storage.rows import Parameters
 
 _FROM_EARLIER = 2
@@ -30,7 +30,7 @@ _WIDTH = 0.1
 _REDRAWN = 0.15
 
 
-class ParameterSets:
+class CandidatePool:
     """What an arm may train, and what it may recommend.
 
     Args:
@@ -46,7 +46,7 @@ class ParameterSets:
         describe: Describe,
         *,
         seed: int,
-        earlier: Sequence[PriorStudy] = (),
+        earlier: Sequence[WarmStartStudy] = (),
     ) -> None:
         self._space = dict(space)
         self._describe = describe
@@ -80,7 +80,7 @@ class ParameterSets:
         return [*global_sets, *near_sets], np.vstack([described_MD, self.described(near_sets)])
 
     @cached_property
-    def firsts(self) -> list[Parameters]:
+    def warm_start_configs(self) -> list[Parameters]:
         """What earlier studies would have the trials after the first one begin with."""
         if not self._earlier:
             return []
@@ -93,18 +93,18 @@ class ParameterSets:
         return [pool[index] for index in dict.fromkeys(itertools.chain(*zip(*best_indices, strict=True)))]
 
     @cached_property
-    def few(self) -> list[Parameters]:
+    def exhaustive_configs(self) -> list[Parameters]:
         """All sets of a small space, those first that earlier studies would begin with; else none."""
         if not 1 <= len(self._listed) <= _AFFORDABLE:
             return []
-        return self._distinct([*self.firsts, *self._listed])
+        return self._distinct([*self.warm_start_configs, *self._listed])
 
     @cached_property
     def _everywhere(self) -> tuple[list[Parameters], Array]:
         if self._listed:
             return self._listed, self.described(self._listed)
         sobol = qmc.Sobol(len(self._space), seed=self._seed).random(_EVERYWHERE)
-        sets = [at_places(self._space, places) for places in sobol]
+        sets = [from_unit_vector(self._space, places) for places in sobol]
         for prior_study in self._earlier:
             sets += [nearest(self._space, parameters) for parameters in prior_study.parameters]
         return sets, self.described(sets)
@@ -128,12 +128,12 @@ class ParameterSets:
         for name, distribution in self._space.items():
             value = centre.get(name)
             if value is None:
-                values[name] = at_place(distribution, rng.random())
+                values[name] = from_unit(distribution, rng.random())
             elif isinstance(distribution, CategoricalDistribution):
                 # a run at a constant temperature may have a choice that is not searched
                 is_kept = rng.random() >= _REDRAWN and value in distribution.choices
-                values[name] = value if is_kept else at_place(distribution, rng.random())
+                values[name] = value if is_kept else from_unit(distribution, rng.random())
             else:
-                position = place_of(distribution, value) + _WIDTH * rng.standard_normal()
-                values[name] = at_place(distribution, min(max(position, 0.0), 1.0))
+                position = to_unit(distribution, value) + _WIDTH * rng.standard_normal()
+                values[name] = from_unit(distribution, min(max(position, 0.0), 1.0))
         return values

@@ -15,16 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 
-from tempopt.sampling.unit_cube import in_order, place_of
+from tempopt.sampling.unit_cube import sorted_choices, to_unit
 from tempopt.temperature import (
     GROUPS,
     NEUTRAL,
     PLAN_PARAMETERS,
     ParameterNames,
     TemperatureParameters,
-    as_found,
-    effective,
+    drop_unused_params,
     hashable,
+    initial_named_temperatures,
     join_name,
     own_parameters,
     split_name,
@@ -70,7 +70,7 @@ class Features:
         all_params = {**self._fixed, **parameters}
         entries: list[float] = []
         for name in dict.fromkeys((*([""] if self._depth else []), *self._curves)):
-            neutral, inner = as_found(all_params).get(name, 1.0), self._inner.get(name, ())
+            neutral, inner = initial_named_temperatures(all_params).get(name, 1.0), self._inner.get(name, ())
             curve, depth = _of_plan(_plan(all_params, name), neutral, inner)
             entries += [
                 *(curve if name in self._curves else ()),
@@ -118,7 +118,7 @@ def _of_plan(
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the entries of τ over training, and of τ over depth; the same plans are asked for again."""
     # of what is fixed, some may not go with what is searched
-    layer_plan = TemperatureParameters.from_mapping(effective(dict(plan))).plan(_LAYERS)
+    layer_plan = TemperatureParameters.from_mapping(drop_unused_params(dict(plan))).plan(_LAYERS)
     level = np.log([layer_plan.schedule(index / (_PLACES - 1)) / neutral for index in range(_PLACES)]) / _SPAN
     at_knots = np.log([layer_plan.schedule(progress) / neutral for progress in inner]) / _SPAN
     factors = np.log(layer_plan.layers.factors(_LAYERS)) / _SPAN
@@ -141,12 +141,12 @@ def _of_choice(choices: Sequence[Any], value: Any) -> list[float]:
 def _entries(distribution: BaseDistribution, value: Any) -> list[float]:
     """Return a searched value as entries; one that is not read counts as the middle of its range."""
     if isinstance(distribution, CategoricalDistribution):
-        return _of_choice(in_order(distribution), value)
+        return _of_choice(sorted_choices(distribution), value)
     if not isinstance(value, int | float):
         return [0.5]
     low, high = float(distribution.low), float(distribution.high)  # type: ignore[attr-defined]
     if distribution.log:  # type: ignore[attr-defined]
         # another study may have gone further, even below 0
         value = max(value, low * low / high)
-    position = place_of(distribution, value)
+    position = to_unit(distribution, value)
     return [min(max(position, -_BEYOND), 1 + _BEYOND)]

@@ -26,7 +26,7 @@ _HALVING = (optuna.pruners.SuccessiveHalvingPruner, optuna.pruners.HyperbandPrun
 _EPOCH = datetime(2000, 1, 1)  # a fixed time: no decision may depend on the clock
 
 
-def frozen(
+def make_frozen_trial(
     number: int,
     *,
     state: TrialState,
@@ -55,7 +55,7 @@ def frozen(
     )
 
 
-class View(BaseStorage):
+class WindowedStorage(BaseStorage):
     """A read-only study of the trials that one ticket may know, and of the one that is asked or pruned.
 
     Args:
@@ -78,7 +78,7 @@ class View(BaseStorage):
         self._name = name
         self._direction = direction
         self._trials = trials
-        self._own = running_trial
+        self._running_trial = running_trial
         self._number = number
 
     def study(
@@ -91,31 +91,33 @@ class View(BaseStorage):
         return optuna.load_study(study_name=self._name, storage=self, sampler=sampler, pruner=pruner)
 
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
-        self._own = frozen(self._number, state=TrialState.RUNNING, distributions={}, params={})
+        self._running_trial = make_frozen_trial(
+            self._number, state=TrialState.RUNNING, distributions={}, params={}
+        )
         return self._number
 
     def set_trial_param(
         self, trial_id: int, param_name: str, param_value_internal: float, distribution: BaseDistribution
     ) -> None:
-        assert self._own is not None
-        self._own.distributions[param_name] = distribution
-        self._own.params[param_name] = distribution.to_external_repr(param_value_internal)
+        assert self._running_trial is not None
+        self._running_trial.distributions[param_name] = distribution
+        self._running_trial.params[param_name] = distribution.to_external_repr(param_value_internal)
 
     def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
         # A copy, as in Optuna's storages: a trial that a pruner holds keeps the attributes that it had.
-        assert self._own is not None and trial_id == self._own.number
-        self._own = copy.copy(self._own)
-        self._own.system_attrs = {**self._own.system_attrs, key: value}
+        assert self._running_trial is not None and trial_id == self._running_trial.number
+        self._running_trial = copy.copy(self._running_trial)
+        self._running_trial.system_attrs = {**self._running_trial.system_attrs, key: value}
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
-        if self._own is not None and trial_id == self._own.number:
-            return self._own
+        if self._running_trial is not None and trial_id == self._running_trial.number:
+            return self._running_trial
         return next(trial for trial in self._trials if trial.number == trial_id)
 
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
-        running_trials = [self._own] if self._own is not None else []
+        running_trials = [self._running_trial] if self._running_trial is not None else []
         trials = [
             trial for trial in (*self._trials, *running_trials) if states is None or trial.state in states
         ]
@@ -161,7 +163,7 @@ class History:
         self._direction = StudyDirection.MAXIMIZE if direction == "maximize" else StudyDirection.MINIMIZE
         self._distributions = dict(distributions)
         self._parallel = parallel
-        self._asked: dict[int, dict[str, Any]] = {}
+        self._params_by_number: dict[int, dict[str, Any]] = {}
         self._finished: list[FrozenTrial | None] = []
         self._ready = 0
         self._num_judged = 0
@@ -172,16 +174,18 @@ class History:
 
     def ask(self, number: int, sampler: optuna.samplers.BaseSampler) -> dict[str, Any]:
         """Return the sampler's suggestion for ticket ``number``; say with :meth:`asked` what became of it."""
-        trials = [*self.known(number), *self.pending(number)]
-        view = View(
+        trials = [*self.visible_trials(number), *self.pending(number)]
+        view = WindowedStorage(
             name=self._name, direction=self._direction, trials=trials, running_trial=None, number=number
         )
         trial = view.study(sampler=sampler).ask(fixed_distributions=self._distributions)
         return dict(trial.params)
 
-    def asked(self, number: int, params: Mapping[str, Any]) -> None:
+    def register_asked(self, number: int, params: Mapping[str, Any]) -> None:
         """Remember the parameters of ticket ``number``."""
-        self._asked[number] = {name: params[name] for name in self._distributions if name in params}
+        self._params_by_number[number] = {
+            name: params[name] for name in self._distributions if name in params
+        }
 
     def prune(self, number: int, reports: Mapping[int, float], pruner: optuna.pruners.BasePruner) -> bool:
         """Return whether the pruner would end ticket ``number`` after these reports.
@@ -206,10 +210,10 @@ class History:
     ) -> tuple[bool, dict[str, Any]]:
         """Return whether a pruner ends a trial at its last report, and what the pruner notes on the trial."""
         running_trial = self.running(number, {})
-        view = View(
+        view = WindowedStorage(
             name=self._name,
             direction=self._direction,
-            trials=self.known(number),
+            trials=self.visible_trials(number),
             running_trial=running_trial,
             number=number,
         )
@@ -223,7 +227,7 @@ class History:
                 is_pruned = bool(pruner.prune(study, trial))
         return is_pruned, view.get_trial(number).system_attrs
 
-    def told(
+    def tell(
         self,
         number: int,
         state: TrialState,
@@ -238,11 +242,11 @@ class History:
         """
         while len(self._finished) <= number:
             self._finished.append(None)
-        self._finished[number] = frozen(
+        self._finished[number] = make_frozen_trial(
             number,
             state=state,
             distributions=self._distributions,
-            params=self._asked.get(number, {}),
+            params=self._params_by_number.get(number, {}),
             value=value if state == TrialState.COMPLETE else None,
             reports=reports,
             guards=guards,
@@ -255,7 +259,7 @@ class History:
         """Return how many tickets, from the first on, ticket ``number`` may know."""
         return max(0, number - self._parallel + 1)
 
-    def known(self, number: int) -> list[FrozenTrial]:
+    def visible_trials(self, number: int) -> list[FrozenTrial]:
         """Return the trials that ticket ``number`` may know, from the first on."""
         end = self._end(number)
         assert self._ready >= end, "a ticket was started before its history was known"
@@ -263,18 +267,18 @@ class History:
 
     def pending(self, number: int) -> list[FrozenTrial]:
         """Return the trials between those that ticket ``number`` may know and itself."""
-        return [self.running(n, {}) for n in range(self._end(number), number) if n in self._asked]
+        return [self.running(n, {}) for n in range(self._end(number), number) if n in self._params_by_number]
 
     def running(self, number: int, reports: Mapping[int, float]) -> FrozenTrial:
         """Return a trial in progress, with what it has reported (step to value)."""
-        return frozen(
+        return make_frozen_trial(
             number,
             state=TrialState.RUNNING,
             distributions=self._distributions,
-            params=self._asked.get(number, {}),
+            params=self._params_by_number.get(number, {}),
             reports=reports,
         )
 
-    def over(self) -> list[FrozenTrial]:
+    def finished_trials(self) -> list[FrozenTrial]:
         """Return all trials that are over, by number."""
         return [trial for trial in self._finished if trial is not None]

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from optuna.trial import FrozenTrial
 from scipy.special import ndtr, stdtrit
 
-from tempopt.sampling.surrogate import Runs, Surrogate, near
-from tempopt.spec.alpha_ledger import level
-from tempopt.storage.ticket_queries import oriented
+from tempopt.sampling.surrogate import Observations, Surrogate, pull_in_low_outliers
+from tempopt.spec.alpha_ledger import alpha_for_verdict
+from tempopt.storage.ticket_queries import to_maximize
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
@@ -39,7 +39,7 @@ _EXACT = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class GuardLimit:
     """What the mean of a guarded metric has to be above, the metric's sign being such that more is better.
 
     Args:
@@ -56,7 +56,7 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Guarding:
+class GuardConstraints:
     """What an arm's sampler has to know of the guards.
 
     Args:
@@ -66,7 +66,7 @@ class Guarding:
         quantile: How many standard errors a mean has to be within a margin to be shown to be.
     """
 
-    limits: tuple[Limit, ...]
+    limits: tuple[GuardLimit, ...]
     base: float
     pairs: int
     quantile: float
@@ -82,7 +82,7 @@ class Guarding:
         }
         return {name: value for name, value in excess.items() if math.isfinite(value)}
 
-    def weigh(
+    def feasibility_probability(
         self,
         complete_trials: Sequence[FrozenTrial],
         describe: Callable[[Mapping[str, Any]], Array],
@@ -106,7 +106,7 @@ class Guarding:
 
     def _by(
         self,
-        limit: Limit,
+        limit: GuardLimit,
         features_ND: Array,
         seeds_N: NDArray[np.int64],
         metrics_by_trial: Sequence[Mapping[str, float]],
@@ -115,9 +115,11 @@ class Guarding:
         is_finite = np.isfinite(values_N)
         # a run whose metric is no number is as bad as the worst
         worst = min([limit.at, *values_N[is_finite].tolist()])
-        *near_values, near_limit = near(np.append(np.where(is_finite, values_N, worst), limit.at))
+        *near_values, near_limit = pull_in_low_outliers(
+            np.append(np.where(is_finite, values_N, worst), limit.at)
+        )
         surrogate = Surrogate(
-            Runs(
+            Observations(
                 features_ND=features_ND,
                 seeds_N=seeds_N,
                 values_N=np.array(near_values),
@@ -137,7 +139,9 @@ class Guarding:
         return probability
 
 
-def guarding(spec: StudySpec, at_one: Sequence[tuple[float, Mapping[str, float]]]) -> Guarding | None:
+def build_guard_constraints(
+    spec: StudySpec, at_one: Sequence[tuple[float, Mapping[str, float]]]
+) -> GuardConstraints | None:
     """Return what the guards ask of parameter sets; None: they ask nothing, or nothing is known of τ = 1.
 
     Args:
@@ -145,7 +149,7 @@ def guarding(spec: StudySpec, at_one: Sequence[tuple[float, Mapping[str, float]]
         at_one: Of each complete run of the baseline arm its value and what it measured of guarded metrics.
     """
     direction = spec.study.direction
-    best_runs = sorted(at_one, key=lambda run: oriented(run[0], direction), reverse=True)
+    best_runs = sorted(at_one, key=lambda run: to_maximize(run[0], direction), reverse=True)
     if spec.other_names:
         # runs that tune something are mostly worse than what the winner will be compared with
         best_runs = best_runs[: math.ceil(_TUNED * len(best_runs))]
@@ -162,13 +166,13 @@ def guarding(spec: StudySpec, at_one: Sequence[tuple[float, Mapping[str, float]]
         margin = guard.margin * abs(mean) if guard.relative else guard.margin
         sign = -1.0 if guard.side == "most" else 1.0
         spread = variance(values) / len(values) if len(values) > 1 else 0.0
-        limits.append(Limit(name=guard.name, sign=sign, at=sign * mean - margin, variance=spread))
+        limits.append(GuardLimit(name=guard.name, sign=sign, at=sign * mean - margin, variance=spread))
     if not limits:
         return None
     pairs = spec.study.seeds.confirm.max
-    return Guarding(
+    return GuardConstraints(
         limits=tuple(limits),
-        base=fmean(oriented(value, direction) for value, _ in best_runs),
+        base=fmean(to_maximize(value, direction) for value, _ in best_runs),
         pairs=pairs,
-        quantile=float(stdtrit(pairs - 1, 1.0 - level(1) / 2.0)),
+        quantile=float(stdtrit(pairs - 1, 1.0 - alpha_for_verdict(1) / 2.0)),
     )

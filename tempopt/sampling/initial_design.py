@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from tempopt.sampling.unit_cube import at_place, count_values, place_of
+from tempopt.sampling.unit_cube import count_values, from_unit, to_unit
 from tempopt.seeds import derive, seed_name
 from tempopt.temperature import TEMPERATURE_PARAMETERS, neutral_values
 
@@ -30,7 +30,7 @@ _STRENGTHS = ("entropy_lambda", "entropy_lambda_final", "output_temperature")
 """Temperature parameters of which a little does little and much does harm, as with a learning rate."""
 
 
-def first_trial(spec: StudySpec, arm: Arm, number: int, *, seed: int) -> dict[str, Any]:
+def initial_params(spec: StudySpec, arm: Arm, number: int, *, seed: int) -> dict[str, Any]:
     """Return the values of an arm's own space that it tries as long as nothing is known.
 
     A person gives a range for a learning rate with the likely values in its middle, so that the first values
@@ -53,9 +53,9 @@ def first_trial(spec: StudySpec, arm: Arm, number: int, *, seed: int) -> dict[st
         if number == 0 and arm != "search":
             values[name] = _neutral(name, distribution, neutral)
         elif _is_strength(name, distribution):
-            values[name] = at_place(distribution, 0.5 + _INNER * (position - 0.5))
+            values[name] = from_unit(distribution, 0.5 + _INNER * (position - 0.5))
         else:
-            values[name] = at_place(distribution, position)
+            values[name] = from_unit(distribution, position)
     return values
 
 
@@ -70,7 +70,7 @@ def _neutral(name: str, distribution: BaseDistribution, neutral: Mapping[str, An
     """Return the value at which a parameter changes nothing, or the middle where it has none in its range."""
     value = neutral.get(name)
     if isinstance(distribution, CategoricalDistribution):
-        return value if value in distribution.choices else at_place(distribution, 0.5)
+        return value if value in distribution.choices else from_unit(distribution, 0.5)
     assert isinstance(distribution, FloatDistribution | IntDistribution)
     is_in_range = value is not None and distribution.low <= value <= distribution.high
     if (
@@ -80,4 +80,4 @@ def _neutral(name: str, distribution: BaseDistribution, neutral: Mapping[str, An
         and not distribution.step
     ):
         return float(value)
-    return at_place(distribution, place_of(distribution, value) if is_in_range else 0.5)
+    return from_unit(distribution, to_unit(distribution, value) if is_in_range else 0.5)

@@ -17,10 +17,10 @@ from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 from tempopt.sampling.arm_model import ArmModel, Array, Describe, finite
-from tempopt.sampling.candidate_pool import ParameterSets
-from tempopt.sampling.guard_constraints import LIKELY, Guarding
+from tempopt.sampling.candidate_pool import CandidatePool
+from tempopt.sampling.guard_constraints import LIKELY, GuardConstraints
 from tempopt.sampling.surrogate import Posterior, select_batch
-from tempopt.sampling.warm_start import PriorStudy
+from tempopt.sampling.warm_start import WarmStartStudy
 from tempopt.seeds import shared_seed
 from tempopt.spec.sections import FEWEST, MOST_RUNS
 from tempopt.storage.rows import Parameters
@@ -55,24 +55,24 @@ class KnowledgeGradient:
     def __init__(
         self,
         space: Mapping[str, BaseDistribution],
-        describe: Describe,
+        featurize: Describe,
         *,
         maximize: bool,
-        streams: int | None,
+        num_seeds: int | None,
         seed: int,
-        earlier: Sequence[PriorStudy] = (),
-        guarding: Guarding | None = None,
+        earlier: Sequence[WarmStartStudy] = (),
+        guarding: GuardConstraints | None = None,
         list_design: Callable[[int | None], Sequence[FrozenTrial]] = lambda num_baseline: (),
     ) -> None:
         self._list_design = list_design
         self._guarding = guarding
         self._earlier = earlier
-        self.describe = _with_earlier(describe, earlier) if earlier else describe
+        self.describe = _with_earlier(featurize, earlier) if earlier else featurize
         self._maximize = maximize
-        self._streams = streams
-        self._sets = ParameterSets(space, self.describe, seed=seed & 0xFFFFFFFF, earlier=earlier)
-        self._kept: dict[tuple[int, ...], ArmModel | None] = {}
-        self._new: dict[int, tuple[Posterior, float]] = {}
+        self._streams = num_seeds
+        self._sets = CandidatePool(space, self.describe, seed=seed & 0xFFFFFFFF, earlier=earlier)
+        self._model_cache: dict[tuple[int, ...], ArmModel | None] = {}
+        self._worth_cache: dict[int, tuple[Posterior, float]] = {}
         self._trials_described: dict[int, Array] = {}
 
     def model(
@@ -86,11 +86,11 @@ class KnowledgeGradient:
         """
         design = self._list_design(num_baseline)
         numbers = tuple(trial.number for trial in (*design, *finished_trials))
-        if numbers not in self._kept:
-            _forget(self._kept)
+        if numbers not in self._model_cache:
+            _forget(self._model_cache)
             trial_groups = _of_use([*design, *finished_trials], self._stream_of)
             num_complete = sum(trial.state == TrialState.COMPLETE for trial in finished_trials)
-            self._kept[numbers] = (
+            self._model_cache[numbers] = (
                 ArmModel(
                     *trial_groups,
                     self.describe,
@@ -102,15 +102,15 @@ class KnowledgeGradient:
                 if min(len(trial_groups[0]), num_complete) >= FEWEST
                 else None
             )
-        return self._kept[numbers]
+        return self._model_cache[numbers]
 
-    def first(self, number: int) -> Parameters | None:
+    def warm_start_params(self, number: int) -> Parameters | None:
         """Return what earlier studies would have a trial begin with; None: they have no more to say.
 
         Args:
             number: Number of the trial. The first is not for them to say.
         """
-        firsts = self._sets.firsts
+        firsts = self._sets.warm_start_configs
         return firsts[number - 1] if 1 <= number <= len(firsts) else None
 
     def ask(
@@ -230,7 +230,7 @@ class KnowledgeGradient:
         self,
         finished_trials: Sequence[FrozenTrial],
         pending: Sequence[FrozenTrial],
-        sets: ParameterSets,
+        sets: CandidatePool,
         *,
         number: int,
         num_baseline: int,
@@ -260,7 +260,7 @@ class KnowledgeGradient:
         return pool[best]
 
     def _refined(
-        self, model: ArmModel, sets: ParameterSets, rng: np.random.Generator
+        self, model: ArmModel, sets: CandidatePool, rng: np.random.Generator
     ) -> tuple[list[Parameters], Array]:
         """Return sets of a part of the space, many of them near the best, the best first, and described."""
         ranked, features_MD = list[Parameters](), np.empty((0, 0))
@@ -273,7 +273,7 @@ class KnowledgeGradient:
     def recommend_within(
         self,
         finished_trials: Sequence[FrozenTrial],
-        sets: ParameterSets,
+        sets: CandidatePool,
         *,
         seed: int,
     ) -> Parameters | None:
@@ -312,13 +312,13 @@ class KnowledgeGradient:
     ) -> tuple[Posterior, float]:
         """Return what might be named, as far as it is known, and what a step of a new run is worth."""
         end = len(finished_trials)
-        if end not in self._new:
-            _forget(self._new)
+        if end not in self._worth_cache:
+            _forget(self._worth_cache)
             _, features_MD = self._pool(model, np.random.default_rng(end))
             posterior = model.posterior(features_MD)
             _, worth = self._best_new(model, posterior, finished_trials, end)
-            self._new[end] = posterior, worth
-        return self._new[end]
+            self._worth_cache[end] = posterior, worth
+        return self._worth_cache[end]
 
     def _best_new(
         self,
@@ -352,7 +352,7 @@ class KnowledgeGradient:
 
         None: the space is not small, or all have been tried.
         """
-        candidates = [{**parameters, **fixed} for parameters in self._sets.few]
+        candidates = [{**parameters, **fixed} for parameters in self._sets.exhaustive_configs]
         if not candidates:
             return None
         stream = self._stream_of(number)
@@ -401,9 +401,9 @@ def _is_better(posterior: Posterior, index: int, other_index: int) -> bool:
     return gain > 0 and gain >= _CLEARLY * math.sqrt(max(float(variance), 0.0))
 
 
-def _with_earlier(describe: Describe, earlier: Sequence[PriorStudy]) -> Describe:
+def _with_earlier(featurize: Describe, earlier: Sequence[WarmStartStudy]) -> Describe:
     def described(sampled: Mapping[str, Any]) -> Array:
-        own_D = describe(sampled)
+        own_D = featurize(sampled)
         return np.append(own_D, [prior_study(own_D) for prior_study in earlier])
 
     return described

@@ -10,7 +10,7 @@ from optuna.distributions import BaseDistribution
 
 from tempopt.errors import SpecError, unknown
 from tempopt.spec.strategy_options import OPTION_TYPES, has_type
-from tempopt.spec.study_spec import PRUNERS, SAMPLERS, Strategy
+from tempopt.spec.study_spec import PRUNERS, SAMPLERS, SamplerOrPrunerConfig
 
 # Optuna 5's defaults, written down so that another version of it does not change a study.
 _DEFAULTS: dict[str, dict[str, Any]] = {
@@ -18,7 +18,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "median": {"n_startup_trials": 5},
 }
 # Trials at most that a sampler is tried with.
-_TRIED = 100
+_MAX_TEST_TRIALS = 100
 
 
 def _written(annotation: Any) -> str:
@@ -32,7 +32,9 @@ def _plain(annotation: str) -> list[str]:
     return plain_types if set(plain_types) - {"None"} else []
 
 
-def _made(section: str, strategy_class: type[Any], strategy: Strategy, **forced: Any) -> Any:
+def _create_strategy(
+    section: str, strategy_class: type[Any], strategy: SamplerOrPrunerConfig, **forced: Any
+) -> Any:
     allowed = {
         name: text
         for name, parameter in inspect.signature(strategy_class).parameters.items()
@@ -54,7 +56,7 @@ def _made(section: str, strategy_class: type[Any], strategy: Strategy, **forced:
         ) from error
 
 
-def make_sampler(strategy: Strategy, *, seed: int) -> optuna.samplers.BaseSampler | None:
+def make_sampler(strategy: SamplerOrPrunerConfig, *, seed: int) -> optuna.samplers.BaseSampler | None:
     """Return the sampler of Optuna that the spec names; None: it is tempopt's own, in knowledge_gradient.py.
 
     Args:
@@ -68,11 +70,11 @@ def make_sampler(strategy: Strategy, *, seed: int) -> optuna.samplers.BaseSample
     if name is None:
         return None
     kind = getattr(optuna.samplers, name)
-    sampler: optuna.samplers.BaseSampler = _made("sampler", kind, strategy, seed=seed & 0xFFFFFFFF)
+    sampler: optuna.samplers.BaseSampler = _create_strategy("sampler", kind, strategy, seed=seed & 0xFFFFFFFF)
     return sampler
 
 
-def try_strategies(sampler: Strategy, pruner: Strategy) -> None:
+def try_strategies(sampler: SamplerOrPrunerConfig, pruner: SamplerOrPrunerConfig) -> None:
     """Refuse a sampler or pruner that cannot be made, or that fails once it has learned from some trials.
 
     Raises:
@@ -88,7 +90,7 @@ def try_strategies(sampler: Strategy, pruner: Strategy) -> None:
     num_startup = max(sampler.options.get("n_startup_trials", 10), 0)
     space: dict[str, BaseDistribution] = {"x": optuna.distributions.FloatDistribution(0.0, 1.0)}
     try:
-        for index in range(min(num_startup, _TRIED) + 2):
+        for index in range(min(num_startup, _MAX_TEST_TRIALS) + 2):
             params = {"x": (index % 7 + 1) / 8}
             trial = optuna.trial.create_trial(params=params, distributions=space, value=float(index))
             study.add_trial(trial)
@@ -99,7 +101,7 @@ def try_strategies(sampler: Strategy, pruner: Strategy) -> None:
         ) from error
 
 
-def make_pruner(strategy: Strategy) -> optuna.pruners.BasePruner | None:
+def make_pruner(strategy: SamplerOrPrunerConfig) -> optuna.pruners.BasePruner | None:
     """Return the pruner of Optuna that the spec names; None: it is tempopt's own, in knowledge_gradient.py.
 
     Raises:
@@ -109,5 +111,5 @@ def make_pruner(strategy: Strategy) -> optuna.pruners.BasePruner | None:
     if name is None:
         return None
     kind = getattr(optuna.pruners, name)
-    pruner: optuna.pruners.BasePruner = _made("pruner", kind, strategy)
+    pruner: optuna.pruners.BasePruner = _create_strategy("pruner", kind, strategy)
     return pruner

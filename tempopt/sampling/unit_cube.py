@@ -12,7 +12,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 _DIGITS = 4
 
 
-def in_order(distribution: CategoricalDistribution) -> list[Any]:
+def sorted_choices(distribution: CategoricalDistribution) -> list[Any]:
     """Return the choices in an order that is the same however they are listed."""
     return sorted(distribution.choices, key=repr)
 
@@ -45,7 +45,7 @@ def configurations(space: Mapping[str, BaseDistribution], *, max_count: int) -> 
 
 def _values(distribution: BaseDistribution) -> list[Any]:
     if isinstance(distribution, CategoricalDistribution):
-        return in_order(distribution)
+        return sorted_choices(distribution)
     assert isinstance(distribution, FloatDistribution | IntDistribution)
     step = distribution.step or 0
     steps = range(int(count_values(distribution)))
@@ -53,7 +53,7 @@ def _values(distribution: BaseDistribution) -> list[Any]:
     return [min(distribution.low + step * index, distribution.high) for index in steps]
 
 
-def at_place(distribution: BaseDistribution, position: float) -> Any:
+def from_unit(distribution: BaseDistribution, position: float) -> Any:
     """Return the value at a place; numbers of a continuous range have four significant digits.
 
     Args:
@@ -61,7 +61,7 @@ def at_place(distribution: BaseDistribution, position: float) -> Any:
         position: In [0, 1].
     """
     if isinstance(distribution, CategoricalDistribution):
-        choices = in_order(distribution)
+        choices = sorted_choices(distribution)
         return choices[min(int(position * len(choices)), len(choices) - 1)]
     assert isinstance(distribution, FloatDistribution | IntDistribution)
     low, high = float(distribution.low), float(distribution.high)
@@ -75,10 +75,10 @@ def at_place(distribution: BaseDistribution, position: float) -> Any:
     return float(min(max(value, distribution.low), distribution.high))
 
 
-def place_of(distribution: BaseDistribution, value: Any) -> float:
+def to_unit(distribution: BaseDistribution, value: Any) -> float:
     """Return where a value lies: of a choice, the middle of what :func:`at_place` gives it."""
     if isinstance(distribution, CategoricalDistribution):
-        return (in_order(distribution).index(value) + 0.5) / len(distribution.choices)
+        return (sorted_choices(distribution).index(value) + 0.5) / len(distribution.choices)
     assert isinstance(distribution, FloatDistribution | IntDistribution)
     low, high = float(distribution.low), float(distribution.high)
     if low == high:
@@ -88,10 +88,10 @@ def place_of(distribution: BaseDistribution, value: Any) -> float:
     return float((value - low) / (high - low))
 
 
-def at_places(space: Mapping[str, BaseDistribution], places: Sequence[float]) -> dict[str, Any]:
+def from_unit_vector(space: Mapping[str, BaseDistribution], places: Sequence[float]) -> dict[str, Any]:
     """Return the values at places, one for each name of the space in its order."""
     return {
-        name: at_place(distribution, position)
+        name: from_unit(distribution, position)
         for (name, distribution), position in zip(space.items(), places, strict=True)
     }
 
@@ -106,12 +106,12 @@ def nearest(space: Mapping[str, BaseDistribution], values: Mapping[str, Any]) ->
             equal_choices = (
                 choice for choice in distribution.choices if choice == value and type(choice) is type(value)
             )
-            nearest_values[name] = next(equal_choices, at_place(distribution, 0.5))
+            nearest_values[name] = next(equal_choices, from_unit(distribution, 0.5))
             continue
         assert isinstance(distribution, FloatDistribution | IntDistribution)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         clipped_value = min(max(value, distribution.low), distribution.high) if is_number else None  # type: ignore[type-var]
-        nearest_values[name] = at_place(
-            distribution, 0.5 if clipped_value is None else place_of(distribution, clipped_value)
+        nearest_values[name] = from_unit(
+            distribution, 0.5 if clipped_value is None else to_unit(distribution, clipped_value)
         )
     return nearest_values

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tempopt.sampling.surrogate import Runs, Surrogate, near, select_batch
+from tempopt.sampling.surrogate import Observations, Surrogate, pull_in_low_outliers, select_batch
 
 Array = NDArray[np.float64]
 
-_LEAST = 1e-6
+_MIN_RELATIVE_SPREAD = 1e-6
 
 
-class PriorStudy:
+class WarmStartStudy:
     """One earlier study.
 
     Args:
@@ -34,10 +34,10 @@ class PriorStudy:
         describe: Callable[[Mapping[str, Any]], Array],
     ) -> None:
         features_ND = np.array([describe(parameters) for parameters, _ in runs])
-        values_N = near(np.array([value for _, value in runs]))
+        values_N = pull_in_low_outliers(np.array([value for _, value in runs]))
         self.parameters: list[Mapping[str, Any]] = [parameters for parameters, _ in runs]
         self._surrogate = Surrogate(
-            Runs(
+            Observations(
                 features_ND=features_ND,
                 seeds_N=np.arange(len(runs)),
                 values_N=values_N,
@@ -47,7 +47,7 @@ class PriorStudy:
         said_N = self._surrogate.mean(features_ND)
         self._middle, spread = float(said_N.mean()), float(said_N.std())
         # where its runs differ in nothing that this study knows, what is left of it is rounding
-        self._factor = 1.0 / spread if spread > _LEAST * float(values_N.std()) else 0.0
+        self._factor = 1.0 / spread if spread > _MIN_RELATIVE_SPREAD * float(values_N.std()) else 0.0
 
     def __call__(self, features_D: Array) -> float:
         """Return how good a described set is expected to be, in standard deviations of its runs' sets."""

@@ -13,14 +13,21 @@ from starlette.concurrency import run_in_threadpool
 
 from tempopt.agent.study_client import THOROUGH_SECONDS
 from tempopt.errors import StudyNotFound, UsageError
-from tempopt.server.app_state import State, state_of
-from tempopt.server.auth import Principal, about, require
+from tempopt.server.app_state import ServerState, get_server_state
+from tempopt.server.auth import Principal, annotate_audit, require
 from tempopt.server.errors import ApiError
-from tempopt.server.monitoring import held
-from tempopt.server.openapi_responses import REFUSALS, refusal
-from tempopt.server.study_session import Desk
-from tempopt.storage.http.protocol import Join, Joined, Leave, Left, Sync, Synced
-from tempopt.storage.http.wire import PROTOCOL, to_plain
+from tempopt.server.monitoring import mark_long_poll
+from tempopt.server.openapi_responses import REFUSALS, error_response_doc
+from tempopt.server.study_session import StudySession
+from tempopt.storage.http.protocol import (
+    JoinRequest,
+    JoinResponse,
+    Leave,
+    LeaveResponse,
+    SyncRequest,
+    SyncResponse,
+)
+from tempopt.storage.http.wire import PROTOCOL, serialize
 from tempopt.storage.rows import OpenStudy
 from tempopt.version import __version__
 
@@ -62,15 +69,15 @@ router = APIRouter(
     prefix="/api/agents",
     tags=["agents"],
     dependencies=[Depends(speaks)],
-    responses={**REFUSALS, 426: refusal("The agent speaks too old a version: `agent_too_old`.")},
+    responses={**REFUSALS, 426: error_response_doc("The agent speaks too old a version: `agent_too_old`.")},
 )
-Shared = Annotated[State, Depends(state_of)]
+Shared = Annotated[ServerState, Depends(get_server_state)]
 
 
-def _at_desk(shared: State, study: str, do: Callable[[Desk], T], *, id: int | None = None) -> T:
+def _at_desk(shared: ServerState, study: str, do: Callable[[StudySession], T], *, id: int | None = None) -> T:
     """Return what is done at the desk of a study; where the database is, is not told to agents."""
     try:
-        return shared.desks.work(study, do, id=id)
+        return shared.study_sessions.run_with_reload(study, do, id=id)
     except StudyNotFound:
         deletion_text = "" if id is None else ", or it was deleted and another one of that name begun"
         raise ApiError(
@@ -93,29 +100,29 @@ def open_studies(principal: Asking, shared: Shared) -> list[OpenStudy]:
 
 
 @router.post("/join", summary="Join a study")
-def join(body: Join, request: Request, principal: Asking, shared: Shared) -> Joined:
+def join(body: JoinRequest, request: Request, principal: Asking, shared: Shared) -> JoinResponse:
     """Return what an agent has to know of a study before it can work on it."""
-    about(request, study=body.study, detail=body.agent)
+    annotate_audit(request, study=body.study, detail=body.agent)
     principal.check(body.study)
 
-    def do(desk: Desk) -> Joined:
+    def do(desk: StudySession) -> JoinResponse:
         study = shared.store.load_study(body.study)
         if study.state == "paused":
             raise UsageError(
                 f'Study "{body.study}" was paused. Let it go on first: tempopt resume {body.study}'
             )
-        desk.enter(full_name(body.agent, principal), body.session)
+        desk.register_agent(full_name(body.agent, principal), body.session)
         # where checkpoints lie is the server's business
-        public_study: dict[str, Any] = to_plain(dataclasses.replace(study, checkpoints=None))
-        return Joined(
-            study=public_study, codes=sorted(desk.cache.codes), standing=desk.standing(), server=__version__
+        public_study: dict[str, Any] = serialize(dataclasses.replace(study, checkpoints=None))
+        return JoinResponse(
+            study=public_study, codes=sorted(desk.cache.codes), snapshot=desk.snapshot(), server=__version__
         )
 
     return _at_desk(shared, body.study, do)
 
 
 @router.post("/sync", summary="Tell of runs, renew their leases, take a ticket")
-async def sync(body: Sync, request: Request, principal: Asking, shared: Shared) -> Synced:
+async def sync(body: SyncRequest, request: Request, principal: Asking, shared: Shared) -> SyncResponse:
     """Write what an agent says, and answer with a ticket if it wants one, as soon as there is one.
 
     Safe to repeat: what was written before is accepted and changes nothing.
@@ -123,11 +130,11 @@ async def sync(body: Sync, request: Request, principal: Asking, shared: Shared) 
     principal.check(body.study)
     agent = full_name(body.agent, principal)
 
-    def work(looking: bool) -> Synced | None:
-        def do(desk: Desk) -> Synced | None:
+    def work(looking: bool) -> SyncResponse | None:
+        def do(desk: StudySession) -> SyncResponse | None:
             if not body.dead:
-                desk.enter(agent, body.session)
-            return desk.sync(agent, body, looking=looking)
+                desk.register_agent(agent, body.session)
+            return desk.sync(agent, body, is_long_poll=looking)
 
         return _at_desk(shared, body.study, do, id=body.study_id)
 
@@ -136,20 +143,20 @@ async def sync(body: Sync, request: Request, principal: Asking, shared: Shared) 
     if body.take is None or not body.take.wait or not _in_vain(answer):
         return answer
 
-    def look() -> Synced | None:
+    def look() -> SyncResponse | None:
         # a token that was revoked meanwhile is given no ticket any more
-        return work(True) if shared.guard.still(principal) else None
+        return work(True) if shared.guard.revalidate(principal) else None
 
     return await _waited(answer, body.take.wait, request, shared, body.study, look)
 
 
-def _in_vain(answer: Synced) -> bool:
-    return answer.taken is None and not answer.over and answer.state == "running" and not answer.refused
+def _in_vain(answer: SyncResponse) -> bool:
+    return answer.claim is None and not answer.over and answer.state == "running" and not answer.refused
 
 
 async def _waited(
-    answer: Synced, seconds: float, request: Request, shared: State, study: str, look: Any
-) -> Synced:
+    answer: SyncResponse, seconds: float, request: Request, shared: ServerState, study: str, look: Any
+) -> SyncResponse:
     """Return the first answer that is not in vain, or the last one there is time for."""
     news, loop = asyncio.Event(), asyncio.get_running_loop()
     began = time.monotonic()
@@ -158,7 +165,7 @@ async def _waited(
     def notify() -> None:
         loop.call_soon_threadsafe(news.set)
 
-    desk = await run_in_threadpool(shared.desks.of, study)
+    desk = await run_in_threadpool(shared.study_sessions.get, study)
     desk.listeners.add(notify)
     try:
         while _in_vain(answer) and (seconds_left := deadline - time.monotonic()) > 0:
@@ -167,25 +174,25 @@ async def _waited(
             except TimeoutError:
                 pass
             news.clear()
-            if shared.leaving.is_set() or await request.is_disconnected():
+            if shared.is_shutting_down.is_set() or await request.is_disconnected():
                 # no agent would hear of the ticket
                 return answer
             answer = await run_in_threadpool(look) or answer
     finally:
         desk.listeners.discard(notify)
-        held(request, time.monotonic() - began)
+        mark_long_poll(request, time.monotonic() - began)
     return answer
 
 
 @router.post("/leave", summary="Leave a study")
-def leave(body: Leave, request: Request, principal: Asking, shared: Shared) -> Left:
+def leave(body: Leave, request: Request, principal: Asking, shared: Shared) -> LeaveResponse:
     """Let what the agent was given wait again; what its runs have done was told before."""
-    about(request, study=body.study, detail=body.agent)
+    annotate_audit(request, study=body.study, detail=body.agent)
     principal.check(body.study)
     agent = full_name(body.agent, principal)
 
-    def do(desk: Desk) -> Left:
-        desk.enter(agent, body.session)
-        return Left(released=desk.leave(agent, body.session))
+    def do(desk: StudySession) -> LeaveResponse:
+        desk.register_agent(agent, body.session)
+        return LeaveResponse(released=desk.release_agent(agent, body.session))
 
     return _at_desk(shared, body.study, do, id=body.study_id)

@@ -6,15 +6,15 @@ from fastapi import Depends, FastAPI
 
 from tempopt.server import agents, audit, errors, me, monitoring, specs, studies, study_writes, token_routes
 from tempopt.server import checkpoints as checkpoint_routes
-from tempopt.server.app_state import State
-from tempopt.server.app_state import state_of as state_of
+from tempopt.server.app_state import ServerState
+from tempopt.server.app_state import get_server_state as get_server_state
 from tempopt.server.audit import Audit
-from tempopt.server.auth import Guard
-from tempopt.server.limits import BodyLimits, check_query
+from tempopt.server.auth import Authenticator
+from tempopt.server.limits import BodyLimitMiddleware, check_query
 from tempopt.server.pages import routes
 from tempopt.server.pages.study_list import StudyList
 from tempopt.server.reports import Reports
-from tempopt.server.study_sessions import Desks
+from tempopt.server.study_sessions import StudySessionRegistry
 from tempopt.storage.store import Store
 from tempopt.version import __version__
 
@@ -34,16 +34,16 @@ def create_app(store: Store, *, checkpoints: str) -> FastAPI:
         redoc_url=None,
         dependencies=[Depends(check_query)],
     )
-    app.state.tempopt = State(
+    app.state.tempopt = ServerState(
         store=store,
         checkpoints=checkpoints,
-        guard=Guard(store),
-        desks=Desks(store, checkpoints=checkpoints),
+        guard=Authenticator(store),
+        study_sessions=StudySessionRegistry(store, checkpoints=checkpoints),
         metrics=monitoring.Metrics(store),
         reports=Reports(store),
     )
     errors.install(app)
-    app.add_middleware(BodyLimits)
+    app.add_middleware(BodyLimitMiddleware)
     app.add_middleware(Audit)
     for module in (
         agents,

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 from fastapi import Request
 
-from tempopt.server.study_sessions import Desks
+from tempopt.server.study_sessions import StudySessionRegistry
 from tempopt.storage.store import Store
 
 if TYPE_CHECKING:
-    from tempopt.server.auth import Guard
+    from tempopt.server.auth import Authenticator
     from tempopt.server.monitoring import Metrics
     from tempopt.server.reports import Reports
 
 
 @dataclass(slots=True, kw_only=True)
-class State:
+class ServerState:
     """What the routes of one server share.
 
     Args:
@@ -33,14 +33,14 @@ class State:
 
     store: Store
     checkpoints: str
-    guard: Guard
-    desks: Desks
+    guard: Authenticator
+    study_sessions: StudySessionRegistry
     metrics: Metrics
     reports: Reports
-    leaving: threading.Event = field(default_factory=threading.Event)
+    is_shutting_down: threading.Event = field(default_factory=threading.Event)
 
 
-async def state_of(request: Request) -> State:
+async def get_server_state(request: Request) -> ServerState:
     """Return what the routes of the server share; a dependency."""
-    state: State = request.app.state.tempopt
+    state: ServerState = request.app.state.tempopt
     return state

@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tempopt.errors import StorageError, masked
-from tempopt.server.app_state import State, state_of
+from tempopt.server.app_state import ServerState, get_server_state
 from tempopt.server.auth import READS, Principal, client_address, require
 from tempopt.server.openapi_responses import REFUSALS
 from tempopt.storage.access_rows import AuditRow
@@ -20,7 +20,7 @@ from tempopt.storage.http.protocol import WITHOUT_NUL
 
 LOGGER = logging.getLogger("tempopt.server")
 # What agents say all the time is in the study itself, and a check changes nothing.
-_SAID = (
+_UNAUDITED_PATHS = (
     "/api/agents/sync",
     "/api/checkpoints/",
     "/api/check",
@@ -66,7 +66,7 @@ async def _note(scope: Scope, status: int) -> None:
         await run_in_threadpool(_write, scope["app"].state.tempopt, row)
 
 
-def _write(state: State, row: AuditRow) -> None:
+def _write(state: ServerState, row: AuditRow) -> None:
     try:
         state.store.audit([row])
     except StorageError as error:
@@ -76,7 +76,7 @@ def _write(state: State, row: AuditRow) -> None:
 def _row(scope: Scope, status: int) -> AuditRow | None:
     state: dict[str, Any] = scope["state"]
     principal: Principal | None = state.get("principal")
-    changes = scope["method"] not in READS and not scope["path"].startswith(_SAID)
+    changes = scope["method"] not in READS and not scope["path"].startswith(_UNAUDITED_PATHS)
     unwritten: int | None = state.get("unwritten")
     if principal is None and unwritten is None:
         return None
@@ -116,9 +116,9 @@ class Audited(BaseModel):
 @router.get("", summary="Who did what")
 def audited(
     principal: Annotated[Principal, Depends(require("admin"))],
-    shared: Annotated[State, Depends(state_of)],
+    shared: Annotated[ServerState, Depends(get_server_state)],
     before: Annotated[int | None, Query(ge=0, le=2**53)] = None,
-    most: Annotated[int, Query(ge=1, le=1000)] = 100,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     study: Annotated[
         str,
         Query(pattern=WITHOUT_NUL, max_length=255, description="Only of the study of this name."),
@@ -126,5 +126,5 @@ def audited(
 ) -> list[Audited]:
     """Return what was done, newest first; `before` the number of the last line is the next page."""
     principal.check_whole()
-    rows = shared.store.audited(before=before, limit=most, study=study)
+    rows = shared.store.audited(before=before, limit=limit, study=study)
     return [Audited.model_validate(row, from_attributes=True) for row in rows]

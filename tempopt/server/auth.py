@@ -22,8 +22,8 @@ from starlette.concurrency import run_in_threadpool
 
 from tempopt.errors import StorageError
 from tempopt.server import sessions, tokens
-from tempopt.server.app_state import State, state_of
-from tempopt.server.auth_throttle import Failures
+from tempopt.server.app_state import ServerState, get_server_state
+from tempopt.server.auth_throttle import AuthThrottle
 from tempopt.server.errors import ApiError
 from tempopt.storage.access_rows import TokenRow
 from tempopt.storage.store import Store
@@ -90,15 +90,15 @@ class Principal:
 
 
 @dataclass(slots=True)
-class _Known:
+class _CachedToken:
     """A token that was verified: its row, and by the guard's clock when it was read and its use written."""
 
     row: TokenRow
-    looked: float
-    noted: float
+    read_at: float
+    use_written_at: float
 
 
-class Guard:
+class Authenticator:
     """Knows tokens and sessions; threads may share it.
 
     Args:
@@ -110,9 +110,9 @@ class Guard:
         self._store = store
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, _Known] = OrderedDict()
-        self.failures = Failures(clock)
-        self.sessions = sessions.Sessions(store, clock, fresh=FRESH_SECONDS)
+        self._token_cache: OrderedDict[str, _CachedToken] = OrderedDict()
+        self.failures = AuthThrottle(clock)
+        self.sessions = sessions.SessionManager(store, clock, fresh=FRESH_SECONDS)
 
     def principal(self, request: Request, token: str | None, session: str | None = None) -> Principal:
         """Return who asks.
@@ -129,7 +129,7 @@ class Guard:
             principal = self._of_session(session) if token is None else self._of_token(token)
         except ApiError as error:
             raise self._refused(request, address, error) from None
-        self.failures.forgive(address)
+        self.failures.reset(address)
         return principal
 
     def _of_session(self, session: str | None) -> Principal:
@@ -169,10 +169,14 @@ class Guard:
             return False
         now = self._clock()
         with self._lock:
-            entry = self._known.get(parts[1])
-        return entry is None or now - entry.looked > FRESH_SECONDS or now - entry.noted >= _USED_SECONDS
+            entry = self._token_cache.get(parts[1])
+        return (
+            entry is None
+            or now - entry.read_at > FRESH_SECONDS
+            or now - entry.use_written_at >= _USED_SECONDS
+        )
 
-    def still(self, principal: Principal) -> bool:
+    def revalidate(self, principal: Principal) -> bool:
         """Return whether a user who was let in would be let in now; the store is asked rarely."""
         try:
             entry = self._fresh(principal.id)
@@ -194,13 +198,13 @@ class Guard:
     def _of_token(self, token: str) -> Principal:
         parts = tokens.TOKEN.fullmatch(token)
         entry = None if parts is None else self._fresh(parts[1])
-        if entry is None or not tokens.is_of(token, entry.row):
+        if entry is None or not tokens.token_matches_row(token, entry.row):
             raise ApiError(401, "token_unknown", "This server does not know the token.")
         if (error := _invalid(entry.row)) is not None:
             raise error
         return self._principal(entry)
 
-    def _principal(self, entry: _Known) -> Principal:
+    def _principal(self, entry: _CachedToken) -> Principal:
         row = entry.row
         self._use(entry)
         scopes: set[Scope] = set()
@@ -215,32 +219,32 @@ class Guard:
             user=row.user or row.name,
         )
 
-    def _fresh(self, id: str) -> _Known | None:
+    def _fresh(self, id: str) -> _CachedToken | None:
         """Return the token of an id, None if there is none; the store is asked once in a few seconds."""
         now = self._clock()
         with self._lock:
-            entry = self._known.get(id)
-        if entry is not None and now - entry.looked <= FRESH_SECONDS:
+            entry = self._token_cache.get(id)
+        if entry is not None and now - entry.read_at <= FRESH_SECONDS:
             return entry
         row = self._store.token(id)
         with self._lock:
             if row is None:
-                self._known.pop(id, None)
+                self._token_cache.pop(id, None)
                 return None
-            noted_time = -math.inf if entry is None else entry.noted
-            self._known[id] = entry = _Known(row, now, noted_time)
-            self._known.move_to_end(id)
-            while len(self._known) > _MOST_KNOWN:
-                self._known.popitem(last=False)
+            noted_time = -math.inf if entry is None else entry.use_written_at
+            self._token_cache[id] = entry = _CachedToken(row, now, noted_time)
+            self._token_cache.move_to_end(id)
+            while len(self._token_cache) > _MOST_KNOWN:
+                self._token_cache.popitem(last=False)
         return entry
 
-    def _use(self, entry: _Known) -> None:
+    def _use(self, entry: _CachedToken) -> None:
         """Write that a token was accepted, once in a minute."""
         moment, now = datetime.now(UTC), self._clock()
         with self._lock:
-            if now - entry.noted < _USED_SECONDS:
+            if now - entry.use_written_at < _USED_SECONDS:
                 return
-            entry.noted = now
+            entry.use_written_at = now
         if entry.row.used is not None and moment - entry.row.used < timedelta(seconds=_USED_SECONDS):
             return
         try:
@@ -291,7 +295,7 @@ def check_same_site(request: Request) -> None:
         raise ApiError(403, "forbidden", "Another site has sent this form. Open the page of this server.")
 
 
-def about(request: Request, *, study: str = "", detail: str = "") -> None:
+def annotate_audit(request: Request, *, study: str = "", detail: str = "") -> None:
     """Have the audit log say what a request is about, where its path does not.
 
     Args:
@@ -301,13 +305,13 @@ def about(request: Request, *, study: str = "", detail: str = "") -> None:
     request.state.about = (study, detail)
 
 
-async def known(request: Request) -> Principal:
+async def get_optional_principal(request: Request) -> Principal:
     """Return who asks, before anything of the body is read.
 
     Raises:
         ApiError: The token or session is not known.
     """
-    guard: Guard = request.app.state.tempopt.guard
+    guard: Authenticator = request.app.state.tempopt.guard
     credentials = await _BEARER(request)
     token = None if credentials is None else credentials.credentials
     return await guard.identify(request, token, None if token is not None else session_of(request))
@@ -334,7 +338,7 @@ def require(*scopes: Scope) -> Callable[..., Coroutine[Any, Any, Principal]]:
     # on the loop, since most requests need no more than a look at what is known: a thread costs more
     async def principal(
         request: Request,
-        shared: Annotated[State, Depends(state_of)],
+        shared: Annotated[ServerState, Depends(get_server_state)],
         credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)] = None,
     ) -> Principal:
         token = None if credentials is None else credentials.credentials

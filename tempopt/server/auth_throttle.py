@@ -13,7 +13,7 @@ _NOTED_SECONDS = 60.0
 _MOST_NOTED = 60
 
 
-class Failures:
+class AuthThrottle:
     """Counts refused authentications; threads may share it, and its memory is bounded.
 
     Args:
@@ -27,14 +27,14 @@ class Failures:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._seen: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        self._failures_by_client: OrderedDict[str, tuple[int, float]] = OrderedDict()
         self._noted: list[float] = []
         self._unwritten = 0
 
     def wait(self, address: str) -> float:
         """Return for how many seconds an address is not listened to, if it fails again."""
         with self._lock:
-            return max(0.0, self._seen.get(_holder(address), (0, 0.0))[1] - self._clock())
+            return max(0.0, self._failures_by_client.get(_holder(address), (0, 0.0))[1] - self._clock())
 
     def failed(self, address: str) -> int | None:
         """Count a failure.
@@ -46,16 +46,16 @@ class Failures:
         holder = _holder(address)
         with self._lock:
             now = self._clock()
-            count, wait_end = self._seen.pop(holder, (0, 0.0))
+            count, wait_end = self._failures_by_client.pop(holder, (0, 0.0))
             is_waiting = now < wait_end
             if now > wait_end + self.LONGEST:
                 count = 0
             # no more than leads to the longest wait: a power of a number that grows would overflow
             count = min(count + 1, self.FREE + 16)
             pause = 0.0 if count <= self.FREE else min(self.LONGEST, 2.0 ** (count - self.FREE))
-            self._seen[holder] = (count, now + pause)
-            while len(self._seen) > _MOST_KNOWN:
-                self._seen.popitem(last=False)
+            self._failures_by_client[holder] = (count, now + pause)
+            while len(self._failures_by_client) > _MOST_KNOWN:
+                self._failures_by_client.popitem(last=False)
             self._noted = [moment for moment in self._noted if now - moment < _NOTED_SECONDS]
             if is_waiting or len(self._noted) >= _MOST_NOTED:
                 self._unwritten += 1
@@ -64,10 +64,10 @@ class Failures:
             before, self._unwritten = self._unwritten, 0
             return before
 
-    def forgive(self, address: str) -> None:
+    def reset(self, address: str) -> None:
         """Forget the failures of an address."""
         with self._lock:
-            self._seen.pop(_holder(address), None)
+            self._failures_by_client.pop(_holder(address), None)
 
 
 def _holder(address: str) -> str:

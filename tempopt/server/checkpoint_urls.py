@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tempopt.errors import UsageError
-from tempopt.storage.changes import Kept
-from tempopt.storage.checkpoints import is_ours, join
+from tempopt.storage.changes import CheckpointRecorded
+from tempopt.storage.checkpoints import belongs_to_run, join
 
 PREFIX = "tempopt://"
 
@@ -17,12 +17,12 @@ def to_agent(url: str, study: str, run: str) -> str | None:
         study: Name of the study.
         run: Name of the run's folder.
     """
-    if not is_ours(url, study=study, run=run):
+    if not belongs_to_run(url, study=study, run=run):
         return None
     return f"{PREFIX}{study}/{run}/{url.rpartition('/')[2]}"
 
 
-def to_real(change: Kept, study: str, run: str, root: str) -> str:
+def to_real(change: CheckpointRecorded, study: str, run: str, root: str) -> str:
     """Return where a checkpoint lies that an agent has put through the server.
 
     Args:

@@ -14,13 +14,22 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from tempopt.errors import StudyNotFound
-from tempopt.server.app_state import State, state_of
+from tempopt.server.app_state import ServerState, get_server_state
 from tempopt.server.auth import Principal, require
 from tempopt.server.errors import ApiError
-from tempopt.server.files import Bytes, Upload, check_size, file_of, given, has_come, read_piece, taken
-from tempopt.server.openapi_responses import REFUSALS, refusal
-from tempopt.server.uploads import UPLOAD, Came, tidy
-from tempopt.storage.checkpoints import is_local, is_ours, join, opened, run_name
+from tempopt.server.files import (
+    Bytes,
+    Upload,
+    check_size,
+    file_response,
+    read_piece,
+    received_bytes,
+    resolve_safe_path,
+    save_chunk,
+)
+from tempopt.server.openapi_responses import REFUSALS, error_response_doc
+from tempopt.server.uploads import UPLOAD, UploadProgress, tidy
+from tempopt.storage.checkpoints import belongs_to_run, is_local, join, open_filesystem, run_name
 from tempopt.storage.http.filesystem import PIECE
 from tempopt.storage.http.protocol import StudyName
 from tempopt.storage.rows import KINDS, Kind, TicketRow
@@ -39,16 +48,16 @@ router = APIRouter(
     tags=["checkpoints"],
     responses={
         **REFUSALS,
-        507: refusal("The server has no room for the piece: `not_written`."),
+        507: error_response_doc("The server has no room for the piece: `not_written`."),
     },
 )
 Asking = Annotated[Principal, Depends(require("agent"))]
-Shared = Annotated[State, Depends(state_of)]
+Shared = Annotated[ServerState, Depends(get_server_state)]
 Run = Annotated[str, Field(pattern=rf"^{_RUN.pattern}$", max_length=40, examples=["search-0012"])]
 File = Annotated[str, Field(pattern=rf"^{_FILE.pattern}$", max_length=60, examples=["step-100-1.ckpt"])]
 
 
-class Where(BaseModel):
+class CheckpointTarget(BaseModel):
     """A checkpoint that an agent wants to put or to get.
 
     Args:
@@ -64,7 +73,7 @@ class Where(BaseModel):
     purpose: Literal["put", "get"]
 
 
-class There(BaseModel):
+class TransferInstructions(BaseModel):
     """How it is put or got.
 
     Args:
@@ -79,19 +88,23 @@ class There(BaseModel):
 
 
 @router.post("/where", summary="Where to put or to get a checkpoint")
-def where(body: Where, principal: Asking, shared: Shared) -> There:
+def get_transfer_instructions(
+    body: CheckpointTarget, principal: Asking, shared: Shared
+) -> TransferInstructions:
     """Return a signed request to the object store, or the size of the pieces that this server takes."""
     study, run, file = body.study, body.run, body.file
     if body.purpose == "get":
         url, size = _recorded(study, run, file, principal, shared)
-        return There(url=_signed(url, "get_object") if _signs(url) else "", piece=PIECE, size=size)
-    _held(study, run, file, principal, shared)
+        return TransferInstructions(
+            url=_signed(url, "get_object") if _signs(url) else "", piece=PIECE, size=size
+        )
+    _check_ticket_holder(study, run, file, principal, shared)
     check_size(body.size)
-    url = _place(study, run, file, shared)
+    url = _checkpoint_url(study, run, file, shared)
     if not _signs(url) or body.size > LARGEST_SIGNED:
-        return There(piece=PIECE)
+        return TransferInstructions(piece=PIECE)
     _tidy(study, run, file, principal, shared)
-    return There(url=_signed(url, "put_object", ContentLength=body.size), piece=PIECE)
+    return TransferInstructions(url=_signed(url, "put_object", ContentLength=body.size), piece=PIECE)
 
 
 @router.put("/{study}/{run}/{file}", summary="Put a piece of a checkpoint")
@@ -105,19 +118,19 @@ async def put(
     upload: Upload,
     offset: Bytes,
     total: Bytes,
-) -> Came:
+) -> UploadProgress:
     """Write a piece; the file is in its place, whole, once the last one has come. A piece may come twice."""
 
     def may() -> str:
         _check_names(run, file)
-        _held(study, run, file, principal, shared)
+        _check_ticket_holder(study, run, file, principal, shared)
         check_size(total)
-        return _place(study, run, file, shared)
+        return _checkpoint_url(study, run, file, shared)
 
-    def written(url: str, chunk: bytes) -> Came:
+    def written(url: str, chunk: bytes) -> UploadProgress:
         if offset == 0:
             _tidy(study, run, file, principal, shared)
-        return taken(url, shared, upload, offset, total, chunk)
+        return save_chunk(url, shared, upload, offset, total, chunk)
 
     url = await run_in_threadpool(may)
     chunk = await read_piece(request, offset, total)
@@ -125,13 +138,15 @@ async def put(
 
 
 @router.get("/{study}/{run}/{file}/uploads/{upload}", summary="How much of a checkpoint has come")
-def come(study: str, run: str, file: str, upload: str, principal: Asking, shared: Shared) -> Came:
+def get_received_bytes(
+    study: str, run: str, file: str, upload: str, principal: Asking, shared: Shared
+) -> UploadProgress:
     """Return how many bytes of a file that is put have come; the next piece begins there."""
     _check_names(run, file)
     if UPLOAD.fullmatch(upload) is None:
         raise ApiError(403, "checkpoint_refused", "An upload has a name of 8 to 32 hexadecimal digits.")
-    _held(study, run, file, principal, shared)
-    return has_come(_place(study, run, file, shared), shared, upload)
+    _check_ticket_holder(study, run, file, principal, shared)
+    return received_bytes(_checkpoint_url(study, run, file, shared), shared, upload)
 
 
 @router.get("/{study}/{run}/{file}", summary="Get a checkpoint", response_class=FileResponse)
@@ -146,7 +161,7 @@ def get(
     """Return the bytes of a checkpoint that the study records, or a range of them."""
     _check_names(run, file)
     url, _ = _recorded(study, run, file, principal, shared)
-    answer = given(url, shared, range)
+    answer = file_response(url, shared, range)
     if answer is None:
         raise ApiError(404, "checkpoint_not_found", f"The checkpoint {run}/{file} is not there any more.")
     return answer
@@ -160,7 +175,7 @@ def _check_names(run: str, file: str) -> None:
         raise ApiError(403, "checkpoint_refused", "This is no name of a checkpoint, as in step-100-1.ckpt.")
 
 
-def _ticket(study: str, run: str, principal: Principal, shared: State) -> TicketRow:
+def _ticket(study: str, run: str, principal: Principal, shared: ServerState) -> TicketRow:
     principal.check(study)
     row = shared.store.load_study(study)
     if row.name != study:
@@ -177,7 +192,7 @@ def _kind(text: str) -> Kind:
     return next(kind for kind in KINDS if kind == text)
 
 
-def _held(study: str, run: str, file: str, principal: Principal, shared: State) -> None:
+def _check_ticket_holder(study: str, run: str, file: str, principal: Principal, shared: ServerState) -> None:
     """Refuse agents that do not hold the ticket of a run, and files of another attempt at it."""
     ticket = _ticket(study, run, principal, shared)
     if not file.endswith(f"-{ticket.attempt}.ckpt"):
@@ -193,29 +208,29 @@ def _held(study: str, run: str, file: str, principal: Principal, shared: State) 
         )
 
 
-def _recorded(study: str, run: str, file: str, principal: Principal, shared: State) -> tuple[str, int]:
+def _recorded(study: str, run: str, file: str, principal: Principal, shared: ServerState) -> tuple[str, int]:
     """Return where a checkpoint lies that a ticket names, and its bytes."""
     ticket = _ticket(study, run, principal, shared)
     for checkpoint in ticket.checkpoints:
-        if checkpoint.url.rpartition("/")[2] == file and is_ours(checkpoint.url, study=study, run=run):
+        if checkpoint.url.rpartition("/")[2] == file and belongs_to_run(checkpoint.url, study=study, run=run):
             return checkpoint.url, checkpoint.size
     raise ApiError(404, "checkpoint_not_found", f'The study "{study}" records no checkpoint {run}/{file}.')
 
 
-def _tidy(study: str, run: str, file: str, principal: Principal, shared: State) -> None:
+def _tidy(study: str, run: str, file: str, principal: Principal, shared: ServerState) -> None:
     """Make room for a checkpoint among what is not recorded."""
 
     def recorded() -> set[str]:
         checkpoints = _ticket(study, run, principal, shared).checkpoints
         return {checkpoint.url.rpartition("/")[2] for checkpoint in checkpoints}
 
-    url = _place(study, run, file, shared)
+    url = _checkpoint_url(study, run, file, shared)
     if is_local(url):
-        file_of(url, shared)
+        resolve_safe_path(url, shared)
     tidy(url.rpartition("/")[0], file, recorded)
 
 
-def _place(study: str, run: str, file: str, shared: State) -> str:
+def _checkpoint_url(study: str, run: str, file: str, shared: ServerState) -> str:
     return join(shared.checkpoints, study, run, file)
 
 
@@ -226,7 +241,7 @@ def _signs(url: str) -> bool:
 
 def _signed(url: str, method: str, **bound: Any) -> str:
     """Return the URL of a signed request, which is valid for what is bound alone."""
-    fs, path = opened(url)
+    fs, path = open_filesystem(url)
     # the older signature, which some regions get unless this is said, binds nothing, and others refuse it
     options = fs.storage_options
     config = {**options.get("config_kwargs", {}), "signature_version": "s3v4"}

@@ -30,7 +30,7 @@ from tempopt.errors import (
 LOGGER = logging.getLogger("tempopt.server")
 
 # The first class that an error is of tells its code and status.
-_TOLD: tuple[tuple[type[TempoptError], str, int], ...] = (
+_ERROR_RESPONSES: tuple[tuple[type[TempoptError], str, int], ...] = (
     (StoreBusy, "storage_busy", 503),
     (StoreUnreachable, "storage_away", 503),
     (StorageError, "storage", 500),
@@ -111,7 +111,7 @@ def as_refusal(error: Exception) -> ApiError | None:
     if isinstance(error, StudyNotFound):
         # the store's own words name every study, and the database
         return ApiError(404, "study_not_found", "There is no such study, or it was deleted meanwhile.")
-    for kind, code, status in _TOLD:
+    for kind, code, status in _ERROR_RESPONSES:
         if isinstance(error, kind):
             if code in _STORAGE:
                 _LOG.write(f"{type(error).__name__}: {masked(str(error))}")

@@ -13,16 +13,16 @@ from typing import Annotated
 from fastapi import Query, Request
 from fastapi.responses import FileResponse, Response, StreamingResponse
 
-from tempopt.server.app_state import State
+from tempopt.server.app_state import ServerState
 from tempopt.server.errors import ApiError
 from tempopt.server.uploads import (
     UPLOAD,
-    Came,
-    come_into_folder,
-    come_into_store,
+    UploadProgress,
     into_folder,
     into_store,
     out_of_store,
+    received_in_folder,
+    received_in_store,
     size_in_store,
 )
 from tempopt.storage.checkpoints import is_local, local_path
@@ -70,27 +70,33 @@ async def read_piece(request: Request, offset: int, total: int) -> bytes:
     return bytes(content)
 
 
-def taken(url: str, shared: State, upload: str, offset: int, total: int, content: bytes) -> Came:
+def save_chunk(
+    url: str, shared: ServerState, upload: str, offset: int, total: int, content: bytes
+) -> UploadProgress:
     """Keep a piece of a file; the file is in its place, whole, once the last one has come.
 
     Raises:
         ApiError: Pieces before it are missing, or it cannot be kept.
     """
     if is_local(url):
-        return into_folder(file_of(url, shared), upload, offset, total, content)
+        return into_folder(resolve_safe_path(url, shared), upload, offset, total, content)
     return into_store(url, upload, offset, total, content)
 
 
-def has_come(url: str, shared: State, upload: str) -> Came:
+def received_bytes(url: str, shared: ServerState, upload: str) -> UploadProgress:
     """Return how much of a file has come.
 
     Raises:
         ApiError: The object store cannot be reached.
     """
-    return come_into_folder(file_of(url, shared), upload) if is_local(url) else come_into_store(url, upload)
+    return (
+        received_in_folder(resolve_safe_path(url, shared), upload)
+        if is_local(url)
+        else received_in_store(url, upload)
+    )
 
 
-def given(url: str, shared: State, range: str) -> Response | None:
+def file_response(url: str, shared: ServerState, range: str) -> Response | None:
     """Return the answer that has the bytes of a file, or one range of them; None: it is not there.
 
     Args:
@@ -102,7 +108,7 @@ def given(url: str, shared: State, range: str) -> Response | None:
         ApiError: The object store cannot be reached.
     """
     if is_local(url):
-        path = file_of(url, shared)
+        path = resolve_safe_path(url, shared)
         # it reads the header itself
         return FileResponse(path, media_type=_MEDIA) if path.is_file() else None
     size = size_in_store(url)
@@ -126,7 +132,7 @@ def _of_store(url: str, size: int, range: str) -> Response:
     )
 
 
-def file_of(url: str, shared: State) -> Path:
+def resolve_safe_path(url: str, shared: ServerState) -> Path:
     """Return the path of a file, which is below the folder of the server whatever links lie there.
 
     Raises:

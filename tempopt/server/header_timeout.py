@@ -11,7 +11,7 @@ LONGEST_HEAD_SECONDS = 30.0
 """Seconds from the first byte of a request, or from the opening of a line, until its headers are there."""
 
 
-class Line(H11Protocol):
+class TimeoutH11Protocol(H11Protocol):
     """HTTP as uvicorn speaks it, which waits for the headers of a request no longer than a while."""
 
     longest = LONGEST_HEAD_SECONDS

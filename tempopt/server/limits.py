@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tempopt.errors import unknown
-from tempopt.server.auth import known
+from tempopt.server.auth import get_optional_principal
 from tempopt.server.errors import ApiError, answer
 
 LARGEST_BODY = 16 * 1024 * 1024
@@ -25,7 +25,7 @@ LONGEST_BODY_SECONDS = 60.0
 """Seconds from the first look at a body until it is there."""
 
 
-class BodyLimits:
+class BodyLimitMiddleware:
     """ASGI middleware: refuses a body that is too large while it is read, and one that does not come.
 
     Args:
@@ -59,7 +59,7 @@ class BodyLimits:
             return
         if b"transfer-encoding" in headers or (length.isdigit() and int(length) > LARGEST_UNKNOWN):
             try:
-                await known(Request(scope))
+                await get_optional_principal(Request(scope))
             except ApiError as error:
                 refusal = answer(error.status, error.code, error.message, {**(error.headers or {}), **_CLOSE})
                 await refusal(scope, receive, send)
@@ -87,13 +87,13 @@ def _too_large(largest: int) -> str:
 class _Body:
     """The body of one request, counted as it comes."""
 
-    def __init__(self, limits: BodyLimits, receive: Receive, largest: int) -> None:
+    def __init__(self, limits: BodyLimitMiddleware, receive: Receive, largest: int) -> None:
         self._limits, self._receive, self._largest = limits, receive, largest
-        self._size, self._whole = 0, False
+        self._size, self._is_complete = 0, False
         self._until: float | None = None
 
     async def receive(self) -> Message:
-        if self._whole:
+        if self._is_complete:
             # what comes now is that the client has gone, whenever it does
             return await self._receive()
         message, self._until = await self._limits.in_time(self._receive, self._until)
@@ -101,7 +101,7 @@ class _Body:
             self._size += len(message.get("body", b""))
             if self._size > self._largest:
                 raise HTTPException(413, _too_large(self._largest), _CLOSE)
-            self._whole = not message.get("more_body", False)
+            self._is_complete = not message.get("more_body", False)
         return message
 
 

@@ -15,11 +15,11 @@ from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tempopt.errors import StorageError
-from tempopt.server.app_state import State, state_of
+from tempopt.server.app_state import ServerState, get_server_state
 from tempopt.server.auth import Principal, require
 from tempopt.server.errors import ApiError
 from tempopt.server.openapi_responses import REFUSALS_OF_TEXT
-from tempopt.storage.liveness import is_dead, study_standing
+from tempopt.storage.liveness import display_state, is_dead
 from tempopt.storage.store import Store
 
 router = APIRouter()
@@ -57,7 +57,7 @@ class _OfStore(Collector):
         """Yield the metrics as of now."""
         rows = self._store.list_studies()
         states = Counter(
-            study_standing(row.study.state, sum(not is_dead(agent) for agent in row.agents)) for row in rows
+            display_state(row.study.state, sum(not is_dead(agent) for agent in row.agents)) for row in rows
         )
         yield _gauge("studies", "Studies by state", "state", {**dict.fromkeys(_STATES, 0), **states})
         tickets: Counter[str] = Counter()
@@ -84,7 +84,7 @@ def _gauge(name: str, about: str, label: str, values: Any) -> GaugeMetricFamily:
     return family
 
 
-class Timed:
+class RequestMetricsMiddleware:
     """ASGI middleware: counts requests and the time that they took.
 
     Args:
@@ -125,9 +125,9 @@ def healthy() -> dict[str, str]:
 
 
 @router.get("/readyz", include_in_schema=False)
-async def ready(shared: Annotated[State, Depends(state_of)]) -> dict[str, str]:
+async def ready(shared: Annotated[ServerState, Depends(get_server_state)]) -> dict[str, str]:
     """Return that the server can serve: its database answers, and it was not told to end."""
-    if shared.leaving.is_set():
+    if shared.is_shutting_down.is_set():
         raise ApiError(503, "leaving", "The server is about to end.")
     try:
         # not in the threads of the other routes, which may all be busy
@@ -147,7 +147,7 @@ async def ready(shared: Annotated[State, Depends(state_of)]) -> dict[str, str]:
 )
 def metrics(
     principal: Annotated[Principal, Depends(require("view"))],
-    shared: Annotated[State, Depends(state_of)],
+    shared: Annotated[ServerState, Depends(get_server_state)],
 ) -> Response:
     """Return metrics in the text format of Prometheus, which shows its token as `authorization`."""
     principal.check_whole()
@@ -156,10 +156,10 @@ def metrics(
 
 def install(app: FastAPI) -> None:
     """Have an application answer these, and its requests counted."""
-    app.add_middleware(Timed)
+    app.add_middleware(RequestMetricsMiddleware)
     app.include_router(router)
 
 
-def held(request: Request, seconds: float) -> None:
+def mark_long_poll(request: Request, seconds: float) -> None:
     """Take note that an answer was held back on purpose, as that of a long poll is."""
     request.state.held = getattr(request.state, "held", 0.0) + seconds

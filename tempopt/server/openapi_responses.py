@@ -48,7 +48,7 @@ REFUSALS_OF_TEXT: dict[int | str, dict[str, Any]] = {
 """``responses`` of a route that answers with a page or a text, and refuses in JSON as all do."""
 
 
-def refusal(text: str) -> dict[str, Any]:
+def error_response_doc(text: str) -> dict[str, Any]:
     """Return what a router says of one more status of a refusal."""
     return {"model": Refusal, "description": text}
 

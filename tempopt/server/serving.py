@@ -14,9 +14,9 @@ import uvicorn
 
 from tempopt.errors import UsageError
 from tempopt.server.app import create_app
-from tempopt.server.app_state import State
-from tempopt.server.header_timeout import Line
-from tempopt.storage.checkpoints import location, reason
+from tempopt.server.app_state import ServerState
+from tempopt.server.header_timeout import TimeoutH11Protocol
+from tempopt.storage.checkpoints import error_reason, normalize_checkpoint_url
 from tempopt.storage.store import Store
 
 # Requests that are under way when the server is asked to end have so long.
@@ -74,10 +74,10 @@ def serve(
     _check_certificate(listening)
     sock = _bound(listening)
     with sock:
-        app = create_app(store, checkpoints=location(checkpoints))
+        app = create_app(store, checkpoints=normalize_checkpoint_url(checkpoints))
         config = uvicorn.Config(
             app,
-            http=Line,
+            http=TimeoutH11Protocol,
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -89,8 +89,8 @@ def serve(
             proxy_headers=bool(proxies),
             forwarded_allow_ips=list(proxies),
         )
-        shared: State = app.state.tempopt
-        server = _Server(config, leaving=shared.leaving.set)
+        shared: ServerState = app.state.tempopt
+        server = _Server(config, leaving=shared.is_shutting_down.set)
         scheme = "http" if listening.certificate is None else "https"
         host, port = sock.getsockname()[:2]
         on_start(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
@@ -98,7 +98,7 @@ def serve(
         try:
             server.run(sockets=[sock])
         finally:
-            shared.leaving.set()
+            shared.is_shutting_down.set()
 
 
 class _Server(uvicorn.Server):
@@ -124,8 +124,8 @@ def _check_certificate(listening: Listening) -> None:
     except (OSError, ssl.SSLError) as error:
         raise UsageError(
             f"The certificate {listening.certificate} and its key {listening.key} cannot be used "
-            f"({reason(error)}). Give files in PEM: the certificate chain, and the private key without a "
-            "password."
+            f"({error_reason(error)}). Give files in PEM: the certificate chain, and the private key "
+            "without a password."
         ) from error
 
 
@@ -139,7 +139,7 @@ def _bound(listening: Listening) -> socket.socket:
     except (OSError, OverflowError) as error:
         sock.close()
         raise UsageError(
-            f"The server cannot listen on {listening.host}:{listening.port} ({reason(error)}). Give another "
-            "--host or --port; --port 0 selects a free one."
+            f"The server cannot listen on {listening.host}:{listening.port} ({error_reason(error)}). Give "
+            "another --host or --port; --port 0 selects a free one."
         ) from error
     return sock

@@ -26,7 +26,7 @@ _MOST_KNOWN = 4096
 _MAX_DIGITS = 5
 
 
-class Sessions:
+class SessionManager:
     """The sessions of a store; threads may share it.
 
     Args:
@@ -38,12 +38,12 @@ class Sessions:
     def __init__(self, store: Store, clock: Callable[[], float], *, fresh: float) -> None:
         self._store, self._clock, self._fresh = store, clock, fresh
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, tuple[SessionRow, float]] = OrderedDict()
+        self._session_cache: OrderedDict[str, tuple[SessionRow, float]] = OrderedDict()
 
     def asks_store(self, secret: str) -> bool:
         """Return whether :meth:`token_of` has to ask the store."""
         with self._lock:
-            entry = self._known.get(_digest(secret))
+            entry = self._session_cache.get(_digest(secret))
         return entry is None or self._clock() - entry[1] > self._fresh
 
     def token_of(self, secret: str) -> str | None:
@@ -52,7 +52,7 @@ class Sessions:
             return None
         digest, now = _digest(secret), self._clock()
         with self._lock:
-            entry = self._known.get(digest)
+            entry = self._session_cache.get(digest)
         row = entry[0] if entry is not None and now - entry[1] <= self._fresh else self._read(digest, now)
         return None if row is None or row.expires <= datetime.now(UTC) else row.token
 
@@ -60,12 +60,12 @@ class Sessions:
         row = self._store.sessions.find(digest)
         with self._lock:
             if row is None:
-                self._known.pop(digest, None)
+                self._session_cache.pop(digest, None)
                 return None
-            self._known[digest] = row, now
-            self._known.move_to_end(digest)
-            while len(self._known) > _MOST_KNOWN:
-                self._known.popitem(last=False)
+            self._session_cache[digest] = row, now
+            self._session_cache.move_to_end(digest)
+            while len(self._session_cache) > _MOST_KNOWN:
+                self._session_cache.popitem(last=False)
         return row
 
     def begin(self, token: str, *, until: datetime | None) -> tuple[str, datetime]:
@@ -85,7 +85,7 @@ class Sessions:
         """End a session; other servers know within seconds."""
         self._store.sessions.end(_digest(secret))
         with self._lock:
-            self._known.pop(_digest(secret), None)
+            self._session_cache.pop(_digest(secret), None)
 
 
 def _digest(secret: str) -> str:

@@ -14,13 +14,13 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends
 from pydantic import Field
 
-from tempopt.server.app_state import State
+from tempopt.server.app_state import ServerState
 from tempopt.server.auth import Principal
 from tempopt.server.errors import ApiError
 from tempopt.server.openapi_responses import REFUSALS
 from tempopt.server.study_dependencies import SUBMIT, Shared
 from tempopt.service import spec_check
-from tempopt.spec.lint import CheckedText
+from tempopt.spec.lint import SpecLintResult
 from tempopt.storage.http.protocol import Body
 from tempopt.storage.rows import StudyState
 
@@ -51,7 +51,7 @@ class SpecText(Body):
     text: Yaml
 
 
-class Message(Body):
+class SpecMessage(Body):
     """One thing that there is to say of a spec.
 
     Args:
@@ -68,7 +68,7 @@ class Message(Body):
     text: str
 
 
-class Existing(Body):
+class ExistingStudyResponse(Body):
     """The study that has this name already.
 
     Args:
@@ -81,7 +81,7 @@ class Existing(Body):
     differences: list[str]
 
 
-class Checked(Body):
+class SpecCheckResponse(Body):
     """What there is to say of a spec.
 
     Args:
@@ -93,8 +93,8 @@ class Checked(Body):
 
     valid: bool
     name: str | None
-    messages: list[Message]
-    study: Existing | None
+    messages: list[SpecMessage]
+    study: ExistingStudyResponse | None
 
 
 @contextlib.contextmanager
@@ -110,26 +110,30 @@ def _turn() -> Iterator[None]:
         _WAITING.release()
 
 
-def checked(text: str, principal: Principal, shared: State) -> tuple[CheckedText, Checked]:
+def check_spec_text(
+    text: str, principal: Principal, shared: ServerState
+) -> tuple[SpecLintResult, SpecCheckResponse]:
     """Return what there is to say of a spec to its author."""
     with _turn():
         checked_text = spec_check.check(text, shared.store, principal.may_see)
         stored_study = (
-            None if checked_text.spec is None else spec_check.standing(checked_text.spec, shared.store)
+            None
+            if checked_text.spec is None
+            else spec_check.find_existing_study(checked_text.spec, shared.store)
         )
-    return checked_text, Checked(
+    return checked_text, SpecCheckResponse(
         valid=checked_text.spec is not None and (stored_study is None or stored_study.same),
         name=checked_text.name,
-        messages=[Message(**asdict(message)) for message in checked_text.messages],
+        messages=[SpecMessage(**asdict(message)) for message in checked_text.messages],
         study=None
         if stored_study is None
-        else Existing(
+        else ExistingStudyResponse(
             state=stored_study.state, same=stored_study.same, differences=list(stored_study.differences)
         ),
     )
 
 
 @router.post("/check", summary="Check a spec")
-def check(body: SpecText, principal: Submitting, shared: Shared) -> Checked:
+def check(body: SpecText, principal: Submitting, shared: Shared) -> SpecCheckResponse:
     """Return what is wrong with a spec, as `tempopt check` tells it, apart from the classes that it names."""
-    return checked(body.text, principal, shared)[1]
+    return check_spec_text(body.text, principal, shared)[1]

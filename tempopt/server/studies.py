@@ -21,11 +21,11 @@ from tempopt.report.study_summary import verdict_json
 from tempopt.server.auth import Principal
 from tempopt.server.errors import ApiError
 from tempopt.server.openapi_responses import REFUSALS, REFUSALS_OF_TEXT, Name
-from tempopt.server.study_dependencies import LARGEST, VIEW, Seen, Shared
+from tempopt.server.study_dependencies import LARGEST, VIEW, Shared, ViewableStudy
 from tempopt.storage import urls
-from tempopt.storage.changes import News
+from tempopt.storage.changes import StudyDelta
 from tempopt.storage.http.protocol import WITHOUT_NUL
-from tempopt.storage.http.wire import measurements_to_plain, run_to_plain, to_plain
+from tempopt.storage.http.wire import measurements_to_plain, run_to_plain, serialize
 from tempopt.storage.rows import JobRow, Kind, LogRow, RunRow, StudyRow, StudySummary, TicketRow
 
 router = APIRouter(prefix="/api", tags=["studies"], responses=REFUSALS)
@@ -72,7 +72,7 @@ def _public(row: StudyRow) -> StudyRow:
     return dataclasses.replace(row, checkpoints=url)
 
 
-def _shown(row: TicketRow) -> TicketRow:
+def _public_ticket(row: TicketRow) -> TicketRow:
     checkpoints = tuple(
         dataclasses.replace(checkpoint, url=without_passwords(checkpoint.url))
         for checkpoint in row.checkpoints
@@ -104,7 +104,7 @@ def summaries(principal: Seeing, shared: Shared) -> Response:
     response_model=dict[str, Any],
     responses=_example({**_SUMMARY, "verdict": None, "jobs": [], "agents_at_work": []}),
 )
-def show(study: Seen, shared: Shared) -> Response:
+def show(study: ViewableStudy, shared: Shared) -> Response:
     """Return how a study stands: progress, baseline, best and verdict, as `tempopt show --json` prints it."""
     result = load(shared.store, study.name)
     jobs = [
@@ -120,14 +120,14 @@ def show(study: Seen, shared: Shared) -> Response:
     response_class=HTMLResponse,
     responses={**REFUSALS_OF_TEXT, 200: {"description": "One HTML page.", "content": {"text/html": {}}}},
 )
-def report(study: Seen, shared: Shared, plotlyjs: Literal["inline", "cdn"] = "inline") -> Response:
+def report(study: ViewableStudy, shared: Shared, plotlyjs: Literal["inline", "cdn"] = "inline") -> Response:
     """Return a study as one HTML page, which opens offline, as `tempopt report` writes it."""
     page = shared.reports.page(study, plotlyjs=plotlyjs)
     return HTMLResponse(page, headers={"x-content-type-options": "nosniff"})
 
 
 @router.get("/studies/{name}/verdict", summary="The verdict", response_model=dict[str, Any])
-def verdict(study: Seen, shared: Shared) -> Response:
+def verdict(study: ViewableStudy, shared: Shared) -> Response:
     """Return what the confirmation shows and what to do, as the tool `verdict` of `tempopt mcp`."""
     return _plain(verdict_json(load(shared.store, study.name)))
 
@@ -139,7 +139,7 @@ def verdict(study: Seen, shared: Shared) -> Response:
     responses={**REFUSALS_OF_TEXT, 200: {"description": "YAML for LightningCLI, or a Python script."}},
 )
 def export(
-    study: Seen,
+    study: ViewableStudy,
     shared: Shared,
     format: Literal["yaml", "python"] = "yaml",
     winner: Annotated[bool, Query(description="The winner of the search, whatever is recommended.")] = False,
@@ -153,19 +153,21 @@ def export(
 
 
 @router.get("/studies/{name}/row", summary="The row of a study", response_model=StudyRow)
-def row(study: Seen) -> Response:
+def row(study: ViewableStudy) -> Response:
     """Return the study's row: its spec, its state, the version of its tickets."""
     return _answer(StudyRow, _public(study))
 
 
 @router.get("/studies/{name}/tickets", summary="Tickets", response_model=list[TicketRow])
 def tickets(
-    study: Seen,
+    study: ViewableStudy,
     shared: Shared,
     kinds: Kinds = None,
 ) -> Response:
     """Return the tickets of a study in their order of work."""
-    return _answer(list[TicketRow], [_shown(ticket) for ticket in shared.store.tickets(study.id, kinds)])
+    return _answer(
+        list[TicketRow], [_public_ticket(ticket) for ticket in shared.store.tickets(study.id, kinds)]
+    )
 
 
 @router.get(
@@ -175,7 +177,7 @@ def tickets(
     responses=_example(_MEASURED),
 )
 def measurements(
-    study: Seen,
+    study: ViewableStudy,
     shared: Shared,
     ids: Ids = None,
     names: Names = None,
@@ -187,23 +189,23 @@ def measurements(
 
 
 @router.get("/studies/{name}/logs", summary="Logs", response_model=list[LogRow])
-def logs(study: Seen, shared: Shared, ids: Ids = None) -> Response:
+def logs(study: ViewableStudy, shared: Shared, ids: Ids = None) -> Response:
     """Return the ends of what runs printed, by ticket and attempt."""
-    mask = urls.masking(shared.store.url)
+    mask = urls.url_masker(shared.store.url)
     rows = shared.store.logs(study.id, ids)
     return _answer(list[LogRow], [dataclasses.replace(row, text=mask(row.text)) for row in rows])
 
 
 @router.get("/studies/{name}/maps", summary="What heads attend to", response_model=dict[int, Any])
 def maps(
-    study: Seen, shared: Shared, ids: Annotated[list[Id], Query(description="Of these tickets.")]
+    study: ViewableStudy, shared: Shared, ids: Annotated[list[Id], Query(description="Of these tickets.")]
 ) -> Response:
     """Return what the heads of attention attend to, by ticket, of those tickets that were looked at."""
     return _plain(shared.store.attention_maps(study.id, ids))
 
 
 @router.get("/studies/{name}/warm-start", summary="Earlier studies' runs", response_model=list[Any])
-def warm_start(study: Seen, shared: Shared) -> Response:
+def warm_start(study: ViewableStudy, shared: Shared) -> Response:
     """Return what a study keeps of earlier ones."""
     return _plain(shared.store.warm_start(study.id))
 
@@ -217,16 +219,18 @@ def jobs(name: Name, principal: Seeing, shared: Shared) -> Response:
 
 @router.get("/studies/{name}/news", summary="What became of tickets", response_model=dict[str, Any])
 def news(
-    study: Seen,
+    study: ViewableStudy,
     shared: Shared,
     since: Since,
 ) -> Response:
     """Return the tickets that are not waiting any more, and what those that are over have measured."""
     study_news = shared.store.news(study.id, dict(_since(since)))
     public_news = dataclasses.replace(
-        study_news, tickets=[_shown(ticket) for ticket in study_news.tickets], reports=[]
+        study_news, tickets=[_public_ticket(ticket) for ticket in study_news.tickets], reports=[]
     )
-    return _plain({**to_plain(public_news, News), "reports": measurements_to_plain(study_news.reports)})
+    return _plain(
+        {**serialize(public_news, StudyDelta), "reports": measurements_to_plain(study_news.reports)}
+    )
 
 
 def _since(texts: list[str]) -> Iterable[tuple[Kind, int]]:
@@ -245,10 +249,10 @@ def _since(texts: list[str]) -> Iterable[tuple[Kind, int]]:
 
 
 @router.get("/studies/{name}/runs/{ticket}", summary="One run", response_model=dict[str, Any])
-def run(study: Seen, shared: Shared, ticket: Annotated[int, Path(ge=0, le=LARGEST)]) -> Response:
+def run(study: ViewableStudy, shared: Shared, ticket: Annotated[int, Path(ge=0, le=LARGEST)]) -> Response:
     """Return one ticket by its id, with its study and its reports."""
     row: RunRow | None = shared.store.run(ticket)
     if row is None or row.study.id != study.id:
         raise ApiError(404, "run_not_found", f'The study "{study.name}" has no ticket {ticket}.')
-    public_row = dataclasses.replace(row, study=_public(row.study), ticket=_shown(row.ticket))
+    public_row = dataclasses.replace(row, study=_public(row.study), ticket=_public_ticket(row.ticket))
     return _plain(run_to_plain(public_row))

@@ -7,18 +7,18 @@ from typing import Annotated
 from fastapi import Depends, Query
 
 from tempopt.errors import StudyNotFound, unknown
-from tempopt.server.app_state import State, state_of
+from tempopt.server.app_state import ServerState, get_server_state
 from tempopt.server.auth import Principal, require
 from tempopt.server.errors import ApiError
 from tempopt.server.openapi_responses import Name
 from tempopt.storage.rows import StudyRow
 from tempopt.storage.store import Store
 
-Shared = Annotated[State, Depends(state_of)]
+Shared = Annotated[ServerState, Depends(get_server_state)]
 VIEW, SUBMIT = require("view"), require("submit")
 LARGEST = 2**31 - 1
 """The largest id and number that every database holds."""
-Known = Annotated[
+StudyIdQuery = Annotated[
     int | None,
     Query(ge=0, le=LARGEST, description="Id of the study: another one of its name is refused."),
 ]
@@ -30,7 +30,7 @@ def not_found(name: str, store: Store, principal: Principal) -> ApiError:
     return ApiError(404, "study_not_found", unknown("study", name, names or ["none yet"]))
 
 
-def _study(name: str, principal: Principal, shared: State, study: int | None) -> StudyRow:
+def _study(name: str, principal: Principal, shared: ServerState, study: int | None) -> StudyRow:
     if not principal.may_see(name):
         raise not_found(name, shared.store, principal)
     try:
@@ -43,19 +43,19 @@ def _study(name: str, principal: Principal, shared: State, study: int | None) ->
 
 
 # Annotations are looked up in the module, so that one function for any scope cannot be made by another.
-def _seen(
-    name: Name, principal: Annotated[Principal, Depends(VIEW)], shared: Shared, study: Known = None
+def _get_viewable_study(
+    name: Name, principal: Annotated[Principal, Depends(VIEW)], shared: Shared, study: StudyIdQuery = None
 ) -> StudyRow:
     return _study(name, principal, shared, study)
 
 
-def _meant(
-    name: Name, principal: Annotated[Principal, Depends(SUBMIT)], shared: Shared, study: Known = None
+def _get_writable_study(
+    name: Name, principal: Annotated[Principal, Depends(SUBMIT)], shared: Shared, study: StudyIdQuery = None
 ) -> StudyRow:
     return _study(name, principal, shared, study)
 
 
-Seen = Annotated[StudyRow, Depends(_seen)]
+ViewableStudy = Annotated[StudyRow, Depends(_get_viewable_study)]
 """The study in the path, for those who may see it."""
-Meant = Annotated[StudyRow, Depends(_meant)]
+WritableStudy = Annotated[StudyRow, Depends(_get_writable_study)]
 """The study in the path, for those who may have something done to it."""

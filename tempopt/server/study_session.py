@@ -19,29 +19,39 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tempopt.agent.local_client import TicketClient
-from tempopt.agent.observer import Snapshot, Unobserved
-from tempopt.agent.snapshot import snapshot
-from tempopt.agent.store_connection import StoreConnection
+from tempopt.agent.local_client import LocalStudyClient
+from tempopt.agent.observer import NullObserver, Snapshot
+from tempopt.agent.snapshot import build_snapshot
+from tempopt.agent.store_connection import StoreRetryPolicy
 from tempopt.agent.study_cache import StudyCache
 from tempopt.agent.study_client import THOROUGH_SECONDS
-from tempopt.agent.ticket_transitions import after_end, after_loss, as_pruned
-from tempopt.agent.worker_slot import first_lease
-from tempopt.agent.write_queue import Outbox
-from tempopt.sampling.arms import by_step
+from tempopt.agent.ticket_transitions import apply_attempt_lost, apply_run_ended, to_pruned_outcome
+from tempopt.agent.worker_slot import initial_lease_seconds
+from tempopt.agent.write_queue import WriteQueue
+from tempopt.sampling.arms import reports_by_ticket
 from tempopt.server.checkpoint_urls import to_agent, to_real
 from tempopt.server.errors import ApiError
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.changes import Began, Change, Ended, Kept, Lost, Reported, Returned, Wanted, Written
+from tempopt.storage.changes import (
+    AttemptLost,
+    AttemptReleased,
+    Change,
+    CheckpointRecorded,
+    ClaimRequest,
+    MetricReported,
+    RunEnded,
+    RunStarted,
+    WriteResult,
+)
 from tempopt.storage.checkpoints import join, run_name
-from tempopt.storage.http.protocol import Counted, Sync, Synced, Taken
-from tempopt.storage.http.wire import changes_from_plain, to_plain
-from tempopt.storage.rows import OVER, StudyRow, TicketRow
+from tempopt.storage.http.protocol import RunReports, SyncRequest, SyncResponse, TakeResponse
+from tempopt.storage.http.wire import changes_from_plain, serialize
+from tempopt.storage.rows import TERMINAL_STATES, StudyRow, TicketRow
 from tempopt.storage.store import Store
 from tempopt.training.messages import encode
 
 T = TypeVar("T")
-Spending = TypeVar("Spending", Ended, Lost, Returned)
+Spending = TypeVar("Spending", RunEnded, AttemptLost, AttemptReleased)
 LOGGER = logging.getLogger("tempopt.server")
 # After a server was away, agents that could not renew their leases have this long to do so.
 _GRACE_SECONDS = 30.0
@@ -52,7 +62,7 @@ _SLACK_SECONDS = 300.0
 
 
 @dataclasses.dataclass(slots=True)
-class _Judged:
+class _PruningState:
     """What the pruner has made of the reports of an attempt.
 
     Args:
@@ -65,12 +75,12 @@ class _Judged:
 
     agent: str
     attempt: int
-    seen: int = -1
+    last_checked_step: int = -1
     end: int | None = None
     value: float = math.nan
 
 
-class Desk:
+class StudySession:
     """One study, for all agents behind this server; threads may share it.
 
     Args:
@@ -88,10 +98,10 @@ class Desk:
         self._started = started
         self._lock = threading.RLock()
         self.cache = StudyCache(self.spec, study, store)
-        self._clients: dict[str, TicketClient] = {}
+        self._clients: dict[str, LocalStudyClient] = {}
         self._sessions: dict[str, str] = {}
         self._gone: OrderedDict[str, None] = OrderedDict()
-        self._judged: dict[int, _Judged] = {}
+        self._pruning_states: dict[int, _PruningState] = {}
         self._stale = False
         self._thorough = -math.inf
         self.listeners: set[Callable[[], None]] = set()
@@ -99,17 +109,17 @@ class Desk:
 
     # ---- agents
 
-    def standing(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, Any]:
         """Return a Snapshot as JSON, without what each client has itself: workers and time."""
         with self._lock:
-            return self._standing()
+            return self._snapshot_fields()
 
-    def _standing(self) -> dict[str, Any]:
-        at_work = sum(row.state == "running" for row in self.cache.within_reach())
-        now: Snapshot = snapshot(self.cache, self.spec, [], 0.0, at_work=at_work)
-        return {key: value for key, value in to_plain(now).items() if key not in ("workers", "elapsed")}
+    def _snapshot_fields(self) -> dict[str, Any]:
+        at_work = sum(row.state == "running" for row in self.cache.open_tickets())
+        now: Snapshot = build_snapshot(self.cache, self.spec, [], 0.0, at_work=at_work)
+        return {key: value for key, value in serialize(now).items() if key not in ("workers", "elapsed")}
 
-    def enter(self, agent: str, session: str) -> None:
+    def register_agent(self, agent: str, session: str) -> None:
         """Take note of an agent.
 
         Raises:
@@ -124,7 +134,7 @@ class Desk:
                     "start this one again, and it gets another.",
                 )
 
-    def leave(self, agent: str, session: str = "") -> int:
+    def release_agent(self, agent: str, session: str = "") -> int:
         """Let what an agent holds wait again; return how many tickets that are.
 
         Args:
@@ -144,7 +154,7 @@ class Desk:
 
     # ---- what agents say
 
-    def sync(self, agent: str, request: Sync, *, looking: bool = False) -> Synced | None:
+    def sync(self, agent: str, request: SyncRequest, *, is_long_poll: bool = False) -> SyncResponse | None:
         """Write what an agent says, and give it a ticket if it wants one and there is one.
 
         Args:
@@ -161,9 +171,9 @@ class Desk:
             StoreUnreachable: The database is away; say it again.
             UsageError: A change is not as it should be.
         """
-        changes = [] if looking else changes_from_plain(request.changes)
+        changes = [] if is_long_poll else changes_from_plain(request.changes)
         with self._lock:
-            if looking and (request.session in self._gone or not self._worth_looking()):
+            if is_long_poll and (request.session in self._gone or not self._worth_looking()):
                 return None
             refused_ids: list[int] = []
             client = self._client(agent, request.workers)
@@ -175,37 +185,49 @@ class Desk:
                 wants_ticket = request.take is not None and request.session not in self._gone
                 taking = wants_ticket and not request.dead
                 pruned_steps = (
-                    {} if looking else self._written(client, agent, request, changes, taking=taking)
+                    {}
+                    if is_long_poll
+                    else self._write_changes(client, agent, request, changes, taking=taking)
                 )
-                ticket, is_over = self._taken(client, request) if taking else (None, False)
+                ticket, is_over = self._claim_ticket(client, request) if taking else (None, False)
             except BaseException:
                 # what was taken in here may not be in the store
                 self._stale = True
                 raise
-            answer = self._answer(refused_ids, pruned_steps, self._given(client, ticket), is_over=is_over)
-        if any(isinstance(change, Ended | Lost | Returned) for change in changes) or refused_ids:
+            answer = self._answer(
+                refused_ids, pruned_steps, self._build_claim_response(client, ticket), is_over=is_over
+            )
+        if (
+            any(isinstance(change, RunEnded | AttemptLost | AttemptReleased) for change in changes)
+            or refused_ids
+        ):
             self._notify()
         return answer
 
     def _answer(
-        self, refused_ids: list[int], pruned_steps: dict[int, int], assignment: Taken | None, *, is_over: bool
-    ) -> Synced:
-        return Synced(
+        self,
+        refused_ids: list[int],
+        pruned_steps: dict[int, int],
+        assignment: TakeResponse | None,
+        *,
+        is_over: bool,
+    ) -> SyncResponse:
+        return SyncResponse(
             refused=refused_ids,
             pruned=pruned_steps,
             state=self.cache.state,
             version=self.cache.version,
             age=self.cache.age,
             over=is_over,
-            taken=assignment,
-            standing=self._standing(),
+            claim=assignment,
+            snapshot=self._snapshot_fields(),
         )
 
-    def _client(self, agent: str, workers: int) -> TicketClient:
+    def _client(self, agent: str, workers: int) -> LocalStudyClient:
         """Return an agent's dealings with the store; they hold nothing that a server may not lose."""
         if agent not in self._clients:
             line = _Line(self._started)
-            self._clients[agent] = TicketClient(
+            self._clients[agent] = LocalStudyClient(
                 spec=self.spec,
                 study=self.study,
                 store=self._store,
@@ -227,8 +249,14 @@ class Desk:
             )
         return self._clients[agent]
 
-    def _written(
-        self, client: TicketClient, agent: str, request: Sync, changes: list[Change], *, taking: bool
+    def _write_changes(
+        self,
+        client: LocalStudyClient,
+        agent: str,
+        request: SyncRequest,
+        changes: list[Change],
+        *,
+        taking: bool,
     ) -> dict[int, int]:
         """Have the store told what was said, unless taking does so; return where runs are pruned."""
         changes_by_ticket: dict[int, list[Change]] = {}
@@ -243,19 +271,21 @@ class Desk:
         client.listeners.abandon(sorted(unknown))
         counted_reports: dict[int, dict[int, float]] = {}
         for id in changes_by_ticket.keys() - unknown:
-            if (row := self._held(agent, id, attempts[id])) is not None:
+            if (row := self._find_held_ticket(agent, id, attempts[id])) is not None:
                 counted_reports[id] = self._judge(
                     client, agent, row, request.runs.get(id), changes_by_ticket[id]
                 )
-        pruned_steps = {id: end for id in counted_reports if (end := self._judged[id].end) is not None}
+        pruned_steps = {
+            id: end for id in counted_reports if (end := self._pruning_states[id].end) is not None
+        }
         for change in changes:
             if change.ticket_id not in unknown:
                 self._tell(client, agent, change, counted_reports.get(change.ticket_id), request)
-        patience = first_lease(self.spec.study.lease)
+        patience = initial_lease_seconds(self.spec.study.lease)
         for id, renewal in request.renew.items():
             client.renew(id, renewal.attempt, min(request.lease, patience), step=renewal.step)
         if not (client.urgent and taking):
-            client.speak()
+            client.flush()
         return pruned_steps
 
     def _know(self, attempts: Mapping[int, int]) -> None:
@@ -265,37 +295,44 @@ class Desk:
             self.cache.read()
         elif any(
             row is not None
-            and (row.attempt < attempts[id] or (row.state not in OVER and row.parameters is None))
+            and (row.attempt < attempts[id] or (row.state not in TERMINAL_STATES and row.parameters is None))
             for id, row in rows.items()
         ):
             self.cache.refresh()
 
-    def _held(self, agent: str, id: int, attempt: int) -> TicketRow | None:
+    def _find_held_ticket(self, agent: str, id: int, attempt: int) -> TicketRow | None:
         """Return a ticket whose attempt an agent holds, or may come back to; None: it is not this agent's.
 
         What is said of another's ticket is for the store alone to refuse: it changes nothing here.
         """
         row = self.cache.tickets.get(id)
-        if row is None or (row.agent, row.attempt) != (agent, attempt) or row.state in OVER:
+        if row is None or (row.agent, row.attempt) != (agent, attempt) or row.state in TERMINAL_STATES:
             return None
         return row
 
     def _judge(
-        self, client: TicketClient, agent: str, row: TicketRow, run: Counted | None, changes: Iterable[Change]
+        self,
+        client: LocalStudyClient,
+        agent: str,
+        row: TicketRow,
+        run: RunReports | None,
+        changes: Iterable[Change],
     ) -> dict[int, float]:
         """Return what counts of a run's reports, and take note of the one at which it is pruned, if it is."""
         if run is not None and run.attempt == row.attempt:
             reports = {step: math.nan if value is None else value for step, value in run.reports}
         else:
             reports = self._stored(row)
-        reports |= {change.step: change.value for change in changes if isinstance(change, Reported)}
+        reports |= {change.step: change.value for change in changes if isinstance(change, MetricReported)}
         reports = dict(sorted(reports.items()))
-        judgement = self._judged.get(row.id)
+        judgement = self._pruning_states.get(row.id)
         if judgement is None or (judgement.agent, judgement.attempt) != (agent, row.attempt):
-            judgement = self._judged[row.id] = _Judged(agent, row.attempt)
-        if judgement.end is None and reports and max(reports) > judgement.seen:
-            judgement.end = client.pruned_at(row, reports, _total(row, run), after=judgement.seen)
-            judgement.seen = max(reports)
+            judgement = self._pruning_states[row.id] = _PruningState(agent, row.attempt)
+        if judgement.end is None and reports and max(reports) > judgement.last_checked_step:
+            judgement.end = client.pruned_at(
+                row, reports, _total(row, run), after=judgement.last_checked_step
+            )
+            judgement.last_checked_step = max(reports)
             if judgement.end is not None:
                 judgement.value = reports[judgement.end]
         if judgement.end is not None:
@@ -304,56 +341,56 @@ class Desk:
 
     def _stored(self, row: TicketRow) -> dict[int, float]:
         measurements = self._store.measurements(self.study.id, [row.id], names=["report"])
-        return by_step(measurements).get(row.id, {})
+        return reports_by_ticket(measurements).get(row.id, {})
 
     def _tell(
         self,
-        client: TicketClient,
+        client: LocalStudyClient,
         agent: str,
         change: Change,
         reports: dict[int, float] | None,
-        request: Sync,
+        request: SyncRequest,
     ) -> None:
-        if isinstance(change, Kept):
-            change = self._placed(change)
-        row = self._held(agent, change.ticket_id, change.attempt)
+        if isinstance(change, CheckpointRecorded):
+            change = self._with_server_url(change)
+        row = self._find_held_ticket(agent, change.ticket_id, change.attempt)
         if row is None or reports is None:
             # the store knows whether it is another's by now, or was written before
-            client.tell(change)
+            client.enqueue_change(change)
             return
-        judgement = self._judged[row.id]
+        judgement = self._pruning_states[row.id]
         match change:
-            case Began():
+            case RunStarted():
                 client.began(change, {})
                 self.cache.codes.add(change.code)
-            case Reported():
+            case MetricReported():
                 if judgement.end is None or change.step <= judgement.end:
-                    client.tell(change)
-            case Kept():
-                client.keep(row, change.checkpoint, age=0.0)
-            case Ended():
-                change = self._spent(change, row)
+                    client.enqueue_change(change)
+            case CheckpointRecorded():
+                client.keep(row, change.checkpoint, trained_seconds=0.0)
+            case RunEnded():
+                change = self._cap_spent_time(change, row)
                 outcomes = change.outcomes
                 if judgement.end is not None:
                     value = judgement.value if math.isfinite(judgement.value) else None
-                    outcomes = as_pruned(outcomes, value)
+                    outcomes = to_pruned_outcome(outcomes, value)
                 total = _total(row, request.runs.get(row.id))
                 change = dataclasses.replace(change, outcomes=outcomes)
-                client.ended(change, row, after_end(row, outcomes, total), reports)
-            case Lost():
-                change = self._spent(change, row)
-                client.lost(change, row, after_loss(row, change), reports)
-            case Returned():
-                client.returned(self._spent(change, row))
-        if isinstance(change, Ended | Lost | Returned):
-            del self._judged[row.id]
+                client.report_run_ended(change, row, apply_run_ended(row, outcomes, total), reports)
+            case AttemptLost():
+                change = self._cap_spent_time(change, row)
+                client.lost(change, row, apply_attempt_lost(row, change), reports)
+            case AttemptReleased():
+                client.returned(self._cap_spent_time(change, row))
+        if isinstance(change, RunEnded | AttemptLost | AttemptReleased):
+            del self._pruning_states[row.id]
 
-    def _spent(self, change: Spending, row: TicketRow) -> Spending:
+    def _cap_spent_time(self, change: Spending, row: TicketRow) -> Spending:
         """Return the end of an attempt with no more time spent on it than has passed since it was taken."""
         elapsed = 0.0 if row.started is None else datetime.now(UTC).timestamp() - row.started.timestamp()
         max_seconds = max(elapsed, 0.0) + _SLACK_SECONDS
-        cards = max(self.spec.need(gpus=True).gpus, float(self.spec.ranks))
-        if isinstance(change, Ended):
+        cards = max(self.spec.resource_need(gpus=True).gpus, float(self.spec.ranks))
+        if isinstance(change, RunEnded):
             agent_outcomes = change.outcomes
             outcomes = dataclasses.replace(
                 agent_outcomes,
@@ -365,7 +402,7 @@ class Desk:
         seconds, gpu_seconds = min(change.seconds, max_seconds), min(change.gpu_seconds, max_seconds * cards)
         return dataclasses.replace(change, seconds=seconds, gpu_seconds=gpu_seconds)
 
-    def _placed(self, change: Kept) -> Kept:
+    def _with_server_url(self, change: CheckpointRecorded) -> CheckpointRecorded:
         """Return a change about a checkpoint with the URL under which the server has it."""
         row = self.cache.tickets[change.ticket_id]
         url = to_real(change, self.study.name, run_name(row.kind, row.number), self._root)
@@ -375,24 +412,26 @@ class Desk:
 
     def _worth_looking(self) -> bool:
         now = time.monotonic()
-        news = self.cache.startable() or self.cache.over() or self.cache.state != "running"
+        news = self.cache.has_startable_ticket() or self.cache.is_finished() or self.cache.state != "running"
         if not news and now - self._thorough < THOROUGH_SECONDS:
             return False
         self._thorough = now
         return True
 
-    def _taken(self, client: TicketClient, request: Sync) -> tuple[TicketRow | None, bool]:
+    def _claim_ticket(self, client: LocalStudyClient, request: SyncRequest) -> tuple[TicketRow | None, bool]:
         assert request.take is not None
-        held_ids = list(request.take.held)
+        held_ids = list(request.take.held_ticket_ids)
         ticket = client.next_ticket(held_ids)
-        if ticket is None and self.cache.state == "running" and client.over():
+        if ticket is None and self.cache.state == "running" and client.is_finished():
             return None, True
-        if ticket is None and self.cache.startable():
+        if ticket is None and self.cache.has_startable_ticket():
             # a stage was opened
             ticket = client.next_ticket(held_ids)
         return ticket, ticket is None and self.cache.state == "done"
 
-    def _given(self, client: TicketClient, ticket: TicketRow | None) -> Taken | None:
+    def _build_claim_response(
+        self, client: LocalStudyClient, ticket: TicketRow | None
+    ) -> TakeResponse | None:
         if ticket is None:
             return None
         reports = client.reports(ticket)
@@ -407,11 +446,11 @@ class Desk:
         report_pairs = [
             (step, value if math.isfinite(value) else None) for step, value in sorted(reports.items())
         ]
-        return Taken(
-            ticket=to_plain(ticket),
+        return TakeResponse(
+            ticket=serialize(ticket),
             request=plain,
             reports=report_pairs,
-            pruned=client.pruned_before(ticket, reports),
+            pruned=client.was_pruned_earlier(ticket, reports),
         )
 
     def _notify(self) -> None:
@@ -419,44 +458,44 @@ class Desk:
             listener()
 
 
-def _total(row: TicketRow, run: Counted | None) -> int | None:
+def _total(row: TicketRow, run: RunReports | None) -> int | None:
     """Return the steps of a whole run, as its agent says or the store."""
     return run.total_steps if run is not None and run.total_steps is not None else row.total_steps
 
 
-class _Line(StoreConnection):
+class _Line(StoreRetryPolicy):
     """A server's line to its store: a caller is told that it is away, and asks again."""
 
     def __init__(self, started: float) -> None:
         super().__init__(timeout=math.inf, note=LOGGER.warning)
         self._since = started
 
-    def attempt(self, work: Callable[[], T], *, reads: bool = False) -> T:
+    def call(self, work: Callable[[], T], *, reads: bool = False) -> T:
         """Return what the work returns, or raise what it raises."""
         return work()
 
     @property
-    def settled(self) -> bool:
+    def is_recovered(self) -> bool:
         """Whether agents that could not reach the server have had time to renew their leases."""
         return time.monotonic() - self._since > _GRACE_SECONDS
 
 
-class _Outbox(Outbox):
+class _Outbox(WriteQueue):
     """What one request says: delivered at once, or not at all, and then said again by the agent."""
 
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """Return whether there is anything to say."""
         return bool(len(self) or self._renew)
 
-    def deliver(self, take: Wanted | None = None, *, version: int | None = None) -> Written:
+    def flush(self, take: ClaimRequest | None = None, *, version: int | None = None) -> WriteResult:
         """Say everything in one transaction."""
         try:
-            return super().deliver(take, version=version)
+            return super().flush(take, version=version)
         finally:
             self._changes, self._renew = [], {}
 
 
-class _Logged(Unobserved):
+class _Logged(NullObserver):
     """Writes what a person should read of a study into the server's log."""
 
     def __init__(self, study: str) -> None:

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tempopt.errors import StudyNotFound
-from tempopt.server.study_session import Desk
+from tempopt.server.study_session import StudySession
 from tempopt.storage.store import Store
 
 T = TypeVar("T")
-_MOST = 64
+_MAX_SESSIONS = 64
 
 
-class Desks:
+class StudySessionRegistry:
     """One desk for each study with agents; threads may share them.
 
     Args:
@@ -29,10 +29,10 @@ class Desks:
         self._checkpoints = checkpoints
         self._started = time.monotonic()
         self._lock = threading.Lock()
-        self._desks: OrderedDict[str, Desk] = OrderedDict()
+        self._desks: OrderedDict[str, StudySession] = OrderedDict()
         self._opening: dict[str, threading.Lock] = {}
 
-    def of(self, name: str, *, id: int | None = None) -> Desk:
+    def get(self, name: str, *, id: int | None = None) -> StudySession:
         """Return the desk of a study.
 
         Args:
@@ -58,16 +58,16 @@ class Desks:
             raise StudyNotFound(f'The study "{name}" was deleted, and another one of that name begun.')
         return desk
 
-    def _opened(self, name: str) -> Desk:
+    def _opened(self, name: str) -> StudySession:
         try:
             study = self._store.load_study(name)
-            desk = Desk(self._store, study, checkpoints=self._checkpoints, started=self._started)
+            desk = StudySession(self._store, study, checkpoints=self._checkpoints, started=self._started)
         finally:
             with self._lock:
                 self._opening.pop(name, None)
         with self._lock:
             self._desks[name] = desk
-            while len(self._desks) > _MOST:
+            while len(self._desks) > _MAX_SESSIONS:
                 self._desks.popitem(last=False)
         return desk
 
@@ -76,13 +76,13 @@ class Desks:
         with self._lock:
             self._desks.pop(name, None)
 
-    def work(self, name: str, do: Callable[[Desk], T], *, id: int | None = None) -> T:
+    def run_with_reload(self, name: str, do: Callable[[StudySession], T], *, id: int | None = None) -> T:
         """Return what is done at the desk of a study.
 
         Raises:
             StudyNotFound: There is no such study any more.
         """
-        desk = self.of(name, id=id)
+        desk = self.get(name, id=id)
         try:
             return do(desk)
         except StudyNotFound:

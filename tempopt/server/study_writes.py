@@ -12,18 +12,18 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import Field
 
-from tempopt.agent.study_creation import stand
-from tempopt.agent.study_runner import optimizers
+from tempopt.agent.study_creation import ensure_study_exists
+from tempopt.agent.study_runner import validate_sampler_and_pruner
 from tempopt.errors import AccessDenied, SpecError, UsageError, not_text
-from tempopt.server.app_state import State
-from tempopt.server.auth import Principal, about
+from tempopt.server.app_state import ServerState
+from tempopt.server.auth import Principal, annotate_audit
 from tempopt.server.openapi_responses import REFUSALS
-from tempopt.server.study_dependencies import LARGEST, SUBMIT, Meant, Shared
+from tempopt.server.study_dependencies import LARGEST, SUBMIT, Shared, WritableStudy
 from tempopt.service import lifecycle
-from tempopt.service.extend import grow, grown, ordered
-from tempopt.service.spec_check import refuse_not_looked_up
+from tempopt.service.extend import add_trials, prepare_resume, prepare_search
+from tempopt.service.spec_check import check_resolvable_on_server
 from tempopt.spec.custom_schedules import check_schedules
-from tempopt.spec.logger_secrets import refuse_secrets
+from tempopt.spec.logger_secrets import check_no_secrets
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.http.protocol import Body
 from tempopt.storage.rows import StudyState
@@ -55,7 +55,7 @@ _SPEC = {
 }
 
 
-class Submission(Body):
+class SubmitStudyRequest(Body):
     """A study to begin, or to continue and let grow.
 
     Args:
@@ -72,7 +72,7 @@ class Submission(Body):
     version: Version = None
 
 
-class Resumption(Body):
+class ResumeStudyRequest(Body):
     """What a study is to do more when it goes on.
 
     Args:
@@ -99,13 +99,13 @@ class Queue(Body):
     version: Version = None
 
 
-class Collection(Body):
+class GarbageCollectionRequest(Body):
     """Which checkpoints are removed; with ``dry_run`` they are listed only."""
 
     dry_run: bool = False
 
 
-class Done(Body):
+class StudyActionResponse(Body):
     """How a study stands after it was asked for something.
 
     Args:
@@ -117,11 +117,11 @@ class Done(Body):
     id: int
     state: StudyState
     version: int
-    begun: bool = False
+    is_new: bool = False
     notes: Annotated[list[str], Field(default_factory=list)]
 
 
-class Told(Body):
+class StopResponse(Body):
     """What came of telling a study to pause or to stop, as :class:`tempopt.service.lifecycle.Told`."""
 
     before: StudyState
@@ -130,20 +130,20 @@ class Told(Body):
     compares: bool = False
 
 
-class Deleted(Body):
+class DeleteResponse(Body):
     """What came of deleting a study: agents at work, bytes freed, and what was not removed, with why."""
 
     agents: list[str]
     freed: int
-    left: dict[str, str]
+    not_removed: dict[str, str]
 
 
-class Collected(Body):
+class GarbageCollectionResponse(Body):
     """What was removed of a study's checkpoints: bytes by location; and what was not, with why."""
 
     study: str
     files: dict[str, int]
-    left: dict[str, str]
+    not_removed: dict[str, str]
 
 
 def _refuse_no_text(data: Any) -> None:
@@ -160,7 +160,7 @@ def _refuse_no_text(data: Any) -> None:
             stack += [(part, depth + 1) for part in below]
 
 
-def _checked(body: Submission, principal: Principal) -> StudySpec:
+def _checked(body: SubmitStudyRequest, principal: Principal) -> StudySpec:
     """Return the spec of a submission, whose names are all of studies that the caller may see."""
     _refuse_no_text(body.model_dump())
     try:
@@ -173,19 +173,21 @@ def _checked(body: Submission, principal: Principal) -> StudySpec:
     for name in spec.study.warm_start:
         principal.check(name)
     check_schedules(spec)
-    optimizers(spec)
-    refuse_secrets(spec.trainer.get("logger"))
+    validate_sampler_and_pruner(spec)
+    check_no_secrets(spec.trainer.get("logger"))
     if spec.compare is not None:
         check_comparison(spec)
     return spec
 
 
-def _done(shared: State, name: str, notes: list[str], *, is_new: bool = False) -> Done:
+def _done(shared: ServerState, name: str, notes: list[str], *, is_new: bool = False) -> StudyActionResponse:
     row = shared.store.load_study(name)
-    return Done(study=name, id=row.id, state=row.state, version=row.version, begun=is_new, notes=notes)
+    return StudyActionResponse(
+        study=name, id=row.id, state=row.state, version=row.version, is_new=is_new, notes=notes
+    )
 
 
-def _wake(shared: State, name: str) -> None:
+def _wake(shared: ServerState, name: str) -> None:
     row = shared.store.load_study(name)
     if row.state == "paused":
         shared.store.set_state(row.id, "running")
@@ -194,31 +196,33 @@ def _wake(shared: State, name: str) -> None:
 @router.post(
     "",
     summary="Begin or continue a study",
-    responses={201: {"description": "The study was begun.", "model": Done}},
+    responses={201: {"description": "The study was begun.", "model": StudyActionResponse}},
 )
 def submit(
-    body: Submission, principal: Submitting, shared: Shared, request: Request, answer: Response
-) -> Done:
+    body: SubmitStudyRequest, principal: Submitting, shared: Shared, request: Request, answer: Response
+) -> StudyActionResponse:
     """Begin the study of a spec, or continue the one that there is, and let it grow.
 
     Nothing is tried before: `tempopt search` has trained two steps of it where it was typed. Agents train it.
     """
     done = submitted(body, principal, shared, request)
-    answer.status_code = 201 if done.begun else 200
+    answer.status_code = 201 if done.is_new else 200
     return done
 
 
-def submitted(body: Submission, principal: Principal, shared: State, request: Request) -> Done:
+def submitted(
+    body: SubmitStudyRequest, principal: Principal, shared: ServerState, request: Request
+) -> StudyActionResponse:
     """Do what a submission asks for, of a user who may submit."""
     spec = _checked(body, principal)
-    about(request, study=spec.study.name)
+    annotate_audit(request, study=spec.study.name)
     if spec.study.priority > 0 and "admin" not in principal.scopes:
         raise AccessDenied(
             f"study.priority is {spec.study.priority}, and one above 0 takes a token with the scope admin. "
             "Give 0 or less, or ask an administrator to submit the study."
         )
     notes: list[str] = []
-    spec, study = ordered(
+    spec, study = prepare_search(
         shared.store,
         spec,
         trials=body.trials,
@@ -229,10 +233,10 @@ def submitted(body: Submission, principal: Principal, shared: State, request: Re
     )
     is_new = study is None
     if is_new:
-        refuse_not_looked_up(spec)
+        check_resolvable_on_server(spec)
     if study is None or shared.store.load_study(study.name).state != "done":
         checkpoints_url = shared.checkpoints if study is None else study.checkpoints or shared.checkpoints
-        stand(
+        ensure_study_exists(
             shared.store, spec, study, checkpoints=checkpoints_url, owner=principal.user, on_note=notes.append
         )
         _wake(shared, spec.study.name)
@@ -240,23 +244,23 @@ def submitted(body: Submission, principal: Principal, shared: State, request: Re
 
 
 @router.post("/{name}/pause", summary="Pause a study")
-def pause(study: Meant, shared: Shared) -> Told:
+def pause(study: WritableStudy, shared: Shared) -> StopResponse:
     """Have every agent of a study save its runs and leave, until it is resumed."""
-    return Told(**asdict(lifecycle.pause(shared.store, study.name)))
+    return StopResponse(**asdict(lifecycle.pause(shared.store, study.name)))
 
 
 @router.post("/{name}/stop", summary="Stop the search of a study")
-def stop(study: Meant, shared: Shared) -> Told:
+def stop(study: WritableStudy, shared: Shared) -> StopResponse:
     """End the search of a study: runs at work end, and what was found is confirmed."""
-    return Told(**asdict(lifecycle.stop(shared.store, study.name)))
+    return StopResponse(**asdict(lifecycle.stop(shared.store, study.name)))
 
 
 @router.post("/{name}/resume", summary="Resume a study, and let it grow")
-def resume(body: Resumption, study: Meant, shared: Shared) -> Done:
+def resume(body: ResumeStudyRequest, study: WritableStudy, shared: Shared) -> StudyActionResponse:
     """Let a study that was paused go on, with more trials or pairs, or with failed runs again."""
     _refuse_no_text(body.model_dump())
     notes: list[str] = []
-    grown(
+    prepare_resume(
         shared.store,
         study,
         more=body.more,
@@ -272,33 +276,37 @@ def resume(body: Resumption, study: Meant, shared: Shared) -> Done:
 
 
 @router.post("/{name}/enqueue", summary="Have parameter sets tried")
-def enqueue(body: Queue, study: Meant, shared: Shared) -> Done:
+def enqueue(body: Queue, study: WritableStudy, shared: Shared) -> StudyActionResponse:
     """Add search tickets with these parameter sets; those that were tried before are left out."""
     _refuse_no_text(body.sets)
     spec = StudySpec.from_json(study.spec)
-    added = grow(shared.store, study, spec, 0, body.sets, version=body.version)
+    added = add_trials(shared.store, study, spec, 0, body.sets, version=body.version)
     return _done(shared, study.name, [] if added else ["Each of them is in the study already."])
 
 
 @router.delete("/{name}", summary="Delete a study")
 def delete(
-    study: Meant,
+    study: WritableStudy,
     shared: Shared,
     force: Annotated[
         bool, Query(description="Even while agents work on it; they notice, and leave.")
     ] = False,
-) -> Deleted:
+) -> DeleteResponse:
     """Delete a study with its trials, its checkpoints and what it logged."""
     try:
         done = lifecycle.delete(shared.store, study.name, force=force)
     finally:
-        shared.desks.close(study.name)
-    return Deleted(**asdict(done))
+        shared.study_sessions.close(study.name)
+    return DeleteResponse(**asdict(done))
 
 
 @router.post("/{name}/gc", summary="Remove checkpoints that are no longer needed")
-def collect(study: Meant, shared: Shared, body: Collection | None = None) -> Collected:
+def collect(
+    study: WritableStudy, shared: Shared, body: GarbageCollectionRequest | None = None
+) -> GarbageCollectionResponse:
     """Remove the checkpoints of a study that no run needs any more, or list them."""
     dry_run = body is not None and body.dry_run
-    [collection] = lifecycle.collect(shared.store, study.name, dry_run=dry_run)
-    return Collected(study=collection.study, files=collection.files, left=collection.left)
+    [collection] = lifecycle.collect_garbage(shared.store, study.name, dry_run=dry_run)
+    return GarbageCollectionResponse(
+        study=collection.study, files=collection.files, not_removed=collection.not_removed
+    )

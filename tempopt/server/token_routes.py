@@ -8,19 +8,19 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from tempopt.server.app_state import State, state_of
-from tempopt.server.auth import Principal, Scope, about, require
+from tempopt.server.app_state import ServerState, get_server_state
+from tempopt.server.auth import Principal, Scope, annotate_audit, require
 from tempopt.server.errors import ApiError
 from tempopt.server.openapi_responses import REFUSALS
-from tempopt.server.tokens import lifetime, made
+from tempopt.server.tokens import create_token, lifetime
 from tempopt.storage.access_rows import TokenRow
 
 router = APIRouter(prefix="/api/tokens", tags=["access"], responses=REFUSALS)
 Asking = Annotated[Principal, Depends(require("admin"))]
-Shared = Annotated[State, Depends(state_of)]
+Shared = Annotated[ServerState, Depends(get_server_state)]
 
 
-class Token(BaseModel):
+class TokenResponse(BaseModel):
     """A token, without what it is verified by."""
 
     id: str
@@ -35,7 +35,7 @@ class Token(BaseModel):
     user: str
 
 
-class Wished(BaseModel):
+class TokenRequest(BaseModel):
     """A token to be created.
 
     Args:
@@ -52,29 +52,29 @@ class Wished(BaseModel):
     user: Annotated[str, Field(max_length=100, examples=["ada"])] = ""
 
 
-class Made(Token):
+class TokenCreated(TokenResponse):
     """A new token: the whole of it, which is shown this once."""
 
     token: str
 
 
-def _told(row: TokenRow) -> dict[str, object]:
-    return Token.model_validate(row, from_attributes=True).model_dump()
+def _token_fields(row: TokenRow) -> dict[str, object]:
+    return TokenResponse.model_validate(row, from_attributes=True).model_dump()
 
 
 @router.get("", summary="List tokens")
-def listed(principal: Asking, shared: Shared) -> list[Token]:
+def list_tokens(principal: Asking, shared: Shared) -> list[TokenResponse]:
     """Return every token, oldest first; none of them can be used by what is told here."""
     principal.check_whole()
-    return [Token.model_validate(row, from_attributes=True) for row in shared.store.tokens()]
+    return [TokenResponse.model_validate(row, from_attributes=True) for row in shared.store.tokens()]
 
 
 @router.post("", status_code=201, summary="Create a token")
-def create(body: Wished, principal: Asking, shared: Shared, request: Request) -> Made:
+def create(body: TokenRequest, principal: Asking, shared: Shared, request: Request) -> TokenCreated:
     """Create a token; the whole of it is in this answer, and nowhere else."""
     life = None if body.expires is None else lifetime(body.expires)
     principal.check_whole()
-    token, row = made(
+    token, row = create_token(
         shared.store,
         name=body.name,
         scopes=body.scopes,
@@ -84,8 +84,8 @@ def create(body: Wished, principal: Asking, shared: Shared, request: Request) ->
         user=body.user,
     )
     scopes, where = ", ".join(row.scopes), f'"{row.studies}..."' if row.studies else "all studies"
-    about(request, detail=f"token {row.id} {row.name}: {scopes} on {where}")
-    return Made.model_validate({**_told(row), "token": token})
+    annotate_audit(request, detail=f"token {row.id} {row.name}: {scopes} on {where}")
+    return TokenCreated.model_validate({**_token_fields(row), "token": token})
 
 
 @router.delete("/{id}", summary="Revoke a token")
@@ -93,11 +93,11 @@ def revoke(
     id: Annotated[str, Path(pattern=r"^[A-Za-z0-9]{1,64}$", examples=["3f9a1c02b7de"])],
     principal: Asking,
     shared: Shared,
-) -> Token:
+) -> TokenResponse:
     """Revoke a token: within a few seconds no server accepts it any more."""
     principal.check_whole()
     shared.store.revoke_token(id)
     row = shared.store.token(id)
     if row is None:
         raise ApiError(404, "token_not_found", "There is no token of that id.")
-    return Token.model_validate(row, from_attributes=True)
+    return TokenResponse.model_validate(row, from_attributes=True)

@@ -24,7 +24,7 @@ _LIFE = re.compile(r"([1-9][0-9]{0,4})([mhdw])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-def made(
+def create_token(
     store: Store,
     *,
     name: str,
@@ -88,7 +88,7 @@ def first_token(store: Store) -> str | None:
     """Return a token that may do everything, made because there is none yet; None if there is one."""
     if store.tokens():
         return None
-    return made(store, name="admin", scopes=["admin"])[0]
+    return create_token(store, name="admin", scopes=["admin"])[0]
 
 
 def digest(token: str) -> str:
@@ -96,7 +96,7 @@ def digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def is_of(token: str, row: TokenRow) -> bool:
+def token_matches_row(token: str, row: TokenRow) -> bool:
     """Return whether a token is the one that a row was written for, in a time that tells nothing of it."""
     return hmac.compare_digest(digest(token), row.digest)
 

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from tempopt.errors import masked
 from tempopt.server.errors import ApiError
-from tempopt.storage.checkpoints import opened, reason
+from tempopt.storage.checkpoints import error_reason, open_filesystem
 
 LOGGER = logging.getLogger("tempopt.server")
 UPLOAD = re.compile(r"[0-9a-f]{8,32}")
@@ -34,7 +34,7 @@ _CHUNK = 4 * 1024 * 1024
 _JOIN_SECONDS = 20.0
 
 
-class Came(BaseModel):
+class UploadProgress(BaseModel):
     """How much of a file has come.
 
     Args:
@@ -43,13 +43,13 @@ class Came(BaseModel):
     """
 
     bytes: int
-    whole: bool
+    is_complete: bool
 
 
 # ---- in a folder
 
 
-def into_folder(target: Path, upload: str, offset: int, total: int, content: bytes) -> Came:
+def into_folder(target: Path, upload: str, offset: int, total: int, content: bytes) -> UploadProgress:
     """Write a piece of a file; put the file in its place once all of it has come.
 
     Raises:
@@ -67,7 +67,7 @@ def into_folder(target: Path, upload: str, offset: int, total: int, content: byt
             os.pwrite(descriptor, content, offset)
             size = max(size, offset + len(content))
             if size < total:
-                return Came(bytes=size, whole=False)
+                return UploadProgress(bytes=size, is_complete=False)
             os.ftruncate(descriptor, total)
             os.fsync(descriptor)
         finally:
@@ -77,27 +77,31 @@ def into_folder(target: Path, upload: str, offset: int, total: int, content: byt
     except FileNotFoundError as error:
         # another request has put the file in its place, or has tidied up
         if _is_there(target, total):
-            return Came(bytes=total, whole=True)
+            return UploadProgress(bytes=total, is_complete=True)
         raise _missing(0) from error
     except OSError as error:
         raise _not_written(error) from error
-    return Came(bytes=total, whole=True)
+    return UploadProgress(bytes=total, is_complete=True)
 
 
-def _beyond(target: Path, part: Path, size: int, total: int) -> Came:
+def _beyond(target: Path, part: Path, size: int, total: int) -> UploadProgress:
     if size == 0:
         part.unlink(missing_ok=True)
         if _is_there(target, total):
             # the answer to the last piece was lost, and all of it is there
-            return Came(bytes=total, whole=True)
+            return UploadProgress(bytes=total, is_complete=True)
     raise _missing(size)
 
 
-def come_into_folder(target: Path, upload: str) -> Came:
+def received_in_folder(target: Path, upload: str) -> UploadProgress:
     """Return how much of a file has come."""
     with contextlib.suppress(FileNotFoundError):
-        return Came(bytes=_part(target, upload).lstat().st_size, whole=False)
-    return Came(bytes=target.stat().st_size, whole=True) if target.is_file() else Came(bytes=0, whole=False)
+        return UploadProgress(bytes=_part(target, upload).lstat().st_size, is_complete=False)
+    return (
+        UploadProgress(bytes=target.stat().st_size, is_complete=True)
+        if target.is_file()
+        else UploadProgress(bytes=0, is_complete=False)
+    )
 
 
 def _part(target: Path, upload: str) -> Path:
@@ -119,7 +123,7 @@ def _sync(folder: Path) -> None:
 # ---- in an object store
 
 
-def into_store(url: str, upload: str, offset: int, total: int, content: bytes) -> Came:
+def into_store(url: str, upload: str, offset: int, total: int, content: bytes) -> UploadProgress:
     """Keep a piece of a file as an object; have the file put together once all of it has come.
 
     Raises:
@@ -128,20 +132,22 @@ def into_store(url: str, upload: str, offset: int, total: int, content: bytes) -
     with _reached(url) as (fs, path):
         if len(content) == total:
             fs.pipe_file(path, content)
-            return Came(bytes=total, whole=True)
+            return UploadProgress(bytes=total, is_complete=True)
         if content:
             fs.pipe_file(f"{path}.{upload}.{offset}.writing", content)
         if offset + len(content) < total:
-            return Came(bytes=offset + len(content), whole=False)
+            return UploadProgress(bytes=offset + len(content), is_complete=False)
         pieces, size = _pieces(fs, path, upload)
         if size < total:
             if fs.exists(path) and fs.size(path) == total:
-                return Came(bytes=total, whole=True)
+                return UploadProgress(bytes=total, is_complete=True)
             raise _missing(size)
-        return Came(bytes=total, whole=_JOINS.done(f"{url}.{upload}", lambda: _join(fs, path, pieces)))
+        return UploadProgress(
+            bytes=total, is_complete=_JOINS.done(f"{url}.{upload}", lambda: _join(fs, path, pieces))
+        )
 
 
-def come_into_store(url: str, upload: str) -> Came:
+def received_in_store(url: str, upload: str) -> UploadProgress:
     """Return how much of a file has come.
 
     Raises:
@@ -150,8 +156,8 @@ def come_into_store(url: str, upload: str) -> Came:
     with _reached(url) as (fs, path):
         pieces, size = _pieces(fs, path, upload)
         if not pieces and fs.exists(path):
-            return Came(bytes=fs.size(path), whole=True)
-        return Came(bytes=size, whole=False)
+            return UploadProgress(bytes=fs.size(path), is_complete=True)
+        return UploadProgress(bytes=size, is_complete=False)
 
 
 def _pieces(fs: Any, path: str, upload: str) -> tuple[list[str], int]:
@@ -241,7 +247,7 @@ _JOINS = _Joins()
 
 def out_of_store(url: str, begin: int, end: int) -> Iterator[bytes]:
     """Yield the bytes of an object between two places, a few at a time."""
-    fs, path = opened(url)
+    fs, path = open_filesystem(url)
     for position in range(begin, end, _CHUNK):
         yield fs.cat_file(path, start=position, end=min(position + _CHUNK, end))
 
@@ -264,14 +270,14 @@ def size_in_store(url: str) -> int | None:
 def _reached(url: str) -> Iterator[tuple[Any, str]]:
     """Yield the file system of a URL and the path in it; tell what it raises as a refusal."""
     try:
-        yield opened(url)
+        yield open_filesystem(url)
     except ApiError:
         raise
     except PermissionError as error:
         raise _not_written(error) from error
     except Exception as error:
         # each store has errors of its own
-        LOGGER.warning("%s: %s", url, masked(reason(error)))
+        LOGGER.warning("%s: %s", url, masked(error_reason(error)))
         raise ApiError(
             503, "checkpoints_away", "The object store of this server cannot be reached just now. Try again."
         ) from error
@@ -290,13 +296,13 @@ def tidy(folder: str, but: str, recorded: Callable[[], Collection[str]]) -> None
             that what is recorded by then is not taken for needless.
     """
     try:
-        fs, path = opened(folder)
+        fs, path = open_filesystem(folder)
         fs.invalidate_cache()
         names = [file_path.rpartition("/")[2] for file_path in fs.ls(path, detail=False)]
     except FileNotFoundError:
         return
     except Exception as error:
-        LOGGER.warning("%s: not tidied: %s", folder, masked(reason(error)))
+        LOGGER.warning("%s: not tidied: %s", folder, masked(error_reason(error)))
         return
     needless_names = _oldest_uploads(names, but) + _oldest_files(names, but, recorded)
     for name in needless_names:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tempopt.errors import UsageError
-from tempopt.spec.alpha_ledger import level
+from tempopt.spec.alpha_ledger import alpha_for_verdict
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import TicketRow
 from tempopt.storage.ticket_queries import verdicts
 
 
-def check_can_show(rows: Sequence[TicketRow], of_round: int, spec: StudySpec) -> None:
+def check_alpha_left(rows: Sequence[TicketRow], of_round: int, spec: StudySpec) -> None:
     """Refuse a round whose verdict could show nothing, whatever is found in it."""
     test, pairs = spec.study.test, spec.study.seeds.confirm.max
-    alpha = level(verdicts(rows, of_round))
+    alpha = alpha_for_verdict(verdicts(rows, of_round))
     if pairs < (min_pairs := spec.study.seeds.confirm.enough(test, alpha)):
         raise UsageError(
             f"More trials would have a verdict of their own, whose level is {100 * alpha:.3g} %. With "

@@ -12,13 +12,13 @@ from typing import Any
 
 from tempopt.errors import SpecError, StudyFailed, UsageError
 from tempopt.report.study_result import StudyResult, load
-from tempopt.sampling.arms import Arms
-from tempopt.service.lifecycle import Storage, opened
+from tempopt.sampling.arms import SearchArms
+from tempopt.service.lifecycle import Storage, open_storage
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.rows import OVER, SEARCHING, Measurement, Parameters
+from tempopt.storage.rows import SEARCH_KINDS, TERMINAL_STATES, Measurement, Parameters
 from tempopt.storage.ticket_queries import of_kind
-from tempopt.temperature import TEMPERATURE_PARAMETERS, effective, is_neutral, training_key
+from tempopt.temperature import TEMPERATURE_PARAMETERS, drop_unused_params, is_neutral, training_key
 from tempopt.verdict.selection import candidates
 
 TOP = 3
@@ -53,7 +53,7 @@ def comparison_from(
         StudyNotFound: There is no such study.
         SpecError: The spec is wrong, or does not accept a parameter of the sets.
     """
-    with opened(storage) as store:
+    with open_storage(storage) as store:
         result = load(store, study, needs_measurements=True)
     sets = best_sets(result, top=TOP if top is None else top, without=without)
     with advise_without(study):
@@ -139,7 +139,7 @@ def _baseline(result: StudyResult) -> Parameters:
 
 def _ranked(result: StudyResult) -> Iterator[Parameters]:
     recommendation = result.recommendation
-    if recommendation is not None and recommendation.now != "change_nothing":
+    if recommendation is not None and recommendation.action_without_training != "change_nothing":
         yield recommendation.parameters
     if result.winner is not None:
         yield result.winner
@@ -151,9 +151,9 @@ def _ranked(result: StudyResult) -> Iterator[Parameters]:
     yield from (parameters for parameters in parameter_sets if not is_neutral(parameters))
 
 
-def _arms(result: StudyResult) -> Arms:
+def _arms(result: StudyResult) -> SearchArms:
     """Return what the sampler knew at the end of the search."""
-    runs = [run for run in result.runs if run.kind in SEARCHING and run.state in OVER]
+    runs = [run for run in result.runs if run.kind in SEARCH_KINDS and run.state in TERMINAL_STATES]
     curves: list[tuple[int, str, Mapping[int, float]]] = [
         (run.id, "report", dict(result.curves.get(run.id, ()))) for run in runs
     ]
@@ -165,12 +165,12 @@ def _arms(result: StudyResult) -> Arms:
         for run_id, name, curve in curves
         for step, value in curve.items()
     ]
-    return Arms(result.spec, runs, reports, earlier=result.earlier)
+    return SearchArms(result.spec, runs, reports, earlier=result.earlier)
 
 
 def _training_key(parameters: Parameters) -> str:
     """Return a text that is equal for sets that train the same."""
-    effective_parameters = effective(parameters)
+    effective_parameters = drop_unused_params(parameters)
     plan = {name: value for name, value in effective_parameters.items() if name in TEMPERATURE_PARAMETERS}
     other_parameters = {name: value for name, value in effective_parameters.items() if name not in plan}
     return json.dumps([training_key(plan), other_parameters], sort_keys=True)

@@ -6,21 +6,21 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tempopt.agent.study_lookup import find, go_on_with
+from tempopt.agent.study_lookup import find_study, reconcile_spec
 from tempopt.errors import StudyChanged, UsageError
-from tempopt.report.alpha_spending import next_share
-from tempopt.service.alpha_budget import check_can_show
+from tempopt.report.alpha_spending import next_alpha_text
+from tempopt.service.alpha_budget import check_alpha_left
 from tempopt.spec.custom_schedules import import_schedules
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import StudyRow, TicketRow
 from tempopt.storage.store import Store
 from tempopt.storage.ticket_queries import current_round, of_kind
 from tempopt.verdict.explanation import explanation_at_most, explanation_tickets
-from tempopt.verdict.requeue_failed import further_pairs, retried
+from tempopt.verdict.requeue_failed import failed_runs_to_requeue, further_pairs
 from tempopt.verdict.stages import more_tickets
 
 
-def ordered(
+def prepare_search(
     store: Store,
     spec: StudySpec,
     *,
@@ -46,13 +46,13 @@ def ordered(
     """
     if trials is not None:
         spec = spec.with_overrides([f"study.trials={trials}"])
-    study = find(store, spec.study.name)
+    study = find_study(store, spec.study.name)
     if study is not None:
         priority = spec.study.priority
-        spec = go_on_with(store, study, spec)
+        spec = reconcile_spec(store, study, spec)
         if priority != study.priority:
             store.set_priority(study.id, priority)
-        if grow(store, study, spec, more, enqueue, version=version):
+        if add_trials(store, study, spec, more, enqueue, version=version):
             _tell_share(store, study, spec, on_note)
         return spec, study
     if more:
@@ -66,7 +66,7 @@ def ordered(
     return spec, None
 
 
-def grown(
+def prepare_resume(
     store: Store,
     study: StudyRow,
     *,
@@ -112,19 +112,19 @@ def grown(
         on_note(retry(store, study, spec, version=version))
         return spec
     check_schedules(spec)
-    grow(store, study, spec, more, version=version)
-    add_pairs(store, study, spec, pairs, version=version)
+    add_trials(store, study, spec, more, version=version)
+    add_confirmation_seeds(store, study, spec, pairs, version=version)
     if more or pairs:
         _tell_share(store, study, spec, on_note)
     return spec
 
 
 def _tell_share(store: Store, study: StudyRow, spec: StudySpec, on_note: Callable[[str], None]) -> None:
-    if share := next_share(store.tickets(study.id)):
+    if share := next_alpha_text(store.tickets(study.id)):
         on_note(share)
 
 
-def grow(
+def add_trials(
     store: Store,
     study: StudyRow,
     spec: StudySpec,
@@ -154,7 +154,7 @@ def grow(
         tickets = more_tickets(rows, spec, max(count, len(new_sets)), new_sets)
         if not tickets:
             return False
-        check_can_show(rows, tickets[0].round, spec)
+        check_alpha_left(rows, tickets[0].round, spec)
         # if another process adds tickets at the same moment, or the search ends, ours follow from other ones
         if store.add_tickets(study.id, tickets, version=now, resume=True):
             return True
@@ -176,7 +176,7 @@ def _version(store: Store, study: StudyRow, expected_version: int | None) -> int
     return row.version
 
 
-def add_pairs(
+def add_confirmation_seeds(
     store: Store, study: StudyRow, spec: StudySpec, count: int, *, version: int | None = None
 ) -> None:
     """Add pairs to the verdict of a study: a round of its own, which rests on the earlier pairs, too.
@@ -221,8 +221,8 @@ def add_explanation(store: Store, study: StudyRow, spec: StudySpec, *, version: 
         if not tickets:
             return "There is nothing to explain, or nothing that is not explained."
         if store.add_tickets(study.id, tickets, version=now, resume=True):
-            most = explanation_at_most(rows, spec, tickets)
-            return f"{len(tickets)} trainings begin to explain the verdict; at most {most} in all."
+            max_runs = explanation_at_most(rows, spec, tickets)
+            return f"{len(tickets)} trainings begin to explain the verdict; at most {max_runs} in all."
 
 
 def retry(store: Store, study: StudyRow, spec: StudySpec, *, version: int | None = None) -> str:
@@ -234,7 +234,7 @@ def retry(store: Store, study: StudyRow, spec: StudySpec, *, version: int | None
     while True:
         now = _version(store, study, version)
         rows = store.tickets(study.id)
-        waiting_tickets, fresh_tickets = retried(rows, spec)
+        waiting_tickets, fresh_tickets = failed_runs_to_requeue(rows, spec)
         if store.retry(study.id, [ticket.id for ticket in waiting_tickets], fresh_tickets, version=now):
             break
     failed = sum(ticket.state == "failed" for ticket in rows)

@@ -7,21 +7,27 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
-from tempopt.agent.dry_run import rehearse, timed, workers_of
-from tempopt.agent.gpu_locks import claimed
+from tempopt.agent.dry_run import measure_run_times, run_dry_run, start_workers
+from tempopt.agent.gpu_locks import claim_gpus
 from tempopt.agent.machine import Machine, this_machine
-from tempopt.agent.placement import Placement, count_workers, deal, room
-from tempopt.agent.study_lookup import find
-from tempopt.agent.study_runner import workers_asked
-from tempopt.agent.warm_start import load_prior_runs
+from tempopt.agent.placement import Placement, assign_placements, capacity, count_workers
+from tempopt.agent.study_lookup import find_study
+from tempopt.agent.study_runner import resolve_worker_count
+from tempopt.agent.warm_start import load_warm_start_runs
 from tempopt.errors import StoreNotBegun, StudyNotFound, UsageError
 from tempopt.report.formatting import baseline_name
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import StudyRow
 from tempopt.storage.store import Store
-from tempopt.verdict.detectable_gain import CONFIDENCE, Detectable, Known, detectable, known_of
-from tempopt.verdict.forecast_text import effect_text, gain_text, lasting
+from tempopt.verdict.detectable_gain import (
+    CONFIDENCE,
+    DetectableEffect,
+    NoiseEstimate,
+    detectable,
+    estimate_noise,
+)
+from tempopt.verdict.forecast_text import effect_text, format_duration, gain_text
 from tempopt.verdict.planned_runs import PlannedRuns, Span, planned_runs
 
 _HOUR = 3600.0
@@ -65,23 +71,23 @@ class StudyForecast:
     baseline: str
     runs: PlannedRuns
     run: RunTime
-    detectable: Detectable
-    known: Known | None
-    known_from: str | None
+    detectable: DetectableEffect
+    noise: NoiseEstimate | None
+    noise_study: str | None
     limited: tuple[str, ...]
 
     @property
     def smallest_gain(self) -> tuple[float, float] | None:
         """The range of the smallest gain that can be shown, in units of the metric; None: not known yet."""
-        return None if self.known is None else self.detectable.range(self.known)
+        return None if self.noise is None else self.detectable.range(self.noise)
 
     @property
     def power_text(self) -> str:
         """What gain can be shown, in a sentence."""
-        if self.known is None:
+        if self.noise is None:
             return f"{self.detectable.pairs} pairs show {effect_text(self.detectable)} with 80 % power."
-        text = gain_text(self.detectable, self.known, self.metric, self.baseline)
-        return f"{text[0].upper()}{text[1:]} of {self.known_from}."
+        text = gain_text(self.detectable, self.noise, self.metric, self.baseline)
+        return f"{text[0].upper()}{text[1:]} of {self.noise_study}."
 
     def hours(self, runs: Span) -> Span | None:
         """Return the hours that runs take with so many workers; None: not known."""
@@ -122,13 +128,13 @@ class StudyForecast:
         }
 
     def _power_json(self) -> dict[str, Any]:
-        gain, noise = self.smallest_gain, self.known
+        gain, noise = self.smallest_gain, self.noise
         return {
             **asdict(self.detectable),
             "effect_between_seeds": list(self.detectable.in_seeds),
             "confidence": CONFIDENCE,
             "gain": None if gain is None else list(gain),
-            "from": None if noise is None else {"study": self.known_from, **asdict(noise)},
+            "from": None if noise is None else {"study": self.noise_study, **asdict(noise)},
         }
 
 
@@ -136,7 +142,7 @@ def _plain(span: Span | None) -> dict[str, float] | None:
     return None if span is None else asdict(span)
 
 
-def forecast(
+def forecast_study(
     spec: StudySpec,
     *,
     storage: str,
@@ -159,26 +165,28 @@ def forecast(
         StudyNotFound: There is no study ``earlier``.
         UsageError: That study measures something else, or too few of its runs tell of the noise.
     """
-    num_requested = workers_asked(workers, spec, None)
+    num_requested = resolve_worker_count(workers, spec, None)
     try:
         store = Store.open(storage, create=False)
     except StoreNotBegun:
         if earlier is not None or spec.study.warm_start:
             raise
-        study_forecast = _foretold(spec, _given(spec, run_hours, num_requested), None, None)
+        study_forecast = _build_forecast(
+            spec, _run_time_from_hours(spec, run_hours, num_requested), None, None
+        )
     else:
         with store:
-            if earlier is None and find(store, spec.study.name) is None:
+            if earlier is None and find_study(store, spec.study.name) is None:
                 # search would refuse what cannot be learned from; better seen now
-                load_prior_runs(store, spec)
+                load_warm_start_runs(store, spec)
             study_forecast = forecast_in(
                 spec, store, workers=num_requested, earlier=earlier, run_hours=run_hours
             )
     return (
         study_forecast
         if study_forecast.run.seconds is not None
-        else _foretold(
-            spec, _timed_here(spec, num_requested), study_forecast.known, study_forecast.known_from
+        else _build_forecast(
+            spec, _timed_here(spec, num_requested), study_forecast.noise, study_forecast.noise_study
         )
     )
 
@@ -207,7 +215,7 @@ def forecast_in(
     rows = list(_sources(spec, store, earlier))
     noise, noise_study = None, None
     for row in rows:
-        noise = known_of(store.tickets(row.id), StudySpec.from_json(row.spec))
+        noise = estimate_noise(store.tickets(row.id), StudySpec.from_json(row.spec))
         if noise is not None:
             noise_study = row.name
             break
@@ -217,16 +225,16 @@ def forecast_in(
             "in nothing but their seed, or two on each of two common seeds. Let it come further, or leave "
             "--earlier out."
         )
-    run = _given(spec, run_hours, workers)
+    run = _run_time_from_hours(spec, run_hours, workers)
     if run_hours is None:
-        run = next((time for row in rows if (time := _measured(row, store, run.workers))), run)
-    return _foretold(spec, run, noise, noise_study)
+        run = next((time for row in rows if (time := _run_time_from_runs(row, store, run.workers))), run)
+    return _build_forecast(spec, run, noise, noise_study)
 
 
 def _sources(spec: StudySpec, store: Store, earlier: str | None) -> Iterator[StudyRow]:
     """Yield the studies that tell of a spec's runs: the named one, or itself and ``warm_start``."""
     for name in [spec.study.name, *spec.study.warm_start] if earlier is None else [earlier]:
-        row = find(store, name)
+        row = find_study(store, name)
         if row is None and earlier is not None:
             raise StudyNotFound(f'There is no study "{earlier}".')
         if row is None:
@@ -241,33 +249,33 @@ def _sources(spec: StudySpec, store: Store, earlier: str | None) -> Iterator[Stu
             )
 
 
-def _given(spec: StudySpec, run_hours: float | None, workers: int | None) -> RunTime:
+def _run_time_from_hours(spec: StudySpec, run_hours: float | None, workers: int | None) -> RunTime:
     machine = this_machine()
-    num_workers, need = spec.resources_here.workers, spec.need(gpus=machine.has_gpus)
-    room_here = max(1, min(room(need, machine), spec.study.parallel))
+    num_workers, need = spec.resources_here.workers, spec.resource_need(gpus=machine.has_gpus)
+    room_here = max(1, min(capacity(need, machine), spec.study.parallel))
     count = workers or (num_workers if isinstance(num_workers, int) else room_here)
     seconds = None if run_hours is None else run_hours * _HOUR
     text = "How long a run takes is not known: no run is complete. Give --run-hours, or let a dry run tell."
     if seconds is not None:
-        text = f"{lasting(seconds)} a run, as given."
+        text = f"{format_duration(seconds)} a run, as given."
     return RunTime(seconds=seconds, gpus=need.gpus, workers=count, text=text)
 
 
-def _measured(row: StudyRow, store: Store, workers: int) -> RunTime | None:
+def _run_time_from_runs(row: StudyRow, store: Store, workers: int) -> RunTime | None:
     """Return what the complete runs of a study took; None: there are none."""
     runs = [ticket for ticket in store.tickets(row.id) if ticket.outcome == "complete" and ticket.seconds > 0]
     if not runs:
         return None
     seconds = fmean(run.seconds for run in runs)
     gpus = round(sum(run.gpu_seconds for run in runs) / sum(run.seconds for run in runs), 3)
-    text = f"{lasting(seconds)} a run, the mean of {len(runs)} complete runs of {row.name}."
+    text = f"{format_duration(seconds)} a run, the mean of {len(runs)} complete runs of {row.name}."
     return RunTime(seconds=seconds, gpus=gpus, workers=workers, text=text)
 
 
 def _timed_here(spec: StudySpec, num_requested: int | None) -> RunTime:
     """Return what a run takes on this machine, by a dry run with one worker."""
     machine = this_machine()
-    need = spec.need(gpus=machine.has_gpus)
+    need = spec.resource_need(gpus=machine.has_gpus)
     counts: list[int] = []
 
     def dealt(free: Machine) -> list[Placement]:
@@ -276,15 +284,15 @@ def _timed_here(spec: StudySpec, num_requested: int | None) -> RunTime:
             need, free, num_requested=num_requested and 1, max_workers=spec.study.parallel
         )
         counts.append(num_requested or num_fitting)
-        return deal(need, 1, free, threads=spec.resources_here.threads)
+        return assign_placements(need, 1, free, threads=spec.resources_here.threads)
 
-    with claimed(machine, dealt) as places, workers_of(places) as ready:
-        spec, started = rehearse(spec, ready[0], task="rehearse")
+    with claim_gpus(machine, dealt) as places, start_workers(places) as ready:
+        spec, started = run_dry_run(spec, ready[0], task="rehearse")
         assert started is not None, "a dry run that was begun nowhere"
-        times = timed(spec, ready[0])
+        times = measure_run_times(spec, ready[0])
     validations = times.validations + (times.steps > 0 and not times.ends_validated)
     seconds = times.start + times.steps * times.step + validations * times.validate + times.test
-    text = f"{lasting(seconds)} a run, measured on {started.device}: {times.start:.2g} s to start"
+    text = f"{format_duration(seconds)} a run, measured on {started.device}: {times.start:.2g} s to start"
     if times.steps:
         text += (
             f", {times.steps} steps of {1000 * times.step:.3g} ms, {validations} "
@@ -293,7 +301,9 @@ def _timed_here(spec: StudySpec, num_requested: int | None) -> RunTime:
     return RunTime(seconds=seconds, gpus=places[0].cards or need.gpus, workers=counts[0], text=f"{text}.")
 
 
-def _foretold(spec: StudySpec, run: RunTime, noise: Known | None, noise_study: str | None) -> StudyForecast:
+def _build_forecast(
+    spec: StudySpec, run: RunTime, noise: NoiseEstimate | None, noise_study: str | None
+) -> StudyForecast:
     return StudyForecast(
         name=spec.study.name,
         metric=spec.study.metric,
@@ -301,7 +311,7 @@ def _foretold(spec: StudySpec, run: RunTime, noise: Known | None, noise_study: s
         runs=planned_runs(spec),
         run=run,
         detectable=detectable(spec),
-        known=noise,
-        known_from=noise_study,
+        noise=noise,
+        noise_study=noise_study,
         limited=spec.study.limits.ends,
     )

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from tempopt.errors import StorageError, StoreNotBegun, StudyNotFound, UsageError
 from tempopt.storage import checkpoints, urls
-from tempopt.storage.liveness import at_work, machine, shown
-from tempopt.storage.rows import KINDS, OVER, SEARCHING, LogRow, StudyRow, StudyState, TicketRow
-from tempopt.storage.store import Store, behind_server
+from tempopt.storage.liveness import active_agents, machine_id, short_agent_name
+from tempopt.storage.rows import KINDS, SEARCH_KINDS, TERMINAL_STATES, LogRow, StudyRow, StudyState, TicketRow
+from tempopt.storage.store import Store, as_remote_store
 from tempopt.training.messages import LOG
 
 # Python converts no more than a few thousand; no study has so many runs.
@@ -32,7 +32,7 @@ _NAMED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class StopResult:
     """What came of telling a study to pause or to stop.
 
     Args:
@@ -53,7 +53,7 @@ Storage = str | Store
 
 
 @contextlib.contextmanager
-def opened(storage: Storage, *, create: bool = False) -> Iterator[Store]:
+def open_storage(storage: Storage, *, create: bool = False) -> Iterator[Store]:
     """Yield the store; StorageError if a URL leads to none and none is to be created."""
     if isinstance(storage, Store):
         yield storage
@@ -62,10 +62,10 @@ def opened(storage: Storage, *, create: bool = False) -> Iterator[Store]:
         yield store
 
 
-def may_be_begun(storage: Storage, name: str) -> bool:
+def study_may_exist(storage: Storage, name: str) -> bool:
     """Return whether a study is in the store, or may be since the store cannot be asked just now."""
     try:
-        with opened(storage) as store:
+        with open_storage(storage) as store:
             store.load_study(name)
     except (StoreNotBegun, StudyNotFound):
         return False
@@ -75,7 +75,7 @@ def may_be_begun(storage: Storage, name: str) -> bool:
     return True
 
 
-def pause(storage: Storage, name: str) -> Told:
+def pause(storage: Storage, name: str) -> StopResult:
     """Have every agent of a study checkpoint and leave, until it is resumed.
 
     Args:
@@ -84,37 +84,37 @@ def pause(storage: Storage, name: str) -> Told:
     Raises:
         StudyNotFound: There is no study of that name.
     """
-    with opened(storage) as store:
-        if server := behind_server(store):
-            return Told(**server.ask(name, "pause"))
-        study, agents = _standing(store, name)
+    with open_storage(storage) as store:
+        if server := as_remote_store(store):
+            return StopResult(**server.ask(name, "pause"))
+        study, agents = _load_study_and_agents(store, name)
         if study.state == "running":
             store.set_state(study.id, "paused")
-        return Told(before=study.state, agents=agents)
+        return StopResult(before=study.state, agents=agents)
 
 
-def stop(storage: Storage, name: str) -> Told:
+def stop(storage: Storage, name: str) -> StopResult:
     """End the searching of a study: runs at work end, and what was found is confirmed.
 
     Raises:
         StudyNotFound: There is no study of that name.
     """
-    with opened(storage) as store:
-        if server := behind_server(store):
-            return Told(**server.ask(name, "stop"))
-        study, agents = _standing(store, name)
-        num_withdrawn = 0 if study.state == "done" else store.withdraw(study.id, SEARCHING)
+    with open_storage(storage) as store:
+        if server := as_remote_store(store):
+            return StopResult(**server.ask(name, "stop"))
+        study, agents = _load_study_and_agents(store, name)
+        num_withdrawn = 0 if study.state == "done" else store.withdraw(study.id, SEARCH_KINDS)
         compares = study.spec.get("compare") is not None
-        return Told(before=study.state, agents=agents, withdrawn=num_withdrawn, compares=compares)
+        return StopResult(before=study.state, agents=agents, withdrawn=num_withdrawn, compares=compares)
 
 
-def _standing(store: Store, name: str) -> tuple[StudyRow, list[str]]:
+def _load_study_and_agents(store: Store, name: str) -> tuple[StudyRow, list[str]]:
     study = store.load_study(name)
-    return study, at_work(store.tickets(study.id))
+    return study, active_agents(store.tickets(study.id))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deleted:
+class DeleteResult:
     """What came of deleting a study.
 
     Args:
@@ -125,10 +125,10 @@ class Deleted:
 
     agents: list[str]
     freed: int
-    left: dict[str, str]
+    not_removed: dict[str, str]
 
 
-def delete(storage: Storage, name: str, *, force: bool = False) -> Deleted:
+def delete(storage: Storage, name: str, *, force: bool = False) -> DeleteResult:
     """Delete a study, Optuna's record of it, its checkpoints and what it logged in this machine's folder.
 
     Args:
@@ -138,12 +138,12 @@ def delete(storage: Storage, name: str, *, force: bool = False) -> Deleted:
         StudyNotFound: There is no study of that name.
         UsageError: Agents are at work on it.
     """
-    with opened(storage) as store:
-        if server := behind_server(store):
-            return Deleted(**server.ask_to_delete(name, force=force))
+    with open_storage(storage) as store:
+        if server := as_remote_store(store):
+            return DeleteResult(**server.ask_to_delete(name, force=force))
         study = store.load_study(name)
         tickets = store.tickets(study.id)
-        agents = at_work(tickets)
+        agents = active_agents(tickets)
         if agents and not force:
             raise UsageError(
                 f'Study "{name}" is being worked on by {", ".join(agents)}. Have them leave first '
@@ -158,8 +158,8 @@ def delete(storage: Storage, name: str, *, force: bool = False) -> Deleted:
     for folder in dict.fromkeys(folders):
         removal = _cleared(folder)
         freed += removal.freed
-        reasons |= removal.left
-    return Deleted(agents=agents, freed=freed, left=reasons)
+        reasons |= removal.not_removed
+    return DeleteResult(agents=agents, freed=freed, not_removed=reasons)
 
 
 def _folders(study: StudyRow, tickets: Iterable[TicketRow]) -> tuple[list[str], dict[str, str]]:
@@ -170,7 +170,7 @@ def _folders(study: StudyRow, tickets: Iterable[TicketRow]) -> tuple[list[str], 
         run = checkpoints.run_name(ticket.kind, ticket.number)
         for url in (checkpoint.url for checkpoint in ticket.checkpoints):
             # agents may have been given other places; but a row is no reason to touch just any folder
-            if checkpoints.is_ours(url, study=study.name, run=run):
+            if checkpoints.belongs_to_run(url, study=study.name, run=run):
                 folders.append(url.rsplit("/", 2)[0])
             else:
                 reasons[url] = "this is not where tempopt keeps a checkpoint of that run"
@@ -178,16 +178,16 @@ def _folders(study: StudyRow, tickets: Iterable[TicketRow]) -> tuple[list[str], 
     return list(dict.fromkeys(paths)), reasons
 
 
-def _cleared(folder: str) -> checkpoints.Removed:
+def _cleared(folder: str) -> checkpoints.RemovalResult:
     """Delete what tempopt wrote into a study's folder, and the folder if nothing else is in it."""
     try:
         if checkpoints.is_local(folder) and not Path(folder).is_dir():
             raise FileNotFoundError("there is no such folder on this machine")
         folders = _folders_in(Path(folder)) if checkpoints.is_local(folder) else []
-        sizes = checkpoints.usage(folder)
+        sizes = checkpoints.disk_usage(folder)
     except Exception as error:
-        return checkpoints.Removed(freed=0, left={folder: checkpoints.reason(error)})
-    own_urls = [url for url in sizes if _is_own(*_place(folder, url))]
+        return checkpoints.RemovalResult(freed=0, not_removed={folder: checkpoints.error_reason(error)})
+    own_urls = [url for url in sizes if _is_own(*_split_file_path(folder, url))]
     removal = checkpoints.remove(own_urls)
     runs = [path for path in folders if checkpoints.RUN.fullmatch(path.name)]
     for path in (*runs, Path(folder)) if checkpoints.is_local(folder) else ():
@@ -195,16 +195,18 @@ def _cleared(folder: str) -> checkpoints.Removed:
         with contextlib.suppress(OSError):
             path.rmdir()
     names = {path.name for path in folders if path not in runs}
-    for name, inner_path in (_place(folder, url) for url in sizes.keys() - own_urls):
+    for name, inner_path in (_split_file_path(folder, url) for url in sizes.keys() - own_urls):
         names.add(f"{name}/{inner_path}" if inner_path and checkpoints.RUN.fullmatch(name) else name)
     if not names:
         return removal
     names_text = ", ".join(sorted(names)[:_NAMED])
     more_text = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return replace(removal, left={**removal.left, folder: f"tempopt did not write {names_text}{more_text}"})
+    return replace(
+        removal, not_removed={**removal.not_removed, folder: f"tempopt did not write {names_text}{more_text}"}
+    )
 
 
-def _place(folder: str, url: str) -> tuple[str, str]:
+def _split_file_path(folder: str, url: str) -> tuple[str, str]:
     """Return what lies directly in a folder, and the file's path in it, empty if it is the file itself."""
     name, _, inner_path = url.removeprefix(f"{folder}/").partition("/")
     return name, inner_path
@@ -230,7 +232,7 @@ def _local_base(study: StudyRow) -> Path:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collected:
+class GarbageCollectionResult:
     """What is removed of one study's checkpoints.
 
     Args:
@@ -240,7 +242,7 @@ class Collected:
 
     study: str
     files: dict[str, int]
-    left: dict[str, str]
+    not_removed: dict[str, str]
 
     @property
     def freed(self) -> int:
@@ -248,7 +250,9 @@ class Collected:
         return sum(self.files.values())
 
 
-def collect(storage: Storage, name: str | None = None, *, dry_run: bool = False) -> list[Collected]:
+def collect_garbage(
+    storage: Storage, name: str | None = None, *, dry_run: bool = False
+) -> list[GarbageCollectionResult]:
     """Remove the checkpoints that no run needs any more.
 
     Args:
@@ -258,35 +262,35 @@ def collect(storage: Storage, name: str | None = None, *, dry_run: bool = False)
     Raises:
         StudyNotFound: There is no study of that name.
     """
-    with opened(storage) as store:
+    with open_storage(storage) as store:
         names = [name] if name is not None else [summary.study.name for summary in store.list_studies()]
         return [_collected(store, study_name, dry_run=dry_run) for study_name in names]
 
 
-def _collected(store: Store, name: str, *, dry_run: bool) -> Collected:
-    if server := behind_server(store):
-        return Collected(**server.ask(name, "gc", {"dry_run": dry_run}))
+def _collected(store: Store, name: str, *, dry_run: bool) -> GarbageCollectionResult:
+    if server := as_remote_store(store):
+        return GarbageCollectionResult(**server.ask(name, "gc", {"dry_run": dry_run}))
     study = store.load_study(name)
     folders, reasons = _folders(study, store.tickets(study.id))
     sizes_by_folder: dict[str, dict[str, int]] = {}
     for folder in folders:
         try:
-            sizes_by_folder[folder] = checkpoints.usage(folder)
+            sizes_by_folder[folder] = checkpoints.disk_usage(folder)
         except Exception as error:
-            reasons[folder] = checkpoints.reason(error)
+            reasons[folder] = checkpoints.error_reason(error)
     # asked after the files were listed: what a run has recorded by then is not taken for needless
     runs = {checkpoints.run_name(ticket.kind, ticket.number): ticket for ticket in store.tickets(study.id)}
     files: dict[str, int] = {}
     for folder, sizes in sizes_by_folder.items():
         for url, size in sizes.items():
-            run, file = _place(folder, url)
+            run, file = _split_file_path(folder, url)
             if run in runs and _needless(runs[run], file):
                 files[url] = size
     if not dry_run:
-        failed_urls = checkpoints.remove(files).left
+        failed_urls = checkpoints.remove(files).not_removed
         files = {url: size for url, size in files.items() if url not in failed_urls}
         reasons |= failed_urls
-    return Collected(study=name, files=files, left=reasons)
+    return GarbageCollectionResult(study=name, files=files, not_removed=reasons)
 
 
 def _needless(ticket: TicketRow, file: str) -> bool:
@@ -294,7 +298,7 @@ def _needless(ticket: TicketRow, file: str) -> bool:
     parts = checkpoints.CHECKPOINT.fullmatch(file)
     if parts is None:
         return False
-    if ticket.state in OVER:
+    if ticket.state in TERMINAL_STATES:
         return True
     saved_checkpoints = ticket.checkpoints
     if file in {checkpoint.url.rpartition("/")[2] for checkpoint in saved_checkpoints}:
@@ -304,7 +308,7 @@ def _needless(ticket: TicketRow, file: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Printed:
+class RunLog:
     """What one attempt at a run printed.
 
     Args:
@@ -323,7 +327,7 @@ class Printed:
     text: str | None
 
 
-def logs(storage: Storage, name: str, ticket: str | None = None) -> list[Printed]:
+def logs(storage: Storage, name: str, ticket: str | None = None) -> list[RunLog]:
     """Return what the attempts at a study's runs printed.
 
     Args:
@@ -334,13 +338,13 @@ def logs(storage: Storage, name: str, ticket: str | None = None) -> list[Printed
         StudyNotFound: There is no study of that name.
         UsageError: There is no such run.
     """
-    with opened(storage) as store:
-        mask = urls.masking(store.url)
+    with open_storage(storage) as store:
+        mask = urls.url_masker(store.url)
         study = store.load_study(name)
         tickets = store.tickets(study.id)
         if ticket is None:
             return list(_last_lines(store, study, tickets, mask))
-        run_ticket = _meant(ticket, tickets, name)
+        run_ticket = _find_run(ticket, tickets, name)
         rows = store.logs(study.id, [run_ticket.id])
     outputs = [_printed(run_ticket, row, mask(row.text)) for row in rows]
     return [*outputs, _live(study, run_ticket, mask)] if run_ticket.state == "running" else outputs
@@ -348,7 +352,7 @@ def logs(storage: Storage, name: str, ticket: str | None = None) -> list[Printed
 
 def _last_lines(
     store: Store, study: StudyRow, tickets: Sequence[TicketRow], mask: Callable[[str], str]
-) -> Iterator[Printed]:
+) -> Iterator[RunLog]:
     begun_tickets = [run_ticket for run_ticket in tickets if run_ticket.attempt]
     for start in range(0, len(begun_tickets), _MANY):
         batch = begun_tickets[start : start + _MANY]
@@ -361,18 +365,18 @@ def _last_lines(
                 yield replace(_printed(run_ticket, row, row.text), text=mask(last_line))
 
 
-def _printed(ticket: TicketRow, row: LogRow, text: str) -> Printed:
-    return Printed(
+def _printed(ticket: TicketRow, row: LogRow, text: str) -> RunLog:
+    return RunLog(
         ticket=f"{ticket.kind}-{ticket.number}",
         attempt=row.attempt,
-        agent=shown(row.agent),
+        agent=short_agent_name(row.agent),
         running=False,
         lines=len(text.splitlines()),
         text=text,
     )
 
 
-def _meant(text: str, tickets: Sequence[TicketRow], study: str) -> TicketRow:
+def _find_run(text: str, tickets: Sequence[TicketRow], study: str) -> TicketRow:
     parts = _RUN.fullmatch(text)
     if parts is None or parts[1] not in KINDS or len(parts[2]) > _DIGITS:
         kinds = ", ".join(KINDS)
@@ -388,20 +392,20 @@ def _meant(text: str, tickets: Sequence[TicketRow], study: str) -> TicketRow:
     raise UsageError(f'Study "{study}" has no {parts[1]}-{number}; it has {choices}.')
 
 
-def _live(study: StudyRow, ticket: TicketRow, mask: Callable[[str], str]) -> Printed:
+def _live(study: StudyRow, ticket: TicketRow, mask: Callable[[str], str]) -> RunLog:
     """Return what a run is printing, from its log if it is on this machine."""
     agent = ticket.agent or ""
     text = None
     run = checkpoints.run_name(ticket.kind, ticket.number)
     path = _local_base(study) / study.name / run / LOG
-    if machine() in agent.split(":") and path.is_file():
+    if machine_id() in agent.split(":") and path.is_file():
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - _LONGEST))
             text = mask(file.read().decode(errors="replace"))
-    return Printed(
+    return RunLog(
         ticket=f"{ticket.kind}-{ticket.number}",
         attempt=ticket.attempt,
-        agent=shown(agent),
+        agent=short_agent_name(agent),
         running=True,
         lines=len((text or "").splitlines()),
         text=text,

@@ -20,9 +20,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from tempopt.agent.observer import Observer, Snapshot, Unobserved, WorkerView
+from tempopt.agent.observer import NullObserver, Observer, Snapshot, WorkerView
 from tempopt.report.formatting import temperature_text
-from tempopt.storage.rows import KINDS, SEARCHING, Kind, TicketRow
+from tempopt.storage.rows import KINDS, SEARCH_KINDS, Kind, TicketRow
 from tempopt.temperature import neutral_values, split_name
 
 # Twice a second is smooth enough to the eye and costs well under one percent of a core.
@@ -31,7 +31,7 @@ _REFRESH_PER_SECOND = 2
 _CELL_EVERY, _CELL_WIDTH, _CELL_HEIGHT = 1.0, 100, 40
 _CELL = '<pre style="white-space:pre;line-height:normal;overflow-x:auto">{code}</pre>'
 # What other agents do is asked of the store; seldom enough that the store does not feel it.
-_OTHERS_EVERY = 5.0
+_POLL_INTERVAL_SECONDS = 5.0
 # Title, ten stages, best, its parameters, heading and the last line of the table, one to spare.
 _LINES_ABOVE, _FEWEST = 16, 4
 _BAR, _STAGE_BAR, _SHORTEST = 12, 30, 10
@@ -42,12 +42,12 @@ _ON_TEST: tuple[Kind, ...] = ("confirm", "ablation")
 _TESTED = "confirm and ablation"
 
 
-def number(value: float | None) -> str:
+def format_number(value: float | None) -> str:
     """Return a measured number as people read it: four digits, a dash where there is none."""
     return "–" if value is None else f"{value:.4g}"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return seconds as ``42 s``, ``3:07`` (minutes) or ``2:03:07`` (hours)."""
     total_seconds = round(max(seconds, 0.0))
     minutes, remainder = divmod(total_seconds, 60)
@@ -57,7 +57,7 @@ def duration(seconds: float) -> str:
     return f"{minutes}:{remainder:02d}" if minutes else f"{remainder} s"
 
 
-def amount(size: int) -> str:
+def format_bytes(size: int) -> str:
     """Return a number of bytes as ``999 B``, ``12.3 MB`` or ``1.5 GB``."""
     if size < 1000:
         return f"{size} B"
@@ -68,18 +68,18 @@ def amount(size: int) -> str:
     return f"{value:.1f} {unit}"
 
 
-def called(ticket: TicketRow) -> str:
+def run_display_name(ticket: TicketRow) -> str:
     """Return what a ticket is called: kind and number, and whose candidate it trains if that is another."""
     arm = "" if ticket.arm == ticket.kind else f" ({ticket.arm})"
     return f"{ticket.kind} {ticket.number}{arm}"
 
 
-def outcome(ticket: TicketRow) -> str:
+def format_outcome(ticket: TicketRow) -> str:
     """Return in words how a ticket ended."""
     if ticket.outcome == "complete":
-        return number(ticket.value)
+        return format_number(ticket.value)
     if ticket.outcome == "pruned":
-        return f"pruned at step {ticket.steps} of {ticket.total_steps}, {number(ticket.value)}"
+        return f"pruned at step {ticket.steps} of {ticket.total_steps}, {format_number(ticket.value)}"
     if ticket.outcome == "diverged":
         return f"diverged at step {ticket.diverged_at}"
     return f"failed: {ticket.error or 'no reason is known'}"
@@ -102,13 +102,12 @@ def best_line(snapshot: Snapshot) -> str:
     against = ""
     if snapshot.baseline_mean is not None:
         difference = snapshot.best - snapshot.baseline_mean
-        against = (
-            f" ({difference:+.4g} against the baseline's {number(snapshot.baseline_mean)}, not yet confirmed)"
-        )
-    return f"best so far {number(snapshot.best)}{against}"
+        baseline = format_number(snapshot.baseline_mean)
+        against = f" ({difference:+.4g} against the baseline's {baseline}, not yet confirmed)"
+    return f"best so far {format_number(snapshot.best)}{against}"
 
 
-class Lines:
+class LineProgress:
     """Flushed lines for logs, pipes and terminals that cannot be drawn on: one for each stage that is over.
 
     Args:
@@ -116,7 +115,7 @@ class Lines:
         verbose: Whether there is one for each run that is over, too.
     """
 
-    others_every: float | None = None
+    poll_interval_seconds: float | None = None
 
     def __init__(self, stream: TextIO, *, verbose: bool = False) -> None:
         self._stream = stream
@@ -133,17 +132,17 @@ class Lines:
         self._snapshot = snapshot
         self._since = 0
         for kind in KINDS:
-            total, done = snapshot.asked.get(kind, 0), snapshot.done.get(kind, 0)
+            total, done = snapshot.requested.get(kind, 0), snapshot.done.get(kind, 0)
             if total and done == total and self._reported.get(kind, 0) < done:
                 self._reported[kind] = done
                 self._print(self._stage_line(kind, snapshot))
 
     def _stage_line(self, kind: Kind, snapshot: Snapshot) -> str:
         done = snapshot.done[kind]
-        line = f"[{duration(snapshot.elapsed)}] {kind}: {done} training{'s' * (done != 1)} over"
-        if kind in SEARCHING and snapshot.best is not None:
+        line = f"[{format_duration(snapshot.elapsed)}] {kind}: {done} training{'s' * (done != 1)} over"
+        if kind in SEARCH_KINDS and snapshot.best is not None:
             best = temperature_text(_telling(snapshot.best_params))
-            line += f"; best {snapshot.metric} so far {number(snapshot.best)} with {best}"
+            line += f"; best {snapshot.metric} so far {format_number(snapshot.best)} with {best}"
         return line
 
     def finished(self, ticket: TicketRow) -> None:
@@ -154,13 +153,16 @@ class Lines:
             self._has_tested = True
             if self._snapshot.confirms_on == "test":
                 self._print(f"Values of {_TESTED} are of the test data, others of the validation data.")
-        line = f"{called(ticket)}: {outcome(ticket)}"
+        line = f"{run_display_name(ticket)}: {format_outcome(ticket)}"
         if ticket.parameters:
             line += f"  {temperature_text(_telling(ticket.parameters))}"
         if self._snapshot is not None:
             # A ticket is told of before the snapshot that counts it.
-            done, total = sum(self._snapshot.done.values()) + self._since, sum(self._snapshot.asked.values())
-            line = f"[{duration(self._snapshot.elapsed)}, {done}/{total}] {line}"
+            done, total = (
+                sum(self._snapshot.done.values()) + self._since,
+                sum(self._snapshot.requested.values()),
+            )
+            line = f"[{format_duration(self._snapshot.elapsed)}, {done}/{total}] {line}"
         self._print(line)
 
     def note(self, text: str) -> None:
@@ -176,10 +178,10 @@ class Lines:
             pass
 
 
-class Screen:
+class LiveProgress:
     """A live picture of the study; notes scroll by above it."""
 
-    others_every: float | None = _OTHERS_EVERY
+    poll_interval_seconds: float | None = _POLL_INTERVAL_SECONDS
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -187,7 +189,7 @@ class Screen:
         self._received = 0.0
         self.live = Live(
             console=console,
-            get_renderable=self.picture,
+            get_renderable=self.render,
             refresh_per_second=_REFRESH_PER_SECOND,
             transient=False,
         )
@@ -198,12 +200,12 @@ class Screen:
 
     def finished(self, ticket: TicketRow) -> None:
         if ticket.state == "failed":
-            self.note(f"{called(ticket)}: {outcome(ticket)}")
+            self.note(f"{run_display_name(ticket)}: {format_outcome(ticket)}")
 
     def note(self, text: str) -> None:
         self._console.print(Text(text))
 
-    def picture(self) -> Group:
+    def render(self) -> Group:
         """Return what is to be seen now."""
         snapshot = self._snapshot
         if snapshot is None:
@@ -230,9 +232,9 @@ class Screen:
 
 
 def _title(snapshot: Snapshot, elapsed: float) -> Table:
-    clock = duration(snapshot.elapsed + elapsed)
+    clock = format_duration(snapshot.elapsed + elapsed)
     if snapshot.remaining is not None:
-        clock += f", about {duration(snapshot.remaining - elapsed)} left"
+        clock += f", about {format_duration(snapshot.remaining - elapsed)} left"
     title = Table.grid(expand=True)
     title.add_column(no_wrap=True)
     title.add_column(justify="right", no_wrap=True)
@@ -245,7 +247,7 @@ def _title(snapshot: Snapshot, elapsed: float) -> Table:
 def _stages(snapshot: Snapshot) -> Table:
     stages = Table.grid(padding=(0, 2))
     for kind in KINDS:
-        total, done = snapshot.asked.get(kind, 0), snapshot.done.get(kind, 0)
+        total, done = snapshot.requested.get(kind, 0), snapshot.done.get(kind, 0)
         if total:
             style = "bold" if kind == snapshot.stage else ""
             bar = _draw_bar(done, total, _STAGE_BAR)
@@ -315,11 +317,11 @@ def _run(view: WorkerView) -> tuple[str, str, str]:
     if view.kind is None:
         return ("idle", "", "")
     steps = f"{view.step or 0}/{view.total_steps}" if view.total_steps else "starting"
-    return (f"{view.kind} {view.number}", steps, "silent" if view.silent else number(view.value))
+    return (f"{view.kind} {view.number}", steps, "silent" if view.silent else format_number(view.value))
 
 
 @contextmanager
-def observing(stream: TextIO, *, verbose: bool = False) -> Iterator[Observer]:
+def progress_for_stream(stream: TextIO, *, verbose: bool = False) -> Iterator[Observer]:
     """Yield the observer that suits the stream: a live screen on a terminal, else lines.
 
     Args:
@@ -327,14 +329,14 @@ def observing(stream: TextIO, *, verbose: bool = False) -> Iterator[Observer]:
         verbose: Whether there is a line for each run, on a terminal as well.
     """
     if verbose or not stream.isatty() or os.environ.get("TERM") == "dumb":
-        yield Lines(stream, verbose=verbose)
+        yield LineProgress(stream, verbose=verbose)
         return
-    screen = Screen(Console(file=stream))
+    screen = LiveProgress(Console(file=stream))
     with screen.live:
         yield screen
 
 
-class Cell(Screen):
+class NotebookProgress(LiveProgress):
     """A picture of the study in one output of a notebook's cell, drawn anew in its place.
 
     It is drawn by the thread that tells of the study, and needs IPython alone.
@@ -344,11 +346,11 @@ class Cell(Screen):
         super().__init__(Console(file=io.StringIO(), width=_CELL_WIDTH, height=_CELL_HEIGHT))
         self._display = importlib.import_module("IPython.display").display
         self._output: Any = None
-        self._drawn = 0.0
+        self._last_drawn_at = 0.0
 
     def update(self, snapshot: Snapshot) -> None:
         super().update(snapshot)
-        if time.monotonic() - self._drawn >= _CELL_EVERY:
+        if time.monotonic() - self._last_drawn_at >= _CELL_EVERY:
             self.draw()
 
     def note(self, text: str) -> None:
@@ -356,9 +358,9 @@ class Cell(Screen):
 
     def draw(self) -> None:
         """Show how things stand now."""
-        self._drawn = time.monotonic()
+        self._last_drawn_at = time.monotonic()
         console = Console(file=io.StringIO(), width=_CELL_WIDTH, record=True, force_jupyter=False)
-        console.print(self.picture())
+        console.print(self.render())
         mime_bundle = {
             "text/plain": console.export_text(clear=False),
             "text/html": console.export_html(inline_styles=True, code_format=_CELL),
@@ -376,7 +378,7 @@ def in_notebook() -> bool:
 
 
 @contextmanager
-def watching(progress: bool) -> Iterator[Observer]:
+def progress_for_python(progress: bool) -> Iterator[Observer]:
     """Yield the observer of a search in Python, which shows what suits where it runs.
 
     Args:
@@ -384,14 +386,14 @@ def watching(progress: bool) -> Iterator[Observer]:
             standard error, as :func:`observing` has it.
     """
     if not progress:
-        yield Unobserved()
+        yield NullObserver()
     elif in_notebook():
-        cell = Cell()
+        cell = NotebookProgress()
         cell.draw()
         try:
             yield cell
         finally:
             cell.draw()
     else:
-        with observing(sys.stderr) as observer:
+        with progress_for_stream(sys.stderr) as observer:
             yield observer

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tempopt.agent.dry_run import rehearse, stage_text, workers_of
-from tempopt.agent.observer import Observer, Unobserved
-from tempopt.agent.remote_runner import work_behind
-from tempopt.agent.study_lookup import find, same_question
-from tempopt.agent.study_runner import optimizers, places_here
+from tempopt.agent.dry_run import format_stage, run_dry_run, start_workers
+from tempopt.agent.observer import NullObserver, Observer
+from tempopt.agent.remote_runner import run_remote_agent
+from tempopt.agent.study_lookup import check_same_study, find_study
+from tempopt.agent.study_runner import claim_local_placements, validate_sampler_and_pruner
 from tempopt.errors import AccessDenied
-from tempopt.launch.watch import look_on
+from tempopt.launch.watch import watch_study
 from tempopt.report.study_result import StudyResult, load
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
@@ -55,16 +55,16 @@ def submit(
         SpecError: The spec cannot be carried out.
         StudyChanged: The server has a study of that name that asks something else.
     """
-    study_observer = observer or Unobserved()
+    study_observer = observer or NullObserver()
     _check_agent(store, workers)
-    optimizers(spec)
-    study = find(store, spec.study.name)
+    validate_sampler_and_pruner(spec)
+    study = find_study(store, spec.study.name)
     options: dict[str, Any] = {"trials": trials, "more": more, "enqueue": list(enqueue)}
     if study is None:
         if not more:
-            spec = rehearsed(spec, study_observer)
+            spec = dry_run_locally(spec, study_observer)
     else:
-        same_question(study, spec)
+        check_same_study(study, spec)
     if study is not None and (more or enqueue):
         options["version"] = study.version
     _tell(store.server.post(STUDIES, {"spec": spec.to_json(), **options}), study_observer)
@@ -92,10 +92,10 @@ def resume(
     }
     if more or pairs:
         options["version"] = study.version
-    _tell(store.ask(name, "resume", options), observer or Unobserved())
+    _tell(store.ask(name, "resume", options), observer or NullObserver())
 
 
-def carried_out(
+def wait_for_result(
     store: RemoteStore,
     name: str,
     *,
@@ -114,14 +114,14 @@ def carried_out(
         StudyNotFound: There is no study of that name.
         StudyFailed: It was deleted meanwhile; or it is trained here, and nothing can be.
     """
-    study_observer = observer or Unobserved()
+    study_observer = observer or NullObserver()
     if workers is not None:
-        return joined(store, name, workers=workers, folder=None, observer=study_observer)
-    look_on(store, name, study_observer)
+        return train_as_agent(store, name, workers=workers, folder=None, observer=study_observer)
+    watch_study(store, name, study_observer)
     return load(store, name, needs_measurements=True)
 
 
-def joined(
+def train_as_agent(
     store: RemoteStore,
     name: str,
     *,
@@ -131,7 +131,7 @@ def joined(
 ) -> StudyResult:
     """Work on a study as one of its agents and return its result; see :func:`.studies.join`."""
     with _shown_to_workers(store.given_token):
-        work_behind(store.server, name, workers=workers, folder=folder, observer=observer)
+        run_remote_agent(store.server, name, workers=workers, folder=folder, observer=observer)
     return load(store, name, needs_measurements=True)
 
 
@@ -162,15 +162,15 @@ def _check_agent(store: RemoteStore, workers: Workers | None) -> None:
         )
 
 
-def rehearsed(spec: StudySpec, observer: Observer) -> StudySpec:
+def dry_run_locally(spec: StudySpec, observer: Observer) -> StudySpec:
     """Return the spec with what a dry run on this machine has found."""
 
-    def told(stage: Stage) -> None:
+    def note_long_stage(stage: Stage) -> None:
         if stage.seconds >= _LONG:
-            observer.note(stage_text(stage))
+            observer.note(format_stage(stage))
 
-    with places_here(spec, 1) as places, workers_of(places) as workers:
-        return rehearse(spec, workers[0], task="rehearse", on_stage=told)[0]
+    with claim_local_placements(spec, 1) as places, start_workers(places) as workers:
+        return run_dry_run(spec, workers[0], task="rehearse", on_stage=note_long_stage)[0]
 
 
 def _tell(answer: Mapping[str, Any], observer: Observer) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tempopt.agent.study_lookup import find, refuse_alike
+from tempopt.agent.study_lookup import check_distinct_param_names, find_study
 from tempopt.errors import SpecError, UsageError
 from tempopt.spec.custom_schedules import check_schedules
-from tempopt.spec.identity import differences
-from tempopt.spec.lint import CheckedText, Message, check_text, message_at, messages_of
-from tempopt.spec.logger_secrets import refuse_secrets
+from tempopt.spec.identity import diff_specs
+from tempopt.spec.lint import LintMessage, SpecLintResult, check_text, message_at, messages_of
+from tempopt.spec.logger_secrets import check_no_secrets
 from tempopt.spec.sections import KNOWLEDGE_GRADIENT
 from tempopt.spec.study_spec import StudySpec
-from tempopt.spec.temperatures import begun_as
+from tempopt.spec.temperatures import with_stored_dry_run_results
 from tempopt.storage.rows import StudyState
 from tempopt.storage.store import Store
 from tempopt.verdict.set_comparison import check_comparison
@@ -23,7 +23,7 @@ MaySee = Callable[[str], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class ExistingStudy:
     """The study that has a spec's name already.
 
     Args:
@@ -37,7 +37,7 @@ class Standing:
     differences: tuple[str, ...]
 
 
-def check(text: str, store: Store, may_see: MaySee) -> CheckedText:
+def check(text: str, store: Store, is_visible: MaySee) -> SpecLintResult:
     """Check the text of a spec as ``tempopt check`` does, apart from the classes that it names.
 
     Args:
@@ -49,57 +49,57 @@ def check(text: str, store: Store, may_see: MaySee) -> CheckedText:
     if checked_text.spec is None or checked_text.origin is None:
         return checked_text
     spec, origin = checked_text.spec, checked_text.origin
-    messages = list(_unseen(spec, checked_text, may_see))
+    messages = list(_unseen(spec, checked_text, is_visible))
     for checker in (check_schedules, _check_strategies, _check_loggers, _check_sets):
-        messages += _told(checker, spec, checked_text)
-    if not messages and find(store, spec.study.name) is None:
-        for store_check in (refuse_alike, _check_prior_runs):
+        messages += _collect_messages(checker, spec, checked_text)
+    if not messages and find_study(store, spec.study.name) is None:
+        for store_check in (check_distinct_param_names, _check_prior_runs):
             try:
                 store_check(store, spec)
             except SpecError as error:
                 messages += messages_of(str(error), origin)
-        messages += [message_at(origin, path, text) for path, text in not_looked_up(spec)]
+        messages += [message_at(origin, path, text) for path, text in find_unresolved_references(spec)]
     return checked_text.with_messages(messages)
 
 
-def refuse_not_looked_up(spec: StudySpec) -> None:
+def check_resolvable_on_server(spec: StudySpec) -> None:
     """Refuse to begin a study where a dry run would have found what it cannot begin without.
 
     Raises:
         SpecError: Something is missing.
     """
-    if lines := not_looked_up(spec):
+    if lines := find_unresolved_references(spec):
         raise SpecError("\n".join(f"{path}: {text}" for path, text in lines))
 
 
-def standing(spec: StudySpec, store: Store) -> Standing | None:
+def find_existing_study(spec: StudySpec, store: Store) -> ExistingStudy | None:
     """Return the study that has a spec's name already, None if there is none."""
-    row = find(store, spec.study.name)
+    row = find_study(store, spec.study.name)
     if row is None:
         return None
     stored_spec = StudySpec.from_json(row.spec)
     # what a budget decided when it was begun is no difference: the same text continues it
-    new_spec = begun_as(spec, stored_spec)
-    lines = list(differences(stored_spec, new_spec).values())
+    new_spec = with_stored_dry_run_results(spec, stored_spec)
+    lines = list(diff_specs(stored_spec, new_spec).values())
     if not lines:
         before, now = stored_spec.study.trials, new_spec.study.trials
         lines = [f"study.trials: was {before}, now {now}"] if before != now else []
-    return Standing(state=row.state, same=not lines, differences=tuple(lines))
+    return ExistingStudy(state=row.state, same=not lines, differences=tuple(lines))
 
 
-def _unseen(spec: StudySpec, checked_text: CheckedText, may_see: MaySee) -> Iterator[Message]:
+def _unseen(spec: StudySpec, checked_text: SpecLintResult, is_visible: MaySee) -> Iterator[LintMessage]:
     assert checked_text.origin is not None
-    if not may_see(spec.study.name):
+    if not is_visible(spec.study.name):
         text = f'you may not begin a study named "{spec.study.name}". Give another name.'
         yield message_at(checked_text.origin, "study.name", text)
     for name in spec.study.warm_start:
-        if not may_see(name):
+        if not is_visible(name):
             yield message_at(checked_text.origin, "study.warm_start", f'there is no study "{name}".')
 
 
-def _told(
-    checker: Callable[[StudySpec], object], spec: StudySpec, checked_text: CheckedText
-) -> list[Message]:
+def _collect_messages(
+    checker: Callable[[StudySpec], object], spec: StudySpec, checked_text: SpecLintResult
+) -> list[LintMessage]:
     assert checked_text.origin is not None
     try:
         checker(spec)
@@ -112,20 +112,20 @@ def _check_strategies(spec: StudySpec) -> None:
     """Refuse a sampler or pruner of Optuna that cannot work; its options themselves are validated before."""
     if {spec.study.sampler.name, spec.study.pruner.name} == {KNOWLEDGE_GRADIENT}:
         return
-    from tempopt.agent.study_runner import optimizers  # loads Optuna
+    from tempopt.agent.study_runner import validate_sampler_and_pruner  # loads Optuna
 
-    optimizers(spec)
+    validate_sampler_and_pruner(spec)
 
 
 def _check_prior_runs(store: Store, spec: StudySpec) -> None:
     if spec.study.warm_start:
-        from tempopt.agent.warm_start import load_prior_runs  # loads Optuna
+        from tempopt.agent.warm_start import load_warm_start_runs  # loads Optuna
 
-        load_prior_runs(store, spec)
+        load_warm_start_runs(store, spec)
 
 
 def _check_loggers(spec: StudySpec) -> None:
-    refuse_secrets(spec.trainer.get("logger"))
+    check_no_secrets(spec.trainer.get("logger"))
 
 
 def _check_sets(spec: StudySpec) -> None:
@@ -133,7 +133,7 @@ def _check_sets(spec: StudySpec) -> None:
         check_comparison(spec)
 
 
-def not_looked_up(spec: StudySpec) -> list[tuple[str, str]]:
+def find_unresolved_references(spec: StudySpec) -> list[tuple[str, str]]:
     """Return path and message of what a dry run finds in a module, and a study cannot begin without."""
     return [
         (

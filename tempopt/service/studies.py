@@ -9,20 +9,20 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tempopt.agent.dry_run import rehearse, stage_text, workers_of
-from tempopt.agent.observer import Observer, Unobserved
+from tempopt.agent.dry_run import format_stage, run_dry_run, start_workers
+from tempopt.agent.observer import NullObserver, Observer
 from tempopt.agent.placement import Placement
-from tempopt.agent.store_connection import while_busy
-from tempopt.agent.study_creation import stand
-from tempopt.agent.study_lookup import find, same_question
-from tempopt.agent.study_runner import StudyRunner, optimizers
+from tempopt.agent.store_connection import retry_while_busy
+from tempopt.agent.study_creation import ensure_study_exists
+from tempopt.agent.study_lookup import check_same_study, find_study
+from tempopt.agent.study_runner import StudyRunner, validate_sampler_and_pruner
 from tempopt.errors import UsageError
-from tempopt.launch.watch import look_on
+from tempopt.launch.watch import watch_study
 from tempopt.report.study_result import StudyResult, load
 from tempopt.service import remote_study
-from tempopt.service.extend import grown, ordered
-from tempopt.service.forecast import StudyForecast, forecast
-from tempopt.service.lifecycle import Storage, opened
+from tempopt.service.extend import prepare_resume, prepare_search
+from tempopt.service.forecast import StudyForecast, forecast_study
+from tempopt.service.lifecycle import Storage, open_storage
 from tempopt.spec.collect_errors import with_all_faults
 from tempopt.spec.compared_sets import MAX_RUNS, GivenSet, refuse_comparison
 from tempopt.spec.comparison_spec import comparison_spec
@@ -31,10 +31,10 @@ from tempopt.spec.load import load_spec
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.validation_errors import FaultySpecError
-from tempopt.storage.checkpoints import DEFAULT_FOLDER, location
+from tempopt.storage.checkpoints import DEFAULT_FOLDER, normalize_checkpoint_url
 from tempopt.storage.liveness import user
-from tempopt.storage.rows import SEARCHING, StudyRow
-from tempopt.storage.store import Store, behind_server
+from tempopt.storage.rows import SEARCH_KINDS, StudyRow
+from tempopt.storage.store import Store, as_remote_store
 from tempopt.storage.urls import DEFAULT_STORAGE
 from tempopt.verdict.forecast_text import runs_text
 from tempopt.verdict.planned_runs import planned_runs
@@ -50,35 +50,37 @@ def search(
     workers: Workers | None = None,
     checkpoints: str | Path | None = None,
     trials: int | None = None,
-    more: int = 0,
+    add_trials: int = 0,
     enqueue: Sequence[Mapping[str, Any]] = (),
     submit: bool = False,
     observer: Observer | None = None,
 ) -> StudyResult:
     """Carry a study through to its verdict; arguments and errors are those of :func:`tempopt.search`."""
-    spec, study_observer = _loaded(spec), observer or Unobserved()
+    spec, study_observer = _loaded(spec), observer or NullObserver()
     refuse_comparison(spec)
     import_schedules(spec)
-    with opened(storage, create=True) as store:
-        if server := behind_server(store):
-            refuse_place(checkpoints)
+    with open_storage(storage, create=True) as store:
+        if server := as_remote_store(store):
+            check_no_checkpoint_url(checkpoints)
             remote_study.submit(
                 server,
                 spec,
                 trials=trials,
-                more=more,
+                more=add_trials,
                 enqueue=enqueue,
                 workers=workers,
                 observer=study_observer,
             )
-            return remote_study.carried_out(server, spec.study.name, workers=workers, observer=study_observer)
-        spec, study = ordered(
-            store, spec, trials=trials, more=more, enqueue=enqueue, on_note=study_observer.note
+            return remote_study.wait_for_result(
+                server, spec.study.name, workers=workers, observer=study_observer
+            )
+        spec, study = prepare_search(
+            store, spec, trials=trials, more=add_trials, enqueue=enqueue, on_note=study_observer.note
         )
         if submit:
             return _submit(store, spec, study, checkpoints, study_observer)
         runner = StudyRunner(store, spec, study, workers, checkpoints, study_observer)
-        return runner.carry_out()
+        return runner.run()
 
 
 def _submit(
@@ -89,15 +91,15 @@ def _submit(
     observer: Observer,
 ) -> StudyResult:
     """Begin a study, or have it go on, and watch while other agents train."""
-    optimizers(spec)
+    validate_sampler_and_pruner(spec)
     if study is None:
-        spec = remote_study.rehearsed(spec, observer)
+        spec = remote_study.dry_run_locally(spec, observer)
     elif study.state == "paused":
         store.set_state(study.id, "running")
     stored_url = None if study is None else study.checkpoints
-    checkpoints_url = location(DEFAULT_FOLDER if checkpoints is None else checkpoints)
+    checkpoints_url = normalize_checkpoint_url(DEFAULT_FOLDER if checkpoints is None else checkpoints)
     checkpoints_url = stored_url if stored_url and checkpoints is None else checkpoints_url
-    row = stand(
+    row = ensure_study_exists(
         store,
         spec,
         study,
@@ -105,7 +107,7 @@ def _submit(
         owner=user(),
         on_note=observer.note,
     )
-    look_on(store, row.name, observer)
+    watch_study(store, row.name, observer)
     return load(store, row.name, needs_measurements=True)
 
 
@@ -125,19 +127,21 @@ def compare(
 ) -> StudyResult:
     """Compare parameter sets on fresh paired seeds; as :func:`tempopt.compare` and :func:`search`."""
     spec = comparison_spec(spec, sets, vary=vary, all_pairs=all_pairs, name=name, pairs=pairs)
-    study_observer = observer or Unobserved()
+    study_observer = observer or NullObserver()
     import_schedules(spec)
     check_comparison(spec, max_runs)
-    with opened(storage, create=True) as store:
-        if server := behind_server(store):
-            refuse_place(checkpoints)
+    with open_storage(storage, create=True) as store:
+        if server := as_remote_store(store):
+            check_no_checkpoint_url(checkpoints)
             remote_study.submit(server, spec, workers=workers, observer=study_observer)
-            return remote_study.carried_out(server, spec.study.name, workers=workers, observer=study_observer)
-        spec, study = ordered(store, spec)
-        return StudyRunner(store, spec, study, workers, checkpoints, study_observer).carry_out()
+            return remote_study.wait_for_result(
+                server, spec.study.name, workers=workers, observer=study_observer
+            )
+        spec, study = prepare_search(store, spec)
+        return StudyRunner(store, spec, study, workers, checkpoints, study_observer).run()
 
 
-def refuse_place(checkpoints: str | Path | None) -> None:
+def check_no_checkpoint_url(checkpoints: str | Path | None) -> None:
     """Refuse a place for checkpoints where a server has one.
 
     Raises:
@@ -156,44 +160,44 @@ def resume(
     storage: Storage = DEFAULT_STORAGE,
     workers: Workers | None = None,
     checkpoints: str | Path | None = None,
-    more: int = 0,
+    add_trials: int = 0,
     pairs: int = 0,
     retry_failed: bool = False,
     explain: bool = False,
     observer: Observer | None = None,
 ) -> StudyResult:
     """Continue a study from the database alone; all is as for :func:`tempopt.resume`."""
-    with opened(storage) as store:
-        study_observer = observer or Unobserved()
-        if server := behind_server(store):
-            refuse_place(checkpoints)
+    with open_storage(storage) as store:
+        study_observer = observer or NullObserver()
+        if server := as_remote_store(store):
+            check_no_checkpoint_url(checkpoints)
             remote_study.resume(
                 server,
                 name,
-                more=more,
+                more=add_trials,
                 pairs=pairs,
                 retry_failed=retry_failed,
                 explain=explain,
                 workers=workers,
                 observer=study_observer,
             )
-            return remote_study.carried_out(server, name, workers=workers, observer=study_observer)
+            return remote_study.wait_for_result(server, name, workers=workers, observer=study_observer)
         study = store.load_study(name)
-        spec = grown(
+        spec = prepare_resume(
             store,
             study,
-            more=more,
+            more=add_trials,
             pairs=pairs,
             retry_failed=retry_failed,
             explain=explain,
             on_note=study_observer.note,
         )
-        if more:
-            study_observer.note(_added(spec, more))
-        return StudyRunner(store, spec, study, workers, checkpoints, study_observer).carry_out()
+        if add_trials:
+            study_observer.note(_added(spec, add_trials))
+        return StudyRunner(store, spec, study, workers, checkpoints, study_observer).run()
 
 
-def join(
+def run_agent(
     name: str,
     *,
     storage: str = DEFAULT_STORAGE,
@@ -208,12 +212,12 @@ def join(
     Raises:
         UsageError: The study was paused.
     """
-    study_observer = observer or Unobserved()
+    study_observer = observer or NullObserver()
 
     def work() -> StudyResult:
         with Store.open(storage, create=False) as store:
-            if server := behind_server(store):
-                return remote_study.joined(
+            if server := as_remote_store(store):
+                return remote_study.train_as_agent(
                     server, name, workers=workers, folder=checkpoints, observer=study_observer
                 )
             study = store.load_study(name)
@@ -221,13 +225,15 @@ def join(
                 raise UsageError(f'Study "{name}" was paused. Let it go on first: tempopt resume {name}')
             spec = StudySpec.from_json(study.spec)
             import_schedules(spec)
-            runner = StudyRunner(store, spec, study, workers, checkpoints, study_observer, wake=False)
-            return runner.carry_out()
+            runner = StudyRunner(
+                store, spec, study, workers, checkpoints, study_observer, resume_if_paused=False
+            )
+            return runner.run()
 
-    return while_busy(work, note=study_observer.note)
+    return retry_while_busy(work, note=study_observer.note)
 
 
-def take_part(
+def run_launched_agent(
     spec: StudySpec | None,
     name: str,
     *,
@@ -248,15 +254,15 @@ def take_part(
         overrides: ``a.b=c`` settings of this machine's own, as for :meth:`StudySpec.with_overrides`.
     """
     with Store.open(storage, create=spec is not None) as store:
-        study = store.load_study(name) if spec is None else find(store, name)
+        study = store.load_study(name) if spec is None else find_study(store, name)
         if study is not None:
-            spec = StudySpec.from_json(study.spec) if spec is None else same_question(study, spec)
+            spec = StudySpec.from_json(study.spec) if spec is None else check_same_study(study, spec)
         assert spec is not None
         spec = spec.with_overrides(overrides)
         import_schedules(spec)
-        study_observer = observer or Unobserved()
-        runner = StudyRunner(store, spec, study, workers, checkpoints, study_observer, wake=False)
-        return runner.carry_out()
+        study_observer = observer or NullObserver()
+        runner = StudyRunner(store, spec, study, workers, checkpoints, study_observer, resume_if_paused=False)
+        return runner.run()
 
 
 def load_study(storage: Storage, name: str) -> StudyResult:
@@ -265,7 +271,7 @@ def load_study(storage: Storage, name: str) -> StudyResult:
     Raises:
         StudyNotFound: There is no study of that name.
     """
-    with opened(storage) as store:
+    with open_storage(storage) as store:
         return load(store, name, needs_measurements=True)
 
 
@@ -292,13 +298,13 @@ def check(
     import_schedules(spec)
     if spec.compare is not None:
         check_comparison(spec)
-    optimizers(spec)
-    with workers_of([Placement(ranks=spec.ranks if dry_run else 1)]) as workers:
-        spec, started = rehearse(
+    validate_sampler_and_pruner(spec)
+    with start_workers([Placement(ranks=spec.ranks if dry_run else 1)]) as workers:
+        spec, started = run_dry_run(
             spec,
             workers[0],
             task="rehearse" if dry_run else "check",
-            on_stage=lambda stage: on_line(stage_text(stage)) if on_line is not None else None,
+            on_stage=lambda stage: on_line(format_stage(stage)) if on_line is not None else None,
         )
     lines = [f'The spec of study "{spec.study.name}" is valid.']
     if started is None:
@@ -332,16 +338,16 @@ def plan(
     if trials is not None:
         spec = spec.with_overrides([f"study.trials={trials}"])
     import_schedules(spec)
-    optimizers(spec)
-    return forecast(spec, storage=storage, workers=workers, earlier=earlier, run_hours=run_hours)
+    validate_sampler_and_pruner(spec)
+    return forecast_study(spec, storage=storage, workers=workers, earlier=earlier, run_hours=run_hours)
 
 
-def _added(spec: StudySpec, more: int) -> str:
+def _added(spec: StudySpec, add_trials: int) -> str:
     """Return what trials cost that are added: themselves, and the runs of the verdict that follows."""
-    max_runs = planned_runs(spec).most(without=SEARCHING)
+    max_runs = planned_runs(spec).max_total(without=SEARCH_KINDS)
     return (
-        f"{more} trials are added. A new verdict on fresh seeds follows, for which at most {max_runs:.0f} "
-        "more trainings choose and confirm."
+        f"{add_trials} trials are added. A new verdict on fresh seeds follows, for which at most "
+        f"{max_runs:.0f} more trainings choose and confirm."
     )
 
 

@@ -15,15 +15,15 @@ from typing import Any
 
 from tempopt.errors import StorageError, StudyNotFound, UsageError, masked, not_text, without_passwords
 from tempopt.sampling.trial_params import trial_params
-from tempopt.service.lifecycle import Storage, opened
+from tempopt.service.lifecycle import Storage, open_storage
 from tempopt.spec.custom_schedules import check_schedules
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.checkpoints import is_local
-from tempopt.storage.http.wire import from_plain, measurements_from_plain, measurements_to_plain, to_plain
-from tempopt.storage.import_study import WholeStudy
+from tempopt.storage.http.wire import deserialize, measurements_from_plain, measurements_to_plain, serialize
+from tempopt.storage.import_study import StudyDump
 from tempopt.storage.optuna_calls import make_study
 from tempopt.storage.rows import LogRow, StudyRow, TicketRow
-from tempopt.storage.store import Store, behind_server
+from tempopt.storage.store import Store, as_remote_store
 from tempopt.version import __version__
 
 FORMAT = "tempopt study"
@@ -34,7 +34,7 @@ _LONGEST_LINE = 256 * 1024**2
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Dumped:
+class DumpResult:
     """What a file holds of a study, or what was written of one.
 
     Args:
@@ -52,7 +52,7 @@ class Dumped:
     is_done: bool
 
 
-def dump(storage: Storage, name: str, path: Path, *, overwrite: bool = False) -> Dumped:
+def dump(storage: Storage, name: str, path: Path, *, overwrite: bool = False) -> DumpResult:
     """Write a study into a file: spec, tickets, measurements, logs and maps, without passwords and tokens.
 
     Runs in progress are written as waiting. Checkpoints are not in the file; those in a bucket are named.
@@ -69,7 +69,7 @@ def dump(storage: Storage, name: str, path: Path, *, overwrite: bool = False) ->
     """
     temporary = path.with_name(path.name + ".writing")
     try:
-        with opened(storage) as store:
+        with open_storage(storage) as store:
             study = store.load_study(name)
             if path.exists() and not overwrite:
                 raise UsageError(
@@ -86,7 +86,7 @@ def dump(storage: Storage, name: str, path: Path, *, overwrite: bool = False) ->
             temporary.unlink(missing_ok=True)
     size = path.stat().st_size
     is_done = study.state == "done"
-    return Dumped(study=name, tickets=counts[0], measurements=counts[1], file=size, is_done=is_done)
+    return DumpResult(study=name, tickets=counts[0], measurements=counts[1], file=size, is_done=is_done)
 
 
 def _write(store: Store, study: StudyRow, path: Path) -> tuple[int, int]:
@@ -103,18 +103,18 @@ def _write(store: Store, study: StudyRow, path: Path) -> tuple[int, int]:
 
         about = {"format": FORMAT, "version": VERSION, "tempopt": __version__}
         line("about", {**about, "written": datetime.now(UTC).isoformat()})
-        line("study", to_plain(_portable(study)))
+        line("study", serialize(_portable(study)))
         if prior_runs := store.warm_start(study.id):
             line("warm_start", prior_runs)
         for ticket in tickets:
-            line("ticket", to_plain(_moved(ticket)))
+            line("ticket", serialize(_moved(ticket)))
         for start in range(0, len(ids), _MANY):
             batch = ids[start : start + _MANY]
             measurements = store.measurements(study.id, batch)
             num_measurements += len(measurements)
             line("measurements", measurements_to_plain(measurements))
             for log in store.logs(study.id, batch):
-                line("log", to_plain(dataclasses.replace(log, text=masked(log.text))))
+                line("log", serialize(dataclasses.replace(log, text=masked(log.text))))
             for id, maps in store.attention_maps(study.id, batch).items():
                 line("map", {"ticket_id": id, "maps": maps})
         file.write(json.dumps({"end": {"sha256": digest.hexdigest()}}).encode() + b"\n")
@@ -138,7 +138,7 @@ def _moved(ticket: TicketRow) -> TicketRow:
     return dataclasses.replace(ticket, checkpoints=checkpoints, error=error, lease=None)
 
 
-def load(storage: Storage, path: Path, *, name: str | None = None) -> Dumped:
+def load(storage: Storage, path: Path, *, name: str | None = None) -> DumpResult:
     """Write the study of a file into a database: paused unless it is done, for ``tempopt resume``.
 
     A user who loads a file trusts it as they trust a spec: agents train what it names.
@@ -154,8 +154,8 @@ def load(storage: Storage, path: Path, *, name: str | None = None) -> Dumped:
     """
     # before the database, which a damaged file does not create
     whole_study = read(path, name=name)
-    with opened(storage, create=True) as store:
-        if behind_server(store):
+    with open_storage(storage, create=True) as store:
+        if as_remote_store(store):
             raise UsageError(
                 "A study is loaded into a database itself. Type this where the database is reached, with its "
                 "URL as --storage."
@@ -167,13 +167,13 @@ def load(storage: Storage, path: Path, *, name: str | None = None) -> Dumped:
             pass
         else:
             raise StorageError(
-                f'The store {store.url_shown} has a study "{study.name}" already. Load it under another '
+                f'The store {store.masked_url} has a study "{study.name}" already. Load it under another '
                 "name: --name NAME"
             )
         section = spec.study
         make_study(store.url, name=study.name, direction=section.direction, metric=section.metric)
-        store.write_whole(whole_study)
-        return Dumped(
+        store.import_study(whole_study)
+        return DumpResult(
             study=study.name,
             tickets=len(whole_study.tickets),
             measurements=len(whole_study.measurements),
@@ -182,7 +182,7 @@ def load(storage: Storage, path: Path, *, name: str | None = None) -> Dumped:
         )
 
 
-def read(path: Path, *, name: str | None = None) -> WholeStudy:
+def read(path: Path, *, name: str | None = None) -> StudyDump:
     """Return the study that a file holds.
 
     Args:
@@ -196,13 +196,13 @@ def read(path: Path, *, name: str | None = None) -> WholeStudy:
     for kind, data in _lines(path):
         records.setdefault(kind, []).append(data)
     try:
-        study: StudyRow = from_plain(StudyRow, records["study"][0])
+        study: StudyRow = deserialize(StudyRow, records["study"][0])
         if study.state == "running":
             study = dataclasses.replace(study, state="paused")
         if name is not None:
             study = _renamed(study, name)
-        tickets: list[TicketRow] = from_plain(list[TicketRow], records.get("ticket", []))
-        logs: list[LogRow] = from_plain(list[LogRow], records.get("log", []))
+        tickets: list[TicketRow] = deserialize(list[TicketRow], records.get("ticket", []))
+        logs: list[LogRow] = deserialize(list[LogRow], records.get("log", []))
         measurements = [
             measurement
             for part in records.get("measurements", [])
@@ -221,7 +221,7 @@ def read(path: Path, *, name: str | None = None) -> WholeStudy:
     )
     if not ticket_ids <= ids or len(ids) < len(tickets):
         raise _damaged(path, "it tells of tickets that are not in it")
-    return WholeStudy(
+    return StudyDump(
         study=study,
         tickets=tickets,
         measurements=measurements,

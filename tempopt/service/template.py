@@ -14,9 +14,9 @@ from tempopt.service.scenarios import SCENARIOS, UNSPECIFIED, Scenario
 from tempopt.spec.study_section import direction_of
 from tempopt.spec.yaml_source import BLANK
 from tempopt.temperature.generation import GENERATION
-from tempopt.training.describe import Argument, ModuleInfo, inspect_module
+from tempopt.training.describe import ModuleArgument, ModuleInfo, inspect_module
 
-__all__ = ["Argument", "ModuleInfo", "inspect_module", "render"]
+__all__ = ["ModuleArgument", "ModuleInfo", "inspect_module", "render_spec_template"]
 
 _MARK = "<-- fill in"
 
@@ -100,7 +100,7 @@ _MISSING_ARGUMENT = (
     f"  # {_MARK}: an init argument of this name in the module, or take it out here and in enqueue"
 )
 
-_UNTEMPERED = "  # takes a TemperedModule, or attach.way: attention_interface"
+_UNTEMPERED = "  # takes a TemperedModule, or attach.method: attention_interface"
 
 _ATTACH = """\
 # The module is not a tempopt.TemperedModule: the temperature of its attention layers is set from outside.
@@ -109,12 +109,12 @@ _ATTACH = """\
 # and give temperatures:.
 attach:
   layers: auto  # or patterns of the attention layers' names, as in [encoder.layers.*.self_attn]
-  # way: attention_interface  # for a model of transformers, where more can be searched
+  # method: attention_interface  # for a model of transformers, where more can be searched
 
 """
 
 
-def render(info: ModuleInfo, scenario: str | None = None) -> str:
+def render_spec_template(info: ModuleInfo, scenario: str | None = None) -> str:
     """Return a study spec for a module, in YAML with comments.
 
     What only the person can know is ``???``, marked "<-- fill in"; :func:`tempopt.spec.study_spec.load_spec`
@@ -218,7 +218,7 @@ def _search(info: ModuleInfo, advice: Scenario) -> str:
     return lines
 
 
-def _arguments(arguments: Iterable[Argument], *, indent: int) -> str:
+def _arguments(arguments: Iterable[ModuleArgument], *, indent: int) -> str:
     required, optional = [], []
     for argument in arguments:
         meaning = f": {argument.annotation}" if argument.annotation else ""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from tempopt.spec.alpha_levels import ALPHA
 
 
-def level(verdict: int) -> float:
+def alpha_for_verdict(verdict: int) -> float:
     """Return the two-sided level of a study's verdict.
 
     Args:

@@ -46,7 +46,7 @@ def _parameters(spec: StudySpec) -> Iterator[tuple[str, str, Sequence[Any]]]:
 
 def _argument_problem(spec: StudySpec, name: str) -> str | None:
     assert spec.attach is not None
-    attachable = _BY_INTERFACE if spec.attach.way == ATTENTION_INTERFACE else _BY_ROWS
+    attachable = _BY_INTERFACE if spec.attach.method == ATTENTION_INTERFACE else _BY_ROWS
     if name not in attachable or name not in _arguments(spec):
         return None
     return (
@@ -57,7 +57,7 @@ def _argument_problem(spec: StudySpec, name: str) -> str | None:
 
 def _rows_problem(spec: StudySpec, name: str, values: Sequence[Any]) -> str | None:
     assert spec.attach is not None
-    if spec.attach.way != QUERY_ROWS or name not in BEYOND_ROWS:
+    if spec.attach.method != QUERY_ROWS or name not in BEYOND_ROWS:
         return None
     if name in ENTROPY_PARAMETERS and name in _arguments(spec):
         # the module has a term of its own
@@ -68,9 +68,9 @@ def _rows_problem(spec: StudySpec, name: str, values: Sequence[Any]) -> str | No
     class_path = spec.model["class_path"]
     argument_hint = f", write it under model.init_args if {class_path} has an argument of that name"
     return (
-        f"given {refused_values[0]!r}, but attach: {{way: {QUERY_ROWS}}} cannot set it: it scales the rows "
-        f"of the query projection, which {BEYOND_ROWS[name]}. Only {name}={NEUTRAL[name]!r} is allowed "
-        f"there. Write attach: {{way: {ATTENTION_INTERFACE}}} if {class_path} is a model of transformers, "
+        f"given {refused_values[0]!r}, but attach: {{method: {QUERY_ROWS}}} cannot set it: it scales the "
+        f"rows of the query projection, which {BEYOND_ROWS[name]}. Only {name}={NEUTRAL[name]!r} is allowed "
+        f"there. Write attach: {{method: {ATTENTION_INTERFACE}}} if {class_path} is a model of transformers, "
         "derive it from TemperedModule and take attach: "
         f"out{argument_hint if name in ENTROPY_PARAMETERS else ''}, or take {name} out."
     )

@@ -12,7 +12,7 @@ _UNITS = {
 }
 
 
-def in_bytes(value: object) -> int | None:
+def parse_byte_size(value: object) -> int | None:
     """Return a size in bytes; ValueError for what is none."""
     if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
         size = float(match[1]) * _UNITS[match[2].lower()]

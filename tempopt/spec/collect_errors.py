@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tempopt.errors import SpecError
-from tempopt.spec.logger_secrets import refuse_secrets
+from tempopt.spec.logger_secrets import check_no_secrets
 from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.temperatures import ATTENTION
-from tempopt.spec.validation_errors import FaultySpecError, faulty
+from tempopt.spec.validation_errors import FaultySpecError, build_spec_error
 
 _Lines = Sequence[tuple[str, str]]
 
@@ -43,7 +43,7 @@ def all_faults(error: FaultySpecError) -> list[tuple[str, str]]:
 def _secret_faults(spec_data: Mapping[str, Any], faults: _Lines) -> list[tuple[str, str]]:
     """Return which logger holds a password, which is refused of specs that are right otherwise as well."""
     try:
-        refuse_secrets(_mapping(spec_data.get("trainer")).get("logger"))
+        check_no_secrets(_mapping(spec_data.get("trainer")).get("logger"))
     except SpecError as error:
         path, _, message = str(error).partition(": ")
         return [] if path in (fault_path for fault_path, _ in faults) else [(path, message)]
@@ -52,7 +52,7 @@ def _secret_faults(spec_data: Mapping[str, Any], faults: _Lines) -> list[tuple[s
 
 def with_all_faults(error: FaultySpecError) -> FaultySpecError:
     """Return the error with all that the text of the spec does wrong; no class of it is imported."""
-    return faulty(all_faults(error), error.origin)
+    return build_spec_error(all_faults(error), error.origin)
 
 
 def _follows(path: str, faults: _Lines) -> bool:

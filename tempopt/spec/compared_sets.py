@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, field_validator
 
 from tempopt.errors import SpecError, UsageError
-from tempopt.spec.alpha_ledger import level
+from tempopt.spec.alpha_ledger import alpha_for_verdict
 from tempopt.spec.lightning_config import parse_trainer
 from tempopt.spec.parameter_names import name_problem
-from tempopt.spec.sections import Pairs, Section
+from tempopt.spec.sections import Pairs, SpecSection
 from tempopt.spec.study_section import StudySection
-from tempopt.spec.yaml_source import FaultsError, parse_mapping, read_mapping, unresolved
+from tempopt.spec.yaml_source import CollectedSpecError, parse_mapping, read_mapping, unresolved
 from tempopt.temperature.named import split_name
-from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS, check_parameter, is_real
-from tempopt.temperature.plan import flat_numbers
+from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS, check_parameter, is_float_param
+from tempopt.temperature.plan import flatten_schedule_args
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
@@ -55,7 +55,7 @@ _OF_A_SEARCH = (
 )
 
 
-class ComparedSet(Section):
+class ComparedSet(SpecSection):
     """One parameter set of the ``compare:`` section, with the name that messages and results have for it."""
 
     name: Annotated[
@@ -72,15 +72,15 @@ class ComparedSet(Section):
 
     @field_validator("parameters")
     @classmethod
-    def _held(cls, parameters: dict[str, Any]) -> dict[str, Any]:
+    def _normalize_parameters(cls, parameters: dict[str, Any]) -> dict[str, Any]:
         """Return the values as tickets hold them, so that 2 and 2.0 are the same temperature."""
         return {
-            name: float(value) if type(value) is int and is_real(name) else value
-            for name, value in flat_numbers(parameters).items()
+            name: float(value) if type(value) is int and is_float_param(name) else value
+            for name, value in flatten_schedule_args(parameters).items()
         }
 
 
-def of_comparison(data: object) -> object:
+def normalize_comparison(data: object) -> object:
     """Return a spec without what belongs to a search, if it has a section ``compare:``."""
     if not isinstance(data, Mapping) or data.get("compare") is None:
         return data
@@ -125,7 +125,7 @@ def check_sets(
             if problem := _problem(name, value, model_args, temperatures):
                 lines.append((f"compare.{parameter_set.name}.{name}", problem))
     if lines:
-        raise FaultsError(lines)
+        raise CollectedSpecError(lines)
 
 
 def _problem(
@@ -143,7 +143,7 @@ def _problem(
             parse_trainer({argument: value})
     except SpecError as error:
         return str(error)
-    except FaultsError as error:
+    except CollectedSpecError as error:
         return error.lines[0][1]
     return None
 
@@ -207,7 +207,7 @@ def num_comparisons(study: StudySection, num_sets: int) -> int:
 
 def fewest_pairs(pairs: Pairs, study: StudySection, num_sets: int) -> int:
     """Return the fewest pairs, those asked for at least, at which a comparison of so many sets can show."""
-    return pairs.enough(study.test, level(1) / num_comparisons(study, num_sets))
+    return pairs.enough(study.test, alpha_for_verdict(1) / num_comparisons(study, num_sets))
 
 
 def in_every_set(sets: Sequence[ComparedSet] | None) -> set[str]:

@@ -12,7 +12,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from tempopt.errors import SpecError, unknown
-from tempopt.spec.domains import UNSET, Choices, Domain, held_by, same_value
+from tempopt.spec.domains import UNSET, Choices, Domain, domain_contains, same_value
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
 
 _EXAMPLE = "when: {optimizer: sgd}"
@@ -83,7 +83,7 @@ def _problem(search: Mapping[str, Domain], name: str, other_name: str, values: t
         )
     for value in values:
         try:
-            held_by(domain, value)
+            domain_contains(domain, value)
         except SpecError as error:
             return f"{other_name}: {error}"
     return None
@@ -99,7 +99,7 @@ def _circles(search: Mapping[str, Domain]) -> dict[str, str]:
     return {}
 
 
-def counted(search: Mapping[str, Domain], values: Mapping[str, Any]) -> dict[str, Any]:
+def active_params(search: Mapping[str, Domain], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return values without those of names that do not count under the others.
 
     A name does not count where one that it depends on does not count, or is not among the values.
@@ -126,7 +126,9 @@ def _among(value: object, choices: tuple[Any, ...]) -> bool:
     return any(same_value(value, choice) for choice in choices)
 
 
-def excluded_by(search: Mapping[str, Domain], values: Mapping[str, Any], name: str) -> str | None:
+def find_excluding_condition(
+    search: Mapping[str, Domain], values: Mapping[str, Any], name: str
+) -> str | None:
     """Return what keeps a name from counting, of a set in which others may be left open; None: nothing."""
     for other_name, allowed_values in (search[name].when or {}).items():
         if other_name in values and not _among(values[other_name], allowed_values):

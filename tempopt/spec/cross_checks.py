@@ -10,14 +10,14 @@ from tempopt.spec.compared_sets import comparison_problems, in_every_set
 from tempopt.spec.lightning_config import length_problems
 from tempopt.spec.search_checks import temperature_problems
 from tempopt.spec.strategy_options import strategy_problems
-from tempopt.spec.yaml_source import FaultsError
+from tempopt.spec.yaml_source import CollectedSpecError
 from tempopt.temperature.named import split_name
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
 
 
-def problems(spec: StudySpec) -> list[tuple[str, str]]:
+def find_inconsistencies(spec: StudySpec) -> list[tuple[str, str]]:
     """Return what does not fit together: paths and messages."""
     names = {*spec.search, *in_every_set(spec.compare)}
     fixed = spec.fixed_temperatures
@@ -28,12 +28,12 @@ def problems(spec: StudySpec) -> list[tuple[str, str]]:
     )
     try:
         spec.enqueued_at(spec.study.enqueue, path="study.enqueue")
-    except FaultsError as error:
+    except CollectedSpecError as error:
         lines += error.lines
     lines += strategy_problems(spec.study)
     lines += attach_problems(spec)
     lines += _data_problems(spec)
-    lines += spec.resources.problems(spec.study, ranks=spec.ranks, on_cards=spec.on_cards)
+    lines += spec.resources.problems(spec.study, ranks=spec.ranks, on_cards=spec.uses_gpu)
     lines += comparison_problems(spec.study, spec.compare)
     return lines + named.problems(spec)
 

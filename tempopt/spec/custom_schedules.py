@@ -9,13 +9,18 @@ from tempopt.class_loading import load_schedule
 from tempopt.errors import SpecError
 from tempopt.spec.domains import Choices
 from tempopt.spec.study_spec import StudySpec
-from tempopt.temperature.custom_schedules import check_own_numbers, check_promises, is_own, own_numbers
+from tempopt.temperature.custom_schedules import (
+    check_own_numbers,
+    check_schedule_contract,
+    is_custom_schedule,
+    own_numbers,
+)
 from tempopt.temperature.named import split_name
 from tempopt.temperature.plan import OWN_NUMBER, is_own_number
-from tempopt.temperature.schedules import OWN
+from tempopt.temperature.schedules import CUSTOM_SCHEDULES
 
 
-def own_schedules(spec: StudySpec) -> dict[str, str]:
+def custom_schedules(spec: StudySpec) -> dict[str, str]:
     """Return the schedules outside tempopt that a spec names, each with the key that names it."""
     keys_by_schedule: dict[str, str] = {}
     for name, domain in spec.search.items():
@@ -29,7 +34,7 @@ def own_schedules(spec: StudySpec) -> dict[str, str]:
         for parameter, schedule in compared_set.parameters.items():
             if _is_schedule(parameter) and isinstance(schedule, str):
                 keys_by_schedule.setdefault(schedule, f"compare.{compared_set.name}.{parameter}")
-    return {name: key for name, key in keys_by_schedule.items() if is_own(name)}
+    return {name: key for name, key in keys_by_schedule.items() if is_custom_schedule(name)}
 
 
 def _is_schedule(name: str) -> bool:
@@ -42,7 +47,7 @@ def import_schedules(spec: StudySpec) -> None:
     Raises:
         SpecError: One does not import or is no schedule, or a number is none of theirs or out of range.
     """
-    for name, key in own_schedules(spec).items():
+    for name, key in custom_schedules(spec).items():
         load_schedule(name, where=key)
         _check_promises(name, key, spec)
     _check_numbers(spec)
@@ -54,8 +59,8 @@ def check_schedules(spec: StudySpec) -> None:
     Raises:
         SpecError: One was not imported in this process, or as :func:`import_schedules`.
     """
-    for name, key in own_schedules(spec).items():
-        if name not in OWN:
+    for name, key in custom_schedules(spec).items():
+        if name not in CUSTOM_SCHEDULES:
             raise SpecError(
                 f'{key}: the schedule "{name}" is outside tempopt, and a server runs no code of its users. '
                 "Take one of tempopt's, or have the person who runs the server import this one: "
@@ -68,13 +73,13 @@ def check_schedules(spec: StudySpec) -> None:
 def _check_promises(name: str, key: str, spec: StudySpec) -> None:
     low, high = _temperatures(spec)
     try:
-        check_promises(name, low, high)
+        check_schedule_contract(name, low, high)
     except SpecError as error:
         raise SpecError(f"{key}: {error}") from error
 
 
 def _check_numbers(spec: StudySpec) -> None:
-    schedules = list(own_schedules(spec))
+    schedules = list(custom_schedules(spec))
     numbers = {f"search.{name}": (name, domain.probes) for name, domain in spec.search.items()}
     numbers |= {
         f"model.init_args.{name}": (name, (value,)) for name, value in spec.fixed_temperatures.items()

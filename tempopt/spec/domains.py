@@ -15,7 +15,7 @@ UNSET = "<unset>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
+class RangeDomain:
     """Numbers from ``low`` to ``high``, both included; whole numbers if ``low`` and ``high`` are.
 
     Args:
@@ -64,10 +64,10 @@ class Choices:
         return self.choices
 
 
-Domain = Range | Choices
+Domain = RangeDomain | Choices
 
 
-def as_written(domain: Domain) -> dict[str, Any]:
+def domain_to_yaml(domain: Domain) -> dict[str, Any]:
     """Return a domain as plain data."""
     data = {key: value for key, value in asdict(domain).items() if value is not None}
     if domain.baseline == UNSET:
@@ -82,7 +82,7 @@ def same_value(value: object, other_value: object) -> bool:
     return bool(value == other_value) and isinstance(value, bool) is isinstance(other_value, bool)
 
 
-def held_by(domain: Domain, value: object) -> Any:
+def domain_contains(domain: Domain, value: object) -> Any:
     """Return a value as its domain holds it; SpecError, saying what is allowed, if it does not."""
     if isinstance(domain, Choices):
         for choice in domain.choices:

@@ -21,16 +21,16 @@ _LOGGED = ("logger", "log_every_n_steps")
 
 def diff(stored_spec: StudySpec, new_spec: StudySpec) -> list[str]:
     """Return a line for each thing that one study asks otherwise than another, empty if there is none."""
-    return list(differences(stored_spec, new_spec).values())
+    return list(diff_specs(stored_spec, new_spec).values())
 
 
-def differences(stored_spec: StudySpec, new_spec: StudySpec) -> dict[str, str]:
+def diff_specs(stored_spec: StudySpec, new_spec: StudySpec) -> dict[str, str]:
     """Return by path a line for each thing that one study asks otherwise than another.
 
     The name, what only says how many runs there are and how they are looked after (``_CARE``), the loggers,
     and what belongs to a machine (``resources:``, ``--set data.*``) are no difference.
     """
-    stored_values, new_values = _flat(identifying(stored_spec)), _flat(identifying(new_spec))
+    stored_values, new_values = _flat(identity_fields(stored_spec)), _flat(identity_fields(new_spec))
     lines: dict[str, str] = {}
     for path in [*stored_values, *(path for path in new_values if path not in stored_values)]:
         if path not in new_values:
@@ -49,7 +49,7 @@ def _is_emptied(value: object, path: str, other_values: Mapping[str, Any]) -> bo
     return value == {} and any(key.startswith(f"{path}.") for key in other_values)
 
 
-def identifying(spec: StudySpec) -> dict[str, Any]:
+def identity_fields(spec: StudySpec) -> dict[str, Any]:
     """Return what a spec asks, as plain data: two specs that are equal in it ask the same."""
     data = spec.to_json()
     del data["resources"]

@@ -13,7 +13,7 @@ from typing import Any
 from tempopt.class_loading import dotted
 from tempopt.errors import unknown
 from tempopt.spec.trainer_arguments import TRAINER_ARGUMENTS, argument_problem, value_problem
-from tempopt.spec.yaml_source import FaultsError, unresolved
+from tempopt.spec.yaml_source import CollectedSpecError, unresolved
 
 _NOWHERE = "Nothing has to be written in its place: take it out."
 _CHECKPOINTS = f"tempopt writes checkpoints itself, so that an interrupted run can go on. {_NOWHERE}"
@@ -88,7 +88,7 @@ _CALLED = {
 }
 
 # As large as a step can be in a database.
-_MOST = 2**31 - 1
+_MAX_STEPS = 2**31 - 1
 _OWN_PROCESSES = re.compile(r"(^|_)(spawn|fork|notebook)|^forkserver$")
 _FOLDERS = ("deepspeed", "DeepSpeedStrategy", "ModelParallelStrategy", "XLAFSDPStrategy")
 _ONE_FILE = (
@@ -130,14 +130,16 @@ def parse_class(value: object, *, section: str) -> dict[str, Any]:
         FaultsError: It is not of that shape; the message shows the rewrite.
     """
     if isinstance(value, str):
-        raise FaultsError([(section, f"given the text {value!r}. Write {section}: {{class_path: {value}}}.")])
+        raise CollectedSpecError(
+            [(section, f"given the text {value!r}. Write {section}: {{class_path: {value}}}.")]
+        )
     if not isinstance(value, Mapping):
         example = "{class_path: package.module.Class, init_args: {...}}"
-        raise FaultsError([(section, f"given {value!r}. Write {section}: {example}.")])
+        raise CollectedSpecError([(section, f"given {value!r}. Write {section}: {example}.")])
     if "class_path" not in value:
         arguments = json.dumps(value.get("init_args", dict(value)), default=str)
         rewrite = f"{section}: {{class_path: package.module.Class, init_args: {arguments}}}"
-        raise FaultsError(
+        raise CollectedSpecError(
             [(section, f"class_path is missing, so there is no class to make. Write {rewrite}.")]
         )
     known_keys = ("class_path", "init_args")
@@ -156,7 +158,7 @@ def parse_class(value: object, *, section: str) -> dict[str, Any]:
     if init_args is not None and not isinstance(init_args, Mapping):
         lines.append((f"{section}.init_args", f"given {init_args!r}. Give a mapping of argument to value."))
     if lines:
-        raise FaultsError(lines)
+        raise CollectedSpecError(lines)
     return {"class_path": class_path, "init_args": dict(init_args or {})}
 
 
@@ -170,7 +172,7 @@ def parse_trainer(arguments: object) -> dict[str, Any]:
     if arguments is None:
         return {}
     if not isinstance(arguments, Mapping):
-        raise FaultsError(
+        raise CollectedSpecError(
             [("trainer", f"given {arguments!r}. Give a mapping, as in trainer: {{max_steps: 500}}.")]
         )
     lines = [
@@ -190,13 +192,15 @@ def parse_trainer(arguments: object) -> dict[str, Any]:
     for key in LENGTHS:
         value = arguments.get(key)
         is_number = isinstance(value, int) and not isinstance(value, bool)
-        if not (value is None or unresolved(value) or (is_number and (0 < value <= _MOST or value == -1))):
-            message = f"given {value!r}. Give a whole number from 1 to {_MOST}, or -1 for no limit."
+        if not (
+            value is None or unresolved(value) or (is_number and (0 < value <= _MAX_STEPS or value == -1))
+        ):
+            message = f"given {value!r}. Give a whole number from 1 to {_MAX_STEPS}, or -1 for no limit."
             lines.append((f"trainer.{key}", message))
     if "val_check_interval" in arguments and not _is_interval(arguments["val_check_interval"]):
         message = (
-            f"given {arguments['val_check_interval']!r}. Give a whole number of batches from 1 to {_MOST}, "
-            "or a share of an epoch above 0 and up to 1.0."
+            f"given {arguments['val_check_interval']!r}. Give a whole number of batches from 1 to "
+            f"{_MAX_STEPS}, or a share of an epoch above 0 and up to 1.0."
         )
         lines.append(("trainer.val_check_interval", message))
     for key in ("limit_train_batches", "limit_val_batches"):
@@ -213,7 +217,7 @@ def parse_trainer(arguments: object) -> dict[str, Any]:
         lines.append(("trainer.devices", message))
     lines += _strategy_problems(arguments.get("strategy", "auto"))
     if lines:
-        raise FaultsError(lines)
+        raise CollectedSpecError(lines)
     return dict(arguments)
 
 
@@ -222,7 +226,7 @@ def _is_interval(value: object) -> bool:
     if isinstance(value, bool):
         return False
     if isinstance(value, int):
-        return 1 <= value <= _MOST
+        return 1 <= value <= _MAX_STEPS
     return not isinstance(value, float) or 0 < value <= 1
 
 

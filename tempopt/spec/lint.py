@@ -14,17 +14,17 @@ from tempopt.errors import SpecError, not_text
 from tempopt.spec.collect_errors import all_faults
 from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.validation_errors import FaultySpecError
-from tempopt.spec.yaml_source import Document, parse
+from tempopt.spec.yaml_source import YamlDocument, parse
 
 Severity = Literal["error", "warning"]
 
 _SOURCE = "The text"
-_PLACE = re.compile(rf"^{_SOURCE}:(\d+)(?::(\d+))?: ")
+_LOCATION_PREFIX = re.compile(rf"^{_SOURCE}:(\d+)(?::(\d+))?: ")
 _PATH = re.compile(r"^([A-Za-z_][\w.-]*)(: | (?=is ))(.+)$", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class LintMessage:
     """One thing that there is to say of a spec.
 
     Args:
@@ -43,7 +43,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedText:
+class SpecLintResult:
     """What a text says.
 
     Args:
@@ -52,9 +52,9 @@ class CheckedText:
         origin: The text as plain data with the places of its keys; None: it is no YAML.
     """
 
-    messages: tuple[Message, ...]
+    messages: tuple[LintMessage, ...]
     spec: StudySpec | None
-    origin: Document | None
+    origin: YamlDocument | None
 
     @property
     def name(self) -> str | None:
@@ -65,62 +65,64 @@ class CheckedText:
         name = study.get("name") if isinstance(study, dict) else None
         return name if isinstance(name, str) else None
 
-    def with_messages(self, new_messages: Sequence[Message]) -> CheckedText:
+    def with_messages(self, new_messages: Sequence[LintMessage]) -> SpecLintResult:
         """Return the same with further messages; an error among them takes the spec away."""
         spec = None if any(message.severity == "error" for message in new_messages) else self.spec
-        return CheckedText(messages=ordered([*self.messages, *new_messages]), spec=spec, origin=self.origin)
+        return SpecLintResult(
+            messages=ordered([*self.messages, *new_messages]), spec=spec, origin=self.origin
+        )
 
 
-def check_text(text: str) -> CheckedText:
+def check_text(text: str) -> SpecLintResult:
     """Check the text of a study spec in YAML; what is wrong with it is told, not raised."""
     if problem := not_text(text):
-        message = Message(
+        message = LintMessage(
             line=None, column=None, severity="error", path="", text=f"The text holds {problem}. Take it out."
         )
-        return CheckedText(messages=(message,), spec=None, origin=None)
+        return SpecLintResult(messages=(message,), spec=None, origin=None)
     try:
         origin = parse(text, source=_SOURCE)
     except SpecError as error:
-        return CheckedText(messages=(_of_yaml(str(error)),), spec=None, origin=None)
+        return SpecLintResult(messages=(_of_yaml(str(error)),), spec=None, origin=None)
     try:
         spec = StudySpec.parse(origin.data, source=origin)
     except FaultySpecError as error:
         messages = tuple(message_at(origin, path, fault) for path, fault in all_faults(error))
-        return CheckedText(messages=ordered(messages), spec=None, origin=origin)
+        return SpecLintResult(messages=ordered(messages), spec=None, origin=origin)
     warnings = tuple(messages_of(note, origin, severity="warning")[0] for note in spec.notes)
-    return CheckedText(messages=ordered(warnings), spec=spec, origin=origin)
+    return SpecLintResult(messages=ordered(warnings), spec=spec, origin=origin)
 
 
-def message_at(origin: Document, path: str, text: str, *, severity: Severity = "error") -> Message:
+def message_at(origin: YamlDocument, path: str, text: str, *, severity: Severity = "error") -> LintMessage:
     """Return a message about a key, or about the nearest key above it that was written."""
-    line, column = origin.place(path)
-    return Message(line=line or None, column=column or None, severity=severity, path=path, text=text)
+    line, column = origin.line_and_column(path)
+    return LintMessage(line=line or None, column=column or None, severity=severity, path=path, text=text)
 
 
-def messages_of(report: str, origin: Document, *, severity: Severity = "error") -> list[Message]:
+def messages_of(report: str, origin: YamlDocument, *, severity: Severity = "error") -> list[LintMessage]:
     """Return the messages of a text, one a line; one that begins with a key's path is about that key."""
-    messages: list[Message] = []
+    messages: list[LintMessage] = []
     for line in report.splitlines():
         match = _PATH.match(line)
         if match is not None and match[1].partition(".")[0] in StudySpec.model_fields:
             text = match[3] if match[2] == ": " else line
             messages.append(message_at(origin, match[1], text, severity=severity))
         else:
-            messages.append(Message(line=None, column=None, severity=severity, path="", text=line))
+            messages.append(LintMessage(line=None, column=None, severity=severity, path="", text=line))
     return messages
 
 
-def ordered(messages: Sequence[Message]) -> tuple[Message, ...]:
+def ordered(messages: Sequence[LintMessage]) -> tuple[LintMessage, ...]:
     """Return messages in the order of their lines, each once."""
     return tuple(
         dict.fromkeys(sorted(messages, key=lambda message: (message.line or 0, message.column or 0)))
     )
 
 
-def _of_yaml(error_text: str) -> Message:
-    match = _PLACE.match(error_text)
+def _of_yaml(error_text: str) -> LintMessage:
+    match = _LOCATION_PREFIX.match(error_text)
     if match is None:
-        return Message(line=None, column=None, severity="error", path="", text=error_text)
+        return LintMessage(line=None, column=None, severity="error", path="", text=error_text)
     column = 1 if match[2] is None else int(match[2])
     text = error_text[match.end() :]
-    return Message(line=int(match[1]), column=column, severity="error", path="", text=text)
+    return LintMessage(line=int(match[1]), column=column, severity="error", path="", text=text)

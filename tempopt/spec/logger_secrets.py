@@ -13,7 +13,7 @@ from tempopt.errors import SpecError, without_passwords
 _SECRET = re.compile(r"(?:\w+_)?(?:api_?key|access_key|passw(?:or)?d|secret|token)", re.IGNORECASE)
 
 
-def refuse_secrets(logger: object, path: str = "trainer.logger") -> None:
+def check_no_secrets(logger: object, path: str = "trainer.logger") -> None:
     """Refuse loggers of which an argument is a password or a key, or a URL with one.
 
     Args:

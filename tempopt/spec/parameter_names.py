@@ -8,7 +8,7 @@ from typing import Any
 
 from tempopt.errors import unknown
 from tempopt.spec.lightning_config import SEARCHABLE, UNSEARCHED
-from tempopt.spec.temperatures import unnamed
+from tempopt.spec.temperatures import check_unknown_temperature_name
 from tempopt.spec.trainer_arguments import argument_problem
 from tempopt.temperature.named import split_name
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
@@ -33,7 +33,7 @@ def name_problem(
     """
     if not _NAME.fullmatch(name):
         return f'"{name}" is no name of an argument. Give a name, as in temperature_init or data.batch_size.'
-    if problem := unnamed(name, temperatures):
+    if problem := check_unknown_temperature_name(name, temperatures):
         return problem
     prefix, dot, argument = name.partition(".")
     if temperatures is None and split_name(name)[0]:

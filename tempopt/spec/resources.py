@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from tempopt.spec.byte_sizes import SIZE, in_bytes
-from tempopt.spec.sections import Section
+from tempopt.spec.byte_sizes import SIZE, parse_byte_size
+from tempopt.spec.sections import SpecSection
 
 if TYPE_CHECKING:
     from tempopt.spec.study_section import StudySection
@@ -43,7 +43,7 @@ class Need:
         return int(1 / self.gpus + 1e-9) if 0 < self.gpus < 1 else 1
 
 
-class Resources(Section):
+class Resources(SpecSection):
     """The ``resources:`` section: what a trial takes and what a machine gives; no part of a study's identity.
 
     Args:
@@ -82,7 +82,7 @@ class Resources(Section):
     @field_validator("memory", mode="before")
     @classmethod
     def _bytes(cls, value: object) -> int | None:
-        return in_bytes(value)
+        return parse_byte_size(value)
 
     def need(self, *, ranks: int, on_cards: bool, gpus: bool) -> Need:
         """Return what a trial takes.

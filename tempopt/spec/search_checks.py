@@ -7,7 +7,7 @@ from typing import Any
 
 from tempopt.errors import SpecError
 from tempopt.spec.domains import Choices, Domain
-from tempopt.spec.search_space import idle
+from tempopt.spec.search_space import unused_temperature_params
 from tempopt.spec.study_section import StudySection, direction_of
 from tempopt.spec.yaml_source import unresolved
 from tempopt.temperature.entropy_control import CONTROL, has_target
@@ -58,7 +58,7 @@ def temperature_problems(
         return [("search", message)]
     return [
         (f"search.{name}", f"it changes nothing: nothing in this space depends on it. {_REMEDY}")
-        for name in idle(search, fixed)
+        for name in unused_temperature_params(search, fixed)
     ]
 
 

@@ -15,19 +15,19 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal
 
 from tempopt.errors import SpecError, unknown
-from tempopt.spec.conditions import counted, excluded_by, parse_when, when_problems
-from tempopt.spec.domains import UNSET, Choices, Domain, Range, held_by, same_value
+from tempopt.spec.conditions import active_params, find_excluding_condition, parse_when, when_problems
+from tempopt.spec.domains import UNSET, Choices, Domain, RangeDomain, domain_contains, same_value
 from tempopt.spec.parameter_names import name_problem
 from tempopt.spec.temperatures import LEVELS
-from tempopt.spec.yaml_source import FaultsError
+from tempopt.spec.yaml_source import CollectedSpecError
 from tempopt.temperature.generation import GENERATION
 from tempopt.temperature.knots import INNER_KNOTS, KNOTS
-from tempopt.temperature.named import as_found, join_name, split_name
+from tempopt.temperature.named import initial_named_temperatures, join_name, split_name
 from tempopt.temperature.parameters import (
     NEUTRAL,
     TEMPERATURE_PARAMETERS,
     check_parameter,
-    effective,
+    drop_unused_params,
     neutral_values,
 )
 from tempopt.temperature.plan import is_own_number
@@ -83,7 +83,9 @@ def parse_search(
     """
     if not isinstance(section, Mapping) or not section:
         example = "{temperature_init: {low: 0.25, high: 4}, schedule: [constant, cosine]}"
-        raise FaultsError([("search", f"given {section!r}. Say what is searched, as in search: {example}.")])
+        raise CollectedSpecError(
+            [("search", f"given {section!r}. Say what is searched, as in search: {example}.")]
+        )
     lines: list[tuple[str, str]] = []
     domains: dict[str, Domain] = {}
     for name, domain in section.items():
@@ -101,12 +103,12 @@ def parse_search(
     for name, problem in when_problems(domains).items() if not lines else ():
         lines.append((f"search.{name}.when", problem))
     if lines:
-        raise FaultsError(lines)
+        raise CollectedSpecError(lines)
     return domains
 
 
 def _domain(name: str, settings: object) -> Domain:
-    if isinstance(settings, Range | Choices):
+    if isinstance(settings, RangeDomain | Choices):
         return settings
     if split_name(name)[1] == KNOTS:
         raise SpecError(
@@ -151,7 +153,7 @@ def _baseline(name: str, domain: Domain, settings: Mapping[str, Any]) -> Any:
         return 0.0
     if not _OWN_TEMPERATURE.search(name):
         return UNSET
-    if isinstance(domain, Range):
+    if isinstance(domain, RangeDomain):
         return 1.0
     neutral_choices = [
         choice
@@ -183,7 +185,7 @@ def _choices(settings: Mapping[str, Any]) -> Choices:
     return Choices(choices=tuple(choices))
 
 
-def _range(name: str, settings: Mapping[str, Any]) -> Range:
+def _range(name: str, settings: Mapping[str, Any]) -> RangeDomain:
     bare_name = split_name(name)[1]
     if bare_name in _STRATEGIES:
         raise SpecError(f"given a range, but a {bare_name} has a name. Give a list of names.")
@@ -192,7 +194,7 @@ def _range(name: str, settings: Mapping[str, Any]) -> Range:
             raise SpecError(f"{key} is missing. Give {{low: ..., high: ...}}, or a list of choices.")
     low, high, step = (_number(key, settings.get(key)) for key in ("low", "high", "step"))
     assert low is not None and high is not None
-    if bare_name in RANGES and not RANGES[bare_name].whole:
+    if bare_name in RANGES and not RANGES[bare_name].is_integer:
         low, high = float(low), float(high)
     if low >= high:
         raise SpecError(f"low is {low!r} and high is {high!r}. Give a low that is less than high.")
@@ -210,7 +212,7 @@ def _range(name: str, settings: Mapping[str, Any]) -> Range:
     if not is_whole:
         low, high = float(low), float(high)
     _check_step(low, high, step)
-    return Range(low=low, high=high, log=log, step=step)
+    return RangeDomain(low=low, high=high, log=log, step=step)
 
 
 def _number(key: str, value: object) -> int | float | None:
@@ -242,7 +244,7 @@ def _check_temperature(name: str, domain: Domain) -> None:
         try:
             check_parameter(name, value)
         except SpecError as error:
-            is_inner = isinstance(domain, Range) and value not in (domain.low, domain.high)
+            is_inner = isinstance(domain, RangeDomain) and value not in (domain.low, domain.high)
             raise SpecError(f"{error}{' Give choices, or a step.' * is_inner}") from error
 
 
@@ -271,19 +273,19 @@ def parse_sets(
             try:
                 if name not in search:
                     raise SpecError(unknown("searched name", name, search))
-                parameters[name] = held_by(search[name], value)
+                parameters[name] = domain_contains(search[name], value)
             except SpecError as error:
                 lines.append((f"{path}.{index}.{name}", str(error)))
         for name in parameters:
-            if problem := excluded_by(search, parameters, name):
+            if problem := find_excluding_condition(search, parameters, name):
                 lines.append((f"{path}.{index}.{name}", problem))
         sets.append(parameters)
     if lines:
-        raise FaultsError(lines)
+        raise CollectedSpecError(lines)
     return sets
 
 
-def idle(search: Mapping[str, Domain], fixed: Mapping[str, Any]) -> list[str]:
+def unused_temperature_params(search: Mapping[str, Domain], fixed: Mapping[str, Any]) -> list[str]:
     """Return the searched temperature parameters that change nothing, whatever the others are.
 
     Args:
@@ -319,7 +321,7 @@ def _idle(search: Mapping[str, Domain], fixed: Mapping[str, Any]) -> list[str]:
             values = {name: probes[ends[name] % len(probes)] for name, probes in numeric_probes.items()}
             all_values = {**NEUTRAL, **fixed, **values, **dict(zip(strategies, choices, strict=True))}
             # what a stored spec means does not follow from what is imported
-            effective_values = effective(all_values, own_known=False)
+            effective_values = drop_unused_params(all_values, own_known=False)
             for name in names:
                 if name in effective_values:
                     distinct_values[name].add(json.dumps(effective_values[name]))
@@ -407,16 +409,22 @@ def arm_parameters(
         Name to value, without what has no effect.
     """
     if arm == "search":
-        return counted(search, effective({**fixed, **sampled}))
-    touched_names = {*search, *fixed, *(join_name(name, "temperature_init") for name in as_found(fixed))}
+        return active_params(search, drop_unused_params({**fixed, **sampled}))
+    touched_names = {
+        *search,
+        *fixed,
+        *(join_name(name, "temperature_init") for name in initial_named_temperatures(fixed)),
+    }
     fixed_generation = {name: fixed[name] for name in GENERATION if name in fixed and name not in search}
     neutral_parameters = {
         name: value for name, value in neutral_values(fixed).items() if name in touched_names
     }
     baselines = {name: domain.baseline for name, domain in search.items() if domain.baseline != UNSET}
-    return counted(search, effective({**neutral_parameters, **fixed_generation, **baselines, **sampled}))
+    return active_params(
+        search, drop_unused_params({**neutral_parameters, **fixed_generation, **baselines, **sampled})
+    )
 
 
-def distinct(parameters: Mapping[str, Any]) -> str:
+def params_key(parameters: Mapping[str, Any]) -> str:
     """Return a key that is equal for parameter sets with equal effect."""
-    return json.dumps(effective(parameters), sort_keys=True)
+    return json.dumps(drop_unused_params(parameters), sort_keys=True)

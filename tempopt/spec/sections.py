@@ -47,7 +47,7 @@ PRUNERS: dict[str, str | None] = {
 """Name of a pruner to its class in ``optuna.pruners``; None: tempopt's own."""
 
 
-class Section(BaseModel):
+class SpecSection(BaseModel):
     """What all sections share: no unknown keys, no silent conversion, no change after the making."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -62,12 +62,12 @@ _Runs = Annotated[
     int | None, Field(ge=1, le=MOST_RUNS, description=f"a whole number from 1 to {MOST_RUNS}, or null")
 ]
 _Seeds = Annotated[int, Field(ge=2, le=MOST_SEEDS, description=f"a whole number from 2 to {MOST_SEEDS}")]
-_Most = Annotated[
+_PositiveLimit = Annotated[
     float | None, Field(gt=0, allow_inf_nan=False, description="a number above 0, or null for no limit")
 ]
 
 
-class Arms(Section):
+class ArmCounts(SpecSection):
     """Number of runs in the first design of the search beside its trials; None for the default.
 
     Args:
@@ -80,7 +80,7 @@ class Arms(Section):
     constant: _Runs = None
 
 
-class Pairs(Section):
+class Pairs(SpecSection):
     """Number of confirming seeds: looked at after every ``min``, decided at ``max`` at the latest."""
 
     min: _Seeds
@@ -129,7 +129,7 @@ class Pairs(Section):
         raise AssertionError("there is a number of pairs at which any test can show something")
 
 
-class Seeds(Section):
+class Seeds(SpecSection):
     """Number of fresh seeds on which candidates are chosen, and of others on which the gain is estimated.
 
     Args:
@@ -144,7 +144,7 @@ class Seeds(Section):
     confirm: Pairs = Pairs(min=4, max=16)
 
 
-class Limits(Section):
+class StudyLimits(SpecSection):
     """When a study stops searching by itself, whatever is left to search; None: when all is searched.
 
     Args:
@@ -155,9 +155,9 @@ class Limits(Section):
             named by less than so many standard errors of the confirmation, which could not tell.
     """
 
-    hours: _Most = None
-    gpu_hours: _Most = None
-    standard_errors: _Most = None
+    hours: _PositiveLimit = None
+    gpu_hours: _PositiveLimit = None
+    standard_errors: _PositiveLimit = None
 
     @property
     def ends(self) -> tuple[str, ...]:
@@ -166,7 +166,7 @@ class Limits(Section):
         return tuple(name for name in names if getattr(self, name) is not None)
 
 
-class Strategy(Section):
+class SamplerOrPrunerConfig(SpecSection):
     """A sampler or pruner by its short name, with its options: Optuna's, or tempopt's own."""
 
     name: str
@@ -186,17 +186,17 @@ class Strategy(Section):
         return {"name": self.name, **self.options}
 
 
-class AttachSection(Section):
+class AttachSection(SpecSection):
     """The ``attach:`` section: which layers of a module that is not a TemperedModule are tempered, and how.
 
     Args:
         layers: Patterns of their names, or ``auto``.
-        way: ``query_rows`` fits most models; ``attention_interface``, for models of transformers, can
+        method: ``query_rows`` fits most models; ``attention_interface``, for models of transformers, can
             deliver length scaling, the entropy term and other normalisers too, and works behind QK-norm.
     """
 
     layers: Literal["auto"] | list[str] = "auto"
-    way: Literal["query_rows", "attention_interface"] = "query_rows"
+    method: Literal["query_rows", "attention_interface"] = "query_rows"
 
     @field_validator("layers", mode="before")
     @classmethod

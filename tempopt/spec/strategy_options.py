@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tempopt.errors import unknown
-from tempopt.spec.sections import PRUNERS, SAMPLERS, Strategy
+from tempopt.spec.sections import PRUNERS, SAMPLERS, SamplerOrPrunerConfig
 
 if TYPE_CHECKING:
     from tempopt.spec.study_section import StudySection
@@ -80,7 +80,10 @@ def strategy_problems(study: StudySection) -> list[tuple[str, str]]:
 
 
 def _problems(
-    path: str, strategy: Strategy, table: dict[str, dict[str, str]], classes: dict[str, str | None]
+    path: str,
+    strategy: SamplerOrPrunerConfig,
+    table: dict[str, dict[str, str]],
+    classes: dict[str, str | None],
 ) -> list[tuple[str, str]]:
     if classes.get(strategy.name) is None:
         # tempopt's own takes none, which the section says

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from tempopt.errors import unknown
-from tempopt.spec.alpha_ledger import level
+from tempopt.spec.alpha_ledger import alpha_for_verdict
 from tempopt.spec.alpha_levels import Direction
 from tempopt.spec.guards import GuardSpec, parse_guard
 from tempopt.spec.lightning_config import one_metric
@@ -18,14 +18,14 @@ from tempopt.spec.sections import (
     KNOWLEDGE_GRADIENT,
     PRUNERS,
     SAMPLERS,
-    Arms,
+    ArmCounts,
     Count,
-    Limits,
-    Section,
+    SamplerOrPrunerConfig,
     Seeds,
-    Strategy,
+    SpecSection,
+    StudyLimits,
 )
-from tempopt.spec.yaml_source import FaultsError
+from tempopt.spec.yaml_source import CollectedSpecError
 from tempopt.temperature.learned import Learns
 
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
@@ -61,7 +61,7 @@ _WITH_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+) ?(%|sd)")
 _MIN_GAIN = "0.2 sd"
 
 
-class StudySection(Section):
+class StudySection(SpecSection):
     """The ``study:`` section: what is asked, how often, and how it is judged.
 
     Args:
@@ -111,7 +111,7 @@ class StudySection(Section):
     ]
     direction: Annotated[Direction, Field(description="maximize or minimize")]
     trials: Count = 12
-    arms: Arms = Arms()
+    arms: ArmCounts = ArmCounts()
     candidates: Count = 2
     seeds: Seeds = Seeds()
     all_pairs: Annotated[bool, Field(description="true or false")] = False
@@ -131,8 +131,8 @@ class StudySection(Section):
     ]
     confirm_on: Annotated[Literal["test", "validate"], Field(description="test or validate")] = "test"
     validate_at: Annotated[Literal["final", "current"], Field(description="final or current")] = "final"
-    sampler: Strategy = Strategy(name=KNOWLEDGE_GRADIENT)
-    pruner: Strategy = Strategy(name=KNOWLEDGE_GRADIENT)
+    sampler: SamplerOrPrunerConfig = SamplerOrPrunerConfig(name=KNOWLEDGE_GRADIENT)
+    pruner: SamplerOrPrunerConfig = SamplerOrPrunerConfig(name=KNOWLEDGE_GRADIENT)
     parallel: Count = 4
     max_attempts: Count = 3
     enqueue: Annotated[
@@ -143,7 +143,7 @@ class StudySection(Section):
         list[Annotated[str, Field(min_length=1)]],
         Field(default_factory=list, description="a list of names of earlier studies, as in [first, second]"),
     ]
-    limits: Limits = Limits()
+    limits: StudyLimits = StudyLimits()
     lease: Annotated[
         float, Field(ge=1, allow_inf_nan=False, description="a number of seconds of at least 1")
     ] = 300.0
@@ -167,7 +167,9 @@ class StudySection(Section):
 
     @field_validator("sampler", "pruner")
     @classmethod
-    def _known(cls, strategy: Strategy, info: ValidationInfo) -> Strategy:
+    def _validate_strategy(
+        cls, strategy: SamplerOrPrunerConfig, info: ValidationInfo
+    ) -> SamplerOrPrunerConfig:
         known_names = SAMPLERS if info.field_name == "sampler" else PRUNERS
         if strategy.name not in known_names:
             remedy = _WHY_NOT.get(strategy.name.lower().replace("-", ""), "")
@@ -236,7 +238,7 @@ class StudySection(Section):
             message = "it is study.metric, whose gain the verdict is about anyway. Take it out."
             lines.append((f"guards.{self.metric}", message))
         if lines:
-            raise FaultsError(lines)
+            raise CollectedSpecError(lines)
         return self
 
     @property
@@ -272,7 +274,7 @@ class StudySection(Section):
             )
         else:
             return self
-        raise FaultsError([("warm_start", message)])
+        raise CollectedSpecError([("warm_start", message)])
 
     @model_validator(mode="after")
     def _foreseen(self) -> Self:
@@ -285,18 +287,21 @@ class StudySection(Section):
             f"given {standard_errors:g} with sampler: {sampler}, which does not say what trials to come are "
             f"worth. Take it out, or let the sampler be {KNOWLEDGE_GRADIENT}."
         )
-        raise FaultsError([("limits.standard_errors", message)])
+        raise CollectedSpecError([("limits.standard_errors", message)])
 
     @model_validator(mode="after")
     def _enough_pairs(self) -> Self:
-        min_pairs, max_pairs = self.seeds.confirm.enough(self.test, level(1)), self.seeds.confirm.max
+        min_pairs, max_pairs = (
+            self.seeds.confirm.enough(self.test, alpha_for_verdict(1)),
+            self.seeds.confirm.max,
+        )
         if max_pairs < min_pairs:
             smallest = 2.0 ** (1 - max_pairs)
             message = (
                 f"given {max_pairs} with test: {self.test}. Two-sided, so few pairs cannot give a p below "
                 f"{smallest:g}, whatever the gain is: give at least {min_pairs}, or test: t."
             )
-            raise FaultsError([("seeds.confirm", message)])
+            raise CollectedSpecError([("seeds.confirm", message)])
         return self
 
 

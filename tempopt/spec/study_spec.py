@@ -28,13 +28,13 @@ from tempopt.spec.compared_sets import (
     NO_SEARCH,
     ComparedSet,
     check_sets,
-    of_comparison,
+    normalize_comparison,
     with_sets,
 )
 from tempopt.spec.constants import constant_grid
-from tempopt.spec.cross_checks import problems
-from tempopt.spec.domains import UNSET, Domain, as_written
-from tempopt.spec.identity import identifying
+from tempopt.spec.cross_checks import find_inconsistencies
+from tempopt.spec.domains import UNSET, Domain, domain_to_yaml
+from tempopt.spec.identity import identity_fields
 from tempopt.spec.lightning_config import parse_class, parse_trainer
 from tempopt.spec.program import Program
 from tempopt.spec.resources import Need, Resources
@@ -47,10 +47,10 @@ from tempopt.spec.search_space import (
     parse_search,
     parse_sets,
 )
-from tempopt.spec.sections import PRUNERS, SAMPLERS, AttachSection, Section, Strategy
+from tempopt.spec.sections import PRUNERS, SAMPLERS, AttachSection, SamplerOrPrunerConfig, SpecSection
 from tempopt.spec.study_section import StudySection
-from tempopt.spec.validation_errors import listed, validated
-from tempopt.spec.yaml_source import Document, FaultsError, Override
+from tempopt.spec.validation_errors import format_error_list, validated
+from tempopt.spec.yaml_source import CollectedSpecError, Override, YamlDocument
 from tempopt.temperature.generation import GENERATION
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
 from tempopt.temperature.plan_parts import NORMALISATION
@@ -60,10 +60,10 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 
-__all__ = ["PRUNERS", "SAMPLERS", "Direction", "Strategy", "StudySpec"]
+__all__ = ["PRUNERS", "SAMPLERS", "Direction", "SamplerOrPrunerConfig", "StudySpec"]
 
 
-class StudySpec(Section):
+class StudySpec(SpecSection):
     """A study: a LightningCLI config (``model``, ``data``, ``trainer``) plus tempopt's own sections.
 
     Raises:
@@ -99,7 +99,7 @@ class StudySpec(Section):
     @model_validator(mode="before")
     @classmethod
     def _compares(cls, data: object) -> object:
-        return of_comparison(named.with_attention(data))
+        return normalize_comparison(named.with_attention(data))
 
     @field_validator("model", "data", mode="before")
     @classmethod
@@ -132,13 +132,13 @@ class StudySpec(Section):
 
     @field_serializer("search")
     def _domains(self, search: dict[str, Domain]) -> dict[str, Any]:
-        return {name: as_written(domain) for name, domain in search.items()}
+        return {name: domain_to_yaml(domain) for name, domain in search.items()}
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        lines = problems(self)
+        lines = find_inconsistencies(self)
         if lines:
-            raise FaultsError(lines)
+            raise CollectedSpecError(lines)
         return self
 
     @property
@@ -149,7 +149,9 @@ class StudySpec(Section):
     @property
     def attends(self) -> bool:
         """Whether attention's temperature is searched or set, and not only others."""
-        return not self.temperatures or self.attach is not None or "" in named.tempered(self.search)
+        return (
+            not self.temperatures or self.attach is not None or "" in named.searched_temperatures(self.search)
+        )
 
     @property
     def learns(self) -> bool:
@@ -161,7 +163,7 @@ class StudySpec(Section):
         """The temperatures that the evaluation of a trained model reads; attention's is the empty text."""
         return named.evaluated(self)
 
-    def with_found(self, temperatures: Mapping[str, float], **kwargs: Any) -> StudySpec:
+    def with_dry_run_results(self, temperatures: Mapping[str, float], **kwargs: Any) -> StudySpec:
         """Return the spec with what a dry run has found; arguments as for ``temperatures.with_found``."""
         return self._with(named.with_found(self, temperatures, **kwargs))
 
@@ -209,7 +211,7 @@ class StudySpec(Section):
         return devices if isinstance(devices, int) and devices > 1 else 1
 
     @property
-    def on_cards(self) -> bool:
+    def uses_gpu(self) -> bool:
         """Whether trainings may take cards."""
         return self.trainer.get("accelerator") != "cpu"
 
@@ -218,14 +220,14 @@ class StudySpec(Section):
         """The section ``resources:`` with this machine's ``--set`` in force."""
         return self._in_force().resources
 
-    def need(self, *, gpus: bool) -> Need:
+    def resource_need(self, *, gpus: bool) -> Need:
         """Return what a trial takes.
 
         Args:
             gpus: Whether there are cards where it runs, for a spec that does not say how many it wants.
         """
         local_spec = self._in_force()
-        return local_spec.resources.need(ranks=local_spec.ranks, on_cards=local_spec.on_cards, gpus=gpus)
+        return local_spec.resources.need(ranks=local_spec.ranks, on_cards=local_spec.uses_gpu, gpus=gpus)
 
     @property
     def notes(self) -> list[str]:
@@ -262,8 +264,8 @@ class StudySpec(Section):
         """
         try:
             return self.enqueued_at(sets, path="enqueue")
-        except FaultsError as error:
-            raise SpecError(listed("These parameter sets have", str(error).splitlines())) from None
+        except CollectedSpecError as error:
+            raise SpecError(format_error_list("These parameter sets have", str(error).splitlines())) from None
 
     def enqueued_at(self, sets: Sequence[Mapping[str, Any]], *, path: str) -> list[dict[str, Any]]:
         """Return what :meth:`enqueued` does; FaultsError names what is wrong below a path."""
@@ -272,7 +274,7 @@ class StudySpec(Section):
                 f"given {len(sets)} parameter sets, but study.trials is {self.study.trials}. "
                 "Give at most that many, or more trials."
             )
-            raise FaultsError([(path, message)])
+            raise CollectedSpecError([(path, message)])
         return parse_sets(sets, search=self.search, path=path)
 
     def comparing(self, sets: Sequence[Mapping[str, Any]] | None) -> Self:
@@ -295,7 +297,7 @@ class StudySpec(Section):
             SpecError: A setting cannot be read, or does not fit.
         """
         parsed_overrides = [document.parse_override(text) for text in overrides]
-        stored_document = Document(source="the study spec with --set", data=self.to_json())
+        stored_document = YamlDocument(source="the study spec with --set", data=self.to_json())
         written_document = stored_document.with_settings(
             [override for override in parsed_overrides if not override.local]
         )
@@ -313,7 +315,7 @@ class StudySpec(Section):
         """Return the spec with this machine's overrides written into it."""
         if not self._local:
             return self
-        stored_document = Document(source="the study spec with --set", data=self.to_json())
+        stored_document = YamlDocument(source="the study spec with --set", data=self.to_json())
         written_document = stored_document.with_settings(self._local)
         return self.parse(written_document.data, source=written_document)
 
@@ -370,7 +372,7 @@ class StudySpec(Section):
             ) from None
 
     @classmethod
-    def parse(cls, data: Mapping[str, Any], *, source: str | Document) -> Self:
+    def parse(cls, data: Mapping[str, Any], *, source: str | YamlDocument) -> Self:
         """Return the spec that plain data describes.
 
         Args:
@@ -380,10 +382,10 @@ class StudySpec(Section):
         Raises:
             SpecError: Something is wrong; there is a line for each thing.
         """
-        origin = source if isinstance(source, Document) else Document(source=source, data=dict(data))
+        origin = source if isinstance(source, YamlDocument) else YamlDocument(source=source, data=dict(data))
         return validated(cls, data, origin)
 
     def identity(self) -> str:
         """Return a hash that is equal for specs that ask the same (:func:`tempopt.spec.identity.diff`)."""
-        text = json.dumps(identifying(self), sort_keys=True)
+        text = json.dumps(identity_fields(self), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()

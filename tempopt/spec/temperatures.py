@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from tempopt.errors import unknown
-from tempopt.spec.sections import Section
-from tempopt.spec.yaml_source import FaultsError
+from tempopt.spec.sections import SpecSection
+from tempopt.spec.yaml_source import CollectedSpecError
 from tempopt.temperature.knots import INNER_KNOTS
 from tempopt.temperature.named import (
     AS_FOUND,
@@ -23,7 +23,7 @@ from tempopt.temperature.named import (
     split_name,
 )
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
-from tempopt.temperature.plan import flat_numbers
+from tempopt.temperature.plan import flatten_schedule_args
 from tempopt.temperature.plan_parts import CREDITED
 from tempopt.temperature.ranges import HIGHEST, LOWEST
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
 
 ATTENTION = "attention"
-MOST = 7
+MAX_TEMPERATURES = 7
 """So many temperatures may have a name, beside attention's."""
 LEVELS = ("temperature_init", "temperature_final", *INNER_KNOTS)
 """Parameters that say where a temperature goes, the one to begin with first."""
@@ -39,7 +39,7 @@ _WIDTH = 8
 """A range goes as far from the temperature as found, in ratio, if nothing else is known."""
 
 
-class TemperatureSection(Section):
+class TemperatureSection(SpecSection):
     """One entry of ``temperatures:``: where a module has a temperature that is not attention's.
 
     Args:
@@ -85,15 +85,15 @@ def with_attention(data: object) -> object:
         return data
     if data.get("attach") is not None:
         message = "given beside attach:, which is the same. Take one of them out."
-        raise FaultsError([(f"temperatures.{ATTENTION}", message)])
+        raise CollectedSpecError([(f"temperatures.{ATTENTION}", message)])
     return {**data, "attach": temperatures.pop(ATTENTION) or {}, "temperatures": temperatures}
 
 
 def problems(spec: StudySpec) -> list[tuple[str, str]]:
     """Return what is wrong with the named temperatures of a spec: the path of each fault, and the message."""
     temperatures = spec.temperatures
-    if len(temperatures) > MOST:
-        message = f"given {len(temperatures)} temperatures. Give at most {MOST}."
+    if len(temperatures) > MAX_TEMPERATURES:
+        message = f"given {len(temperatures)} temperatures. Give at most {MAX_TEMPERATURES}."
         return [("temperatures", message)]
     lines = []
     earlier_sections: dict[str, TemperatureSection] = {}
@@ -105,7 +105,7 @@ def problems(spec: StudySpec) -> list[tuple[str, str]]:
             example = _example(name, section.as_found)
             message = f"its level is not searched. Search it, as in {example}, or take"
             lines.append((path, f"{message} {name} out. Usual ranges are in docs/values.md."))
-        lines += _taken(name, section, earlier_sections)
+        lines += _find_duplicate_paths(name, section, earlier_sections)
         earlier_sections[name] = section
     return lines + _headless(spec)
 
@@ -120,7 +120,7 @@ def _headless(spec: StudySpec) -> list[tuple[str, str]]:
     return [("study.learned", message)]
 
 
-def _taken(
+def _find_duplicate_paths(
     new_name: str, section: TemperatureSection, earlier_sections: Mapping[str, TemperatureSection]
 ) -> list[tuple[str, str]]:
     """Return what an entry has in common with those before it, as far as the spec alone can tell."""
@@ -150,7 +150,7 @@ def _name_problem(name: str, model_args: Mapping[str, Any]) -> str | None:
     return None
 
 
-def unnamed(name: str, temperatures: Collection[str] | None) -> str | None:
+def check_unknown_temperature_name(name: str, temperatures: Collection[str] | None) -> str | None:
     """Return what is wrong with a searched name that looks like that of a named temperature, or None.
 
     Args:
@@ -176,7 +176,7 @@ def unnamed(name: str, temperatures: Collection[str] | None) -> str | None:
     )
 
 
-def tempered(search: Collection[str]) -> list[str]:
+def searched_temperatures(search: Collection[str]) -> list[str]:
     """Return the temperatures of which something is searched, by name; attention's is the empty text."""
     return list(dict.fromkeys(split_name(name)[0] for name in search if name in CREDITED))
 
@@ -194,7 +194,7 @@ def fixed(spec: StudySpec) -> dict[str, Any]:
         for name, section in spec.temperatures.items()
         if section.as_found is not None
     }
-    return flat_numbers(fixed_values) | found_values
+    return flatten_schedule_args(fixed_values) | found_values
 
 
 def evaluated(spec: StudySpec) -> list[str]:
@@ -234,7 +234,7 @@ def with_found(
     return spec.model_copy(update={"temperatures": sections, "study": study})
 
 
-def begun_as(spec: StudySpec, stored_spec: StudySpec) -> StudySpec:
+def with_stored_dry_run_results(spec: StudySpec, stored_spec: StudySpec) -> StudySpec:
     """Return a spec with what the dry run had found when the study was begun."""
     temperatures = {
         name: section.as_found
@@ -243,7 +243,7 @@ def begun_as(spec: StudySpec, stored_spec: StudySpec) -> StudySpec:
     }
     evaluated_names = [name for name, section in stored_spec.temperatures.items() if section.evaluated]
     trained_names = [name for name, section in stored_spec.temperatures.items() if section.trained]
-    return spec.with_found(
+    return spec.with_dry_run_results(
         temperatures,
         not_learned=stored_spec.study.not_learned,
         evaluated=evaluated_names,

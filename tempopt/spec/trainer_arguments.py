@@ -14,7 +14,7 @@ import yaml
 from tempopt.errors import unknown
 from tempopt.spec.yaml_source import unresolved
 
-WHOLE, NUMBER, SWITCH = "a whole number", "a number", "true or false"
+WHOLE_NUMBER, NUMBER, SWITCH = "a whole number", "a number", "true or false"
 
 TRAINER_ARGUMENTS: dict[str, str | None] = {
     "accelerator": None,
@@ -26,9 +26,9 @@ TRAINER_ARGUMENTS: dict[str, str | None] = {
     "callbacks": None,
     "fast_dev_run": None,
     "max_epochs": None,
-    "min_epochs": WHOLE,
+    "min_epochs": WHOLE_NUMBER,
     "max_steps": None,
-    "min_steps": WHOLE,
+    "min_steps": WHOLE_NUMBER,
     "max_time": None,
     "limit_train_batches": NUMBER,
     "limit_val_batches": NUMBER,
@@ -36,13 +36,13 @@ TRAINER_ARGUMENTS: dict[str, str | None] = {
     "limit_predict_batches": NUMBER,
     "overfit_batches": NUMBER,
     "val_check_interval": None,
-    "check_val_every_n_epoch": WHOLE,
+    "check_val_every_n_epoch": WHOLE_NUMBER,
     "num_sanity_val_steps": None,
-    "log_every_n_steps": WHOLE,
+    "log_every_n_steps": WHOLE_NUMBER,
     "enable_checkpointing": None,
     "enable_progress_bar": None,
     "enable_model_summary": None,
-    "accumulate_grad_batches": WHOLE,
+    "accumulate_grad_batches": WHOLE_NUMBER,
     "gradient_clip_val": NUMBER,
     "gradient_clip_algorithm": None,
     "deterministic": None,
@@ -54,14 +54,14 @@ TRAINER_ARGUMENTS: dict[str, str | None] = {
     "barebones": None,
     "plugins": None,
     "sync_batchnorm": SWITCH,
-    "reload_dataloaders_every_n_epochs": WHOLE,
+    "reload_dataloaders_every_n_epochs": WHOLE_NUMBER,
     "default_root_dir": None,
     "enable_autolog_hparams": SWITCH,
     "model_registry": None,
 }
 """Argument to what it may be, where that is a plain value; None: it is checked elsewhere, or by Lightning."""
 
-_TYPES: dict[str, tuple[type, ...]] = {WHOLE: (int,), NUMBER: (int, float), SWITCH: (bool,)}
+_TYPES: dict[str, tuple[type, ...]] = {WHOLE_NUMBER: (int,), NUMBER: (int, float), SWITCH: (bool,)}
 
 
 def argument_problem(name: str, *, choices: Collection[str]) -> str | None:

@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from tempopt.errors import SpecError
 from tempopt.spec import yaml_source as document
 from tempopt.spec.lightning_config import unknown_key
-from tempopt.spec.yaml_source import Document, FaultsError
+from tempopt.spec.yaml_source import CollectedSpecError, YamlDocument
 
 Spec = TypeVar("Spec", bound=BaseModel)
 
@@ -25,10 +25,10 @@ class FaultySpecError(SpecError):
     """
 
     lines: Sequence[tuple[str, str]]
-    origin: Document
+    origin: YamlDocument
 
 
-def validated(model: type[Spec], data: Mapping[str, Any], origin: Document) -> Spec:
+def validated(model: type[Spec], data: Mapping[str, Any], origin: YamlDocument) -> Spec:
     """Return the spec that plain data describes.
 
     Args:
@@ -42,35 +42,35 @@ def validated(model: type[Spec], data: Mapping[str, Any], origin: Document) -> S
     lines = [
         (path, f"{document.BLANK} stands for a value that only you can give. Fill it in.")
         for section in data
-        for path in document.blanks(data[section], path=section)
+        for path in document.find_placeholders(data[section], path=section)
     ]
     try:
         if not lines:
             spec = model.model_validate(dict(data))
-            lines = [line for key in data for line in document.unkept(data[key], path=key)]
+            lines = [line for key in data for line in document.find_unserializable(data[key], path=key)]
             if not lines:
                 return spec
     except ValidationError as error:
-        lines = faults(error, model)
-    raise faulty(lines, origin)
+        lines = extract_errors(error, model)
+    raise build_spec_error(lines, origin)
 
 
-def faulty(lines: Sequence[tuple[str, str]], origin: Document) -> FaultySpecError:
+def build_spec_error(lines: Sequence[tuple[str, str]], origin: YamlDocument) -> FaultySpecError:
     """Return the error that tells all faults of a spec, in the order of its lines."""
     ordered_lines = sorted(lines, key=lambda line: origin.line(line[0]))
     messages = [f"{origin.where(path)}: {path}: {message}" for path, message in ordered_lines]
-    error = FaultySpecError(listed("This study spec has", messages))
+    error = FaultySpecError(format_error_list("This study spec has", messages))
     error.lines, error.origin = ordered_lines, origin
     return error
 
 
-def listed(head: str, lines: Sequence[str]) -> str:
+def format_error_list(head: str, lines: Sequence[str]) -> str:
     """Return a message that counts faults and has a line for each."""
     count = "a fault" if len(lines) == 1 else f"{len(lines)} faults"
     return "\n".join([f"{head} {count}:", *(f"  {line}" for line in lines)])
 
 
-def faults(error: ValidationError, root: type[BaseModel]) -> list[tuple[str, str]]:
+def extract_errors(error: ValidationError, root: type[BaseModel]) -> list[tuple[str, str]]:
     """Return the dotted path and the message of everything that is wrong, in the order of the sections.
 
     Args:
@@ -81,8 +81,8 @@ def faults(error: ValidationError, root: type[BaseModel]) -> list[tuple[str, str
     for details in error.errors(include_url=False):
         location = tuple(str(part) for part in details["loc"])
         cause = details.get("ctx", {}).get("error")
-        if isinstance(cause, FaultsError):
-            lines += _placed(cause, location)
+        if isinstance(cause, CollectedSpecError):
+            lines += _add_path_prefix(cause, location)
             continue
         line = (".".join(location), _message(details, location, root))
         if line not in lines:  # every alternative of a union has its say
@@ -90,7 +90,7 @@ def faults(error: ValidationError, root: type[BaseModel]) -> list[tuple[str, str
     return lines
 
 
-def _placed(cause: FaultsError, location: tuple[str, ...]) -> list[tuple[str, str]]:
+def _add_path_prefix(cause: CollectedSpecError, location: tuple[str, ...]) -> list[tuple[str, str]]:
     """Return lines with full paths: a section's own begin below it, those of the whole are full already."""
     prefix = ".".join(location)
     return [
@@ -109,10 +109,10 @@ def _message(details: Mapping[str, Any], location: tuple[str, ...], root: type[B
     allowed_text = _allowed(root, location)
     if kind == "missing":
         return f"is missing. Give {allowed_text}."
-    return f"given {_shown(value)}. Give {allowed_text}."
+    return f"given {_format_value(value)}. Give {allowed_text}."
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     return f'the text "{value}"' if isinstance(value, str) else "nothing" if value is None else repr(value)
 
 

@@ -55,7 +55,7 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:int", _INT, list("-+0123456789"
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
 
 
-class FaultsError(ValueError):
+class CollectedSpecError(ValueError):
     """Several things that are wrong at once: ``lines`` of dotted path and what is wrong there."""
 
     def __init__(self, lines: list[tuple[str, str]]) -> None:
@@ -64,7 +64,7 @@ class FaultsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class YamlDocument:
     """What a file said.
 
     Args:
@@ -83,9 +83,9 @@ class Document:
 
     def line(self, path: str) -> int:
         """Return the line of the key, or of the nearest key above it that was written; 0 if there is none."""
-        return self.place(path)[0]
+        return self.line_and_column(path)[0]
 
-    def place(self, path: str) -> tuple[int, int]:
+    def line_and_column(self, path: str) -> tuple[int, int]:
         """Return line and column of the key, or of the nearest key above it; (0, 0) if there is none."""
         while path and path not in self.lines:
             path = path.rpartition(".")[0]
@@ -104,7 +104,7 @@ class Document:
         options = "".join(f", --set {setting}" for setting in nested_settings)
         return f"{self.source}{f':{line}' * bool(line)}{options}"
 
-    def with_settings(self, overrides: Sequence[Override]) -> Document:
+    def with_settings(self, overrides: Sequence[Override]) -> YamlDocument:
         """Return the document with ``--set`` written over it.
 
         Raises:
@@ -114,7 +114,7 @@ class Document:
         return replace(self, data=apply(self.data, overrides), settings={**self.settings, **settings})
 
 
-def read(path: Path) -> Document:
+def read(path: Path) -> YamlDocument:
     """Read a YAML file.
 
     Raises:
@@ -179,7 +179,7 @@ _SPEC = (
 )
 
 
-def parse(text: str, *, source: str, expected: str = _SPEC) -> Document:
+def parse(text: str, *, source: str, expected: str = _SPEC) -> YamlDocument:
     """Return the document that ``text`` writes down in YAML.
 
     Args:
@@ -196,7 +196,7 @@ def parse(text: str, *, source: str, expected: str = _SPEC) -> Document:
         raise SpecError(f"{source} holds {content}, but {expected}.")
     lines = {path: line for path, (line, _) in places.items()}
     columns = {path: column for path, (_, column) in places.items()}
-    return Document(source=source, data=data, lines=lines, columns=columns)
+    return YamlDocument(source=source, data=data, lines=lines, columns=columns)
 
 
 def _loaded(text: str, source: str, *, keys: bool = True) -> tuple[Any, dict[str, tuple[int, int]]]:
@@ -442,16 +442,16 @@ def resolve(value: Any, *, path: str) -> Any:
     return _REFERENCE.sub(variable, value)
 
 
-def blanks(value: Any, *, path: str) -> list[str]:
+def find_placeholders(value: Any, *, path: str) -> list[str]:
     """Return the paths at which a template's ``???`` was not filled in."""
     if isinstance(value, dict):
-        return [p for key, child in value.items() for p in blanks(child, path=f"{path}.{key}")]
+        return [p for key, child in value.items() for p in find_placeholders(child, path=f"{path}.{key}")]
     if isinstance(value, list):
-        return [p for i, child in enumerate(value) for p in blanks(child, path=f"{path}.{i}")]
+        return [p for i, child in enumerate(value) for p in find_placeholders(child, path=f"{path}.{i}")]
     return [path] if value == BLANK else []
 
 
-def unkept(value: Any, *, path: str) -> list[tuple[str, str]]:
+def find_unserializable(value: Any, *, path: str) -> list[tuple[str, str]]:
     """Return where plain data has numbers that JSON and databases do not hold, and what there is to do.
 
     Args:
@@ -459,10 +459,16 @@ def unkept(value: Any, *, path: str) -> list[tuple[str, str]]:
         path: Its path in the document.
     """
     if isinstance(value, Mapping):
-        return [problem for key, child in value.items() for problem in unkept(child, path=f"{path}.{key}")]
+        return [
+            problem
+            for key, child in value.items()
+            for problem in find_unserializable(child, path=f"{path}.{key}")
+        ]
     if isinstance(value, list):
         return [
-            problem for index, child in enumerate(value) for problem in unkept(child, path=f"{path}[{index}]")
+            problem
+            for index, child in enumerate(value)
+            for problem in find_unserializable(child, path=f"{path}[{index}]")
         ]
     if isinstance(value, float) and not math.isfinite(value):
         return [(path, f"given {value}, which JSON does not hold. Give a finite number, or leave it out.")]

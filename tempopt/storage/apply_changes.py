@@ -11,23 +11,31 @@ from sqlalchemy import Connection, Row, case, delete, select, update
 
 from tempopt.storage import claims, optuna_tables
 from tempopt.storage.changes import (
-    Began,
+    AttemptLost,
+    AttemptReleased,
     Change,
-    Ended,
-    Kept,
-    Lost,
-    Reported,
-    Returned,
-    Wanted,
-    Written,
+    CheckpointRecorded,
+    ClaimRequest,
+    MetricReported,
+    RunEnded,
+    RunStarted,
+    WriteResult,
     counted_seconds,
 )
-from tempopt.storage.claims import HELD, change, lost, now, readopted, stale, storable
+from tempopt.storage.claims import (
+    LOCKED_TICKET_COLUMNS,
+    change,
+    now,
+    sanitize_text,
+    stale_reason,
+    values_after_lost_attempt,
+    values_after_readoption,
+)
 from tempopt.storage.clock import Clock
 from tempopt.storage.models import ATTENTION_MAP, LOG, MAX_NAME, MEASUREMENT, TICKET
-from tempopt.storage.optuna_tables import End, TrialChange
-from tempopt.storage.queries import checkpoints, document, standing
-from tempopt.storage.rows import TicketState, to_go_on_from
+from tempopt.storage.optuna_tables import TrialChange, TrialEnd
+from tempopt.storage.queries import checkpoints, document, study_state
+from tempopt.storage.rows import TicketState, checkpoints_to_resume
 from tempopt.storage.upsert import upsert
 
 MAX_LOG = 64 * 1024
@@ -43,10 +51,10 @@ def write(
     renew: Mapping[int, int],
     steps: Mapping[int, int],
     lease: float,
-    adopt: bool,
-    take: Wanted | None,
+    allow_readoption: bool,
+    take: ClaimRequest | None,
     version: int | None,
-) -> Written:
+) -> WriteResult:
     """Write changes and renew leases; what is about tickets that are another's by now is refused."""
     attempts: dict[int, int] = dict(renew)
     for event in changes:
@@ -61,32 +69,34 @@ def write(
     tickets: list[_Ticket] = []
     for ticket_id, attempt in attempts.items():
         row, ticket_changes = rows.get(ticket_id), changes_by_ticket[ticket_id]
-        why = stale(row, ticket_id, attempt, agent)
+        why = stale_reason(row, ticket_id, attempt, agent)
         if row is not None and not why:
             ticket = _Ticket(row)
         elif row is not None and _is_replay(row, attempt, ticket_changes):
             continue
-        elif row is not None and adopt and _may_come_back(row, attempt, agent):
-            ticket = _Ticket(row, values=readopted(row, lease))
+        elif row is not None and allow_readoption and _may_come_back(row, attempt, agent):
+            ticket = _Ticket(row, values=values_after_readoption(row, lease))
         else:
             refusals[ticket_id] = why
             continue
         ticket.take_in(ticket_changes)
         tickets.append(ticket)
     _write_down(connection, tickets, renew, steps, lease)
-    state, now_version, age = standing(connection, study_id)
+    state, now_version, age = study_state(connection, study_id)
     taken_ticket = None
     # an agent that errs in what is over errs in what may begin
     if take is not None and not refusals and (state, now_version) == ("running", version):
-        taken_ticket = claims.take(connection, study_id, agent, take)
-    return Written(refused=refusals, state=state, version=now_version, age=age, taken=taken_ticket)
+        taken_ticket = claims.claim_ticket(connection, study_id, agent, take)
+    return WriteResult(
+        refused=refusals, state=state, version=now_version, age=age, claimed_ticket=taken_ticket
+    )
 
 
 def _lock(connection: Connection, study_id: int, ids: Mapping[int, int]) -> dict[int, Row[Any]]:
     """Return the tickets by id, locked until the transaction ends; by id, lest writers lock crosswise."""
     if not ids:
         return {}
-    query = select(*HELD).where(TICKET.c.id.in_(sorted(ids)), TICKET.c.study_id == study_id)
+    query = select(*LOCKED_TICKET_COLUMNS).where(TICKET.c.id.in_(sorted(ids)), TICKET.c.study_id == study_id)
     return {row.id: row for row in connection.execute(query.order_by(TICKET.c.id).with_for_update())}
 
 
@@ -94,8 +104,8 @@ def _is_replay(row: Row[Any], attempt: int, changes: Sequence[Change]) -> bool:
     """Return whether changes were written before, and only the answer to that was lost."""
     if row.attempt != attempt:
         return False
-    ending = next((c for c in changes if isinstance(c, Ended | Lost | Returned)), None)
-    if isinstance(ending, Ended):
+    ending = next((c for c in changes if isinstance(c, RunEnded | AttemptLost | AttemptReleased)), None)
+    if isinstance(ending, RunEnded):
         return bool(row.outcome == ending.outcomes.outcome)
     if ending is not None:
         return row.state in ("waiting", "failed")
@@ -129,33 +139,33 @@ class _Ticket:
         for event in changes:
             assert self.state == "running", "nothing happens to a run after its end"
             match event:
-                case Began():
+                case RunStarted():
                     self.values |= {
                         "total_steps": event.total_steps,
-                        "code": storable(event.code),
+                        "code": sanitize_text(event.code),
                         "machine": _short(event.machine),
                         "device": _short(event.device),
                     }
-                case Reported():
+                case MetricReported():
                     self.measured["report", event.step] = event.value
                     self.trial.values[event.step] = event.value
-                case Kept():
+                case CheckpointRecorded():
                     self._keep(event)
-                case Ended():
+                case RunEnded():
                     self._end(event)
-                case Lost():
+                case AttemptLost():
                     self._lose(event)
-                case Returned():
+                case AttemptReleased():
                     self._spend(event.seconds, event.gpu_seconds, event.log)
                     self._peak(event.peak_memory)
                     self.values |= {"state": "waiting", "agent": None, "lease": None}
 
-    def _keep(self, event: Kept) -> None:
+    def _keep(self, event: CheckpointRecorded) -> None:
         before = self.values.get("checkpoints", self.row.checkpoints)
         other_checkpoints = [c for c in checkpoints(before) if c.url != event.checkpoint.url]
-        self.values["checkpoints"] = document(to_go_on_from([event.checkpoint, *other_checkpoints]))
+        self.values["checkpoints"] = document(checkpoints_to_resume([event.checkpoint, *other_checkpoints]))
 
-    def _end(self, event: Ended) -> None:
+    def _end(self, event: RunEnded) -> None:
         outcomes = event.outcomes
         assert all(m.ticket_id == self.row.id for m in outcomes.measurements), "another ticket's measurements"
         self._spend(outcomes.seconds, outcomes.gpu_seconds, event.log)
@@ -165,7 +175,7 @@ class _Ticket:
         if self.row.attempt > 1:
             # An earlier attempt may have gone further than the one that counts.
             self.last_step = self.trial.last_step = outcomes.steps
-        error = storable(outcomes.error)
+        error = sanitize_text(outcomes.error)
         self.values |= {
             "state": "failed" if outcomes.outcome == "failed" else "done",
             "outcome": outcomes.outcome,
@@ -180,7 +190,7 @@ class _Ticket:
         if error is not None:
             # what an earlier attempt was lost by stays known
             self.values["error"] = error
-        self.trial.end = End(
+        self.trial.end = TrialEnd(
             outcome=outcomes.outcome,
             value=outcomes.value,
             diverged_at=outcomes.diverged_at,
@@ -189,14 +199,14 @@ class _Ticket:
             constraints=outcomes.constraints,
         )
 
-    def _lose(self, event: Lost) -> None:
+    def _lose(self, event: AttemptLost) -> None:
         self._spend(event.seconds, event.gpu_seconds, event.log)
-        state, values = lost(self.row, event.error, event.max_attempts)
+        state, values = values_after_lost_attempt(self.row, event.error, event.max_attempts)
         self.values |= values
         if event.alone:
             self.values["alone"] = True
         if state == "failed":
-            self.trial.end = End(outcome="failed", error=values["error"])
+            self.trial.end = TrialEnd(outcome="failed", error=values["error"])
 
     def _spend(self, seconds: float, gpu_seconds: float, log: str) -> None:
         self.values["seconds"] = counted_seconds(self.row.seconds + seconds)
@@ -275,11 +285,11 @@ def _forget_after(connection: Connection, ticket_id: int, step: int) -> None:
 
 def _short(text: str | None) -> str | None:
     """Return as much of a text as a column for names holds."""
-    storable_text = storable(text)
+    storable_text = sanitize_text(text)
     return None if storable_text is None else storable_text[:MAX_NAME]
 
 
 def _end_of(log: str) -> str:
     """Return the end of a log that is kept, whole characters only."""
-    text = (storable(log) or "").encode()
+    text = (sanitize_text(log) or "").encode()
     return text[-MAX_LOG:].decode(errors="ignore")

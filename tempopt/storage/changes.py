@@ -19,7 +19,7 @@ def counted_seconds(seconds: float) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcomes:
+class RunOutcome:
     """How a run ended, as the agent tells the store.
 
     A complete run whose value is beyond :data:`~tempopt.storage.rows.LARGEST_VALUE` becomes a diverged one.
@@ -69,7 +69,7 @@ class Outcomes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Began:
+class RunStarted:
     """The run of an attempt has begun to train; what is not said here is as in TicketRow."""
 
     ticket_id: int
@@ -81,7 +81,7 @@ class Began:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reported:
+class MetricReported:
     """One validation of a run: optimizer step and metric, NaN for one that is not finite (``is_finite``)."""
 
     ticket_id: int
@@ -95,7 +95,7 @@ class Reported:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class CheckpointRecorded:
     """A run has written a checkpoint; those are remembered that :func:`to_go_on_from` names."""
 
     ticket_id: int
@@ -104,7 +104,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class RunEnded:
     """A run came to an end that its parameters decided.
 
     Args:
@@ -113,12 +113,12 @@ class Ended:
 
     ticket_id: int
     attempt: int
-    outcomes: Outcomes
+    outcomes: RunOutcome
     log: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
+class AttemptLost:
     """The infrastructure lost an attempt: the ticket waits again, or has failed for good.
 
     Args:
@@ -141,7 +141,7 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Returned:
+class AttemptReleased:
     """An attempt was broken off in good order: the ticket waits again, and no failure is counted.
 
     The numbers are as in Outcomes.
@@ -155,11 +155,11 @@ class Returned:
     peak_memory: int | None = None
 
 
-Change = Began | Reported | Kept | Ended | Lost | Returned
+Change = RunStarted | MetricReported | CheckpointRecorded | RunEnded | AttemptLost | AttemptReleased
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ClaimRequest:
     """Which ticket an agent would take, and what it knows of those that others hold.
 
     Args:
@@ -177,12 +177,12 @@ class Wanted:
     lease: float
     max_attempts: int
     dead: Collection[str] = ()
-    held: Collection[int] = ()
+    held_ticket_ids: Collection[int] = ()
     expired: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class WriteResult:
     """What became of changes that were written, and how the study stands.
 
     Args:
@@ -198,11 +198,11 @@ class Written:
     state: StudyState
     version: int
     age: float = field(default=0.0, compare=False)
-    taken: TicketRow | None = None
+    claimed_ticket: TicketRow | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class News:
+class StudyDelta:
     """What others have done to a study's tickets.
 
     Args:

@@ -46,7 +46,7 @@ _SECRET_QUERY = re.compile(
 )
 
 
-def location(path: str | Path) -> str:
+def normalize_checkpoint_url(path: str | Path) -> str:
     """Return the absolute URL (or path, on this machine) of a folder that can be written to.
 
     Args:
@@ -57,7 +57,7 @@ def location(path: str | Path) -> str:
         UsageError: It cannot be read, reached, made or written to, or it holds a password.
     """
     url = absolute(path)
-    fs, folder = opened(url)
+    fs, folder = open_filesystem(url)
     probe = f"{folder}/.tempopt-{uuid.uuid4().hex}"
     try:
         # what is asked of a folder leaves none behind: the study may be refused yet
@@ -127,7 +127,7 @@ def run_name(kind: Kind, number: int) -> str:
     return f"{kind}-{number:04d}"
 
 
-def is_ours(url: str, *, study: str, run: str) -> bool:
+def belongs_to_run(url: str, *, study: str, run: str) -> bool:
     """Return whether a URL is that of a checkpoint, as tempopt names them, of a study's run.
 
     Args:
@@ -143,7 +143,7 @@ def is_ours(url: str, *, study: str, run: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Removed:
+class RemovalResult:
     """What came of deleting files.
 
     Args:
@@ -152,16 +152,16 @@ class Removed:
     """
 
     freed: int
-    left: dict[str, str]
+    not_removed: dict[str, str]
 
 
-def remove(urls: Iterable[str]) -> Removed:
+def remove(urls: Iterable[str]) -> RemovalResult:
     """Delete files, whatever becomes of any of them; one that is not there is none to delete."""
     freed = 0
     reasons: dict[str, str] = {}
     for url in urls:
         try:
-            fs, path = opened(url)
+            fs, path = open_filesystem(url)
             # what was listed once may be listed from memory
             fs.invalidate_cache()
             size = fs.size(path) or 0
@@ -170,24 +170,24 @@ def remove(urls: Iterable[str]) -> Removed:
             continue
         except Exception as error:
             # each storage has errors of its own
-            reasons[url] = reason(error)
+            reasons[url] = error_reason(error)
         else:
             freed += size
-    return Removed(freed=freed, left=reasons)
+    return RemovalResult(freed=freed, not_removed=reasons)
 
 
-def reason(error: Exception) -> str:
+def error_reason(error: Exception) -> str:
     """Return in few words why something could not be done to a file or a storage."""
     return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
 
 
-def usage(url: str) -> dict[str, int]:
+def disk_usage(url: str) -> dict[str, int]:
     """Return the bytes of each file below a folder by its URL; empty if there is no such folder.
 
     Raises:
         OSError: The storage cannot be reached.
     """
-    fs, folder = opened(url)
+    fs, folder = open_filesystem(url)
     fs.invalidate_cache()
     root = folder.rstrip("/")
     infos: dict[str, dict[str, Any]] = fs.find(root, detail=True)
@@ -198,7 +198,7 @@ def usage(url: str) -> dict[str, int]:
     }
 
 
-def opened(url: str) -> tuple[Any, str]:
+def open_filesystem(url: str) -> tuple[Any, str]:
     """Return the file system (fsspec's) of a path or URL, and the path in it; connects to nothing yet.
 
     Raises:

@@ -11,16 +11,16 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, false, or_, select,
 
 from tempopt.errors import StaleAttempt
 from tempopt.storage import optuna_tables
-from tempopt.storage.changes import Wanted
+from tempopt.storage.changes import ClaimRequest
 from tempopt.storage.clock import Clock
 from tempopt.storage.models import STUDY, TICKET
-from tempopt.storage.optuna_tables import End, TrialChange
+from tempopt.storage.optuna_tables import TrialChange, TrialEnd
 from tempopt.storage.queries import ORDER, TICKET_COLUMNS, ticket_row, up_to
 from tempopt.storage.rows import TicketRow, TicketState, TrialParam
 
 # MySQL locks what it reads: with a sort it would lock every waiting ticket, and others find none.
 _NEXT = (TICKET, "FORCE INDEX (tempopt_ticket_next)", "mysql")
-HELD = [
+LOCKED_TICKET_COLUMNS = [
     TICKET.c[name]
     for name in (
         "id",
@@ -42,7 +42,9 @@ HELD = [
 ]
 
 
-def take(connection: Connection, study_id: int, agent: str, request: Wanted) -> TicketRow | None:
+def claim_ticket(
+    connection: Connection, study_id: int, agent: str, request: ClaimRequest
+) -> TicketRow | None:
     """Take the next waiting ticket, after those whose holders are gone wait again; None: there is none."""
     _reclaim(connection, study_id, agent, request)
     conditions = (TICKET.c.study_id == study_id, TICKET.c.state == "waiting", up_to(request.limits))
@@ -69,10 +71,10 @@ def take(connection: Connection, study_id: int, agent: str, request: Wanted) -> 
     return replace(ticket_row(row), **values, lease=float(request.lease))
 
 
-def _reclaim(connection: Connection, study_id: int, agent: str, request: Wanted) -> None:
+def _reclaim(connection: Connection, study_id: int, agent: str, request: ClaimRequest) -> None:
     """Let running tickets wait again whose lease is over, whose agent is dead, or does not know of them."""
     running = and_(TICKET.c.study_id == study_id, TICKET.c.state == "running")
-    unknown = and_(TICKET.c.agent == agent, TICKET.c.id.not_in(list(request.held)))
+    unknown = and_(TICKET.c.agent == agent, TICKET.c.id.not_in(list(request.held_ticket_ids)))
     is_gone: ColumnElement[bool] = TICKET.c.agent.in_(list(request.dead)) if request.dead else false()
     if request.expired:
         is_gone = or_(is_gone, TICKET.c.lease <= Clock())
@@ -82,7 +84,7 @@ def _reclaim(connection: Connection, study_id: int, agent: str, request: Wanted)
     ids = connection.scalars(select(TICKET.c.id).where(free).with_hint(*_NEXT)).all()
     if not ids:
         return
-    query = select(*HELD).where(TICKET.c.id.in_(ids), free).order_by(TICKET.c.id)
+    query = select(*LOCKED_TICKET_COLUMNS).where(TICKET.c.id.in_(ids), free).order_by(TICKET.c.id)
     failed = {}
     for row in connection.execute(query.with_for_update(skip_locked=True)).all():
         if row.agent == agent:
@@ -91,15 +93,17 @@ def _reclaim(connection: Connection, study_id: int, agent: str, request: Wanted)
             continue
         why = "died" if row.agent in request.dead else "made no step for as long as its lease"
         error = f"Attempt {row.attempt} was lost: its agent {row.agent} {why}."
-        state, values = lost(row, error, request.max_attempts)
+        state, values = values_after_lost_attempt(row, error, request.max_attempts)
         # Known by its name should it come back before anybody else has begun.
         change(connection, row.id, **values | {"agent": row.agent})
         if state == "failed" and row.trial_id is not None:
-            failed[row.trial_id] = TrialChange(end=End(outcome="failed", error=error))
+            failed[row.trial_id] = TrialChange(end=TrialEnd(outcome="failed", error=error))
     optuna_tables.write_trials(connection, failed)
 
 
-def lost(row: Row[Any], error: str, max_attempts: int) -> tuple[TicketState, dict[str, Any]]:
+def values_after_lost_attempt(
+    row: Row[Any], error: str, max_attempts: int
+) -> tuple[TicketState, dict[str, Any]]:
     """Return the state of a ticket whose attempt was lost, and its columns: it waits again, or has failed."""
     is_last = row.failures + 1 >= max_attempts
     state: TicketState = "failed" if is_last else "waiting"
@@ -109,7 +113,7 @@ def lost(row: Row[Any], error: str, max_attempts: int) -> tuple[TicketState, dic
         "lease": None,
         "outcome": "failed" if is_last else None,
         "failures": row.failures + 1,
-        "error": storable(error),
+        "error": sanitize_text(error),
         "finished": now() if is_last else None,
     }
     return state, values
@@ -143,26 +147,26 @@ def begin(
     Optuna's tables may be of a version that is not known: then the number of a new trial is None.
     """
     name = select(STUDY.c.name).where(STUDY.c.id == TICKET.c.study_id).scalar_subquery().label("study")
-    query = select(*[*HELD, name]).where(TICKET.c.id == ticket_id).with_for_update()
+    query = select(*[*LOCKED_TICKET_COLUMNS, name]).where(TICKET.c.id == ticket_id).with_for_update()
     row = connection.execute(query).one_or_none()
-    why = stale(row, ticket_id, attempt)
+    why = stale_reason(row, ticket_id, attempt)
     if row is None or why:
         raise StaleAttempt(why)
     values: dict[str, Any] = {"parameters": dict(parameters), "sampled": dict(sampled)}
     number: int | None = row.trial_number
-    if trial is not None and number is None and optuna_tables.is_known(connection):
+    if trial is not None and number is None and optuna_tables.is_supported_schema(connection):
         values["trial_id"], number = optuna_tables.begin_trial(connection, row.study, ticket_id, trial)
         values["trial_number"] = number
     change(connection, ticket_id, **values)
     return number
 
 
-def own_trial(connection: Connection, ticket_id: int, trial_id: int, number: int) -> None:
+def link_optuna_trial(connection: Connection, ticket_id: int, trial_id: int, number: int) -> None:
     """Write which trial is a ticket's."""
     change(connection, ticket_id, trial_id=trial_id, trial_number=number)
 
 
-def stale(row: Row[Any] | None, ticket_id: int, attempt: int, agent: str | None = None) -> str:
+def stale_reason(row: Row[Any] | None, ticket_id: int, attempt: int, agent: str | None = None) -> str:
     """Return why an attempt may not write about its ticket any more; the empty text if it may.
 
     Args:
@@ -178,7 +182,7 @@ def stale(row: Row[Any] | None, ticket_id: int, attempt: int, agent: str | None 
     )
 
 
-def readopted(row: Row[Any], lease: float) -> dict[str, Any]:
+def values_after_readoption(row: Row[Any], lease: float) -> dict[str, Any]:
     """Return the columns of a ticket that was thought to be lost, and whose holder has come back."""
     return {
         "state": "running",
@@ -198,6 +202,6 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def storable(text: str | None) -> str | None:
+def sanitize_text(text: str | None) -> str | None:
     """Return a text that every database can hold: no NUL (PostgreSQL), no half surrogates (all)."""
     return None if text is None else text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()

@@ -13,9 +13,9 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from tempopt.errors import StorageError
-from tempopt.storage.database_errors import is_busy, is_transient, tell
+from tempopt.storage.database_errors import is_busy, is_transient, to_storage_error
 from tempopt.storage.engines import server_engine, sqlite_engine
-from tempopt.storage.urls import Address
+from tempopt.storage.urls import DatabaseUrl
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class Database:
         StorageError: The driver of the database is not installed.
     """
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: DatabaseUrl) -> None:
         self.address = address
         self.dialect = address.url.get_backend_name()
         try:
@@ -71,7 +71,7 @@ class Database:
             with self._reader.begin() as connection:
                 return work(connection)
         except SQLAlchemyError as error:
-            tell(self.address, self.dialect, error)
+            to_storage_error(self.address, self.dialect, error)
 
     def write(self, work: Callable[[Connection], T]) -> T:
         """Run the work in one transaction, again if it met a lock.
@@ -93,7 +93,7 @@ class Database:
                     if is_busy(self.dialect, error):
                         # after a fail-over, a connection may be the one to what has become a standby
                         self._writer.dispose()
-                    tell(self.address, self.dialect, error)
+                    to_storage_error(self.address, self.dialect, error)
             else:
                 for callback in callbacks:
                     callback()

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from tempopt.errors import StorageError, StoreBusy, StoreUnreachable
-from tempopt.storage.urls import Address
+from tempopt.storage.urls import DatabaseUrl
 
 _SQLITE, _SERVERS = ("sqlite",), ("postgresql", "mysql")
 _ALL = (*_SQLITE, *_SERVERS)
@@ -123,7 +123,7 @@ def is_transient(dialect: str, error: SQLAlchemyError) -> bool:
     return bool(original.args) and original.args[0] in _LOCKED_MYSQL
 
 
-def is_outage(dialect: str, error: SQLAlchemyError) -> bool:
+def is_connection_lost(dialect: str, error: SQLAlchemyError) -> bool:
     """Return whether the database is away, or too busy, for now: nothing is wrong with what was asked."""
     if not isinstance(error, DBAPIError):
         return False
@@ -161,7 +161,7 @@ def is_busy(dialect: str, error: SQLAlchemyError) -> bool:
 _CONNECTING = ("OperationalError", "ConnectionTimeout")
 
 
-def tell(address: Address, dialect: str, error: SQLAlchemyError) -> NoReturn:
+def to_storage_error(address: DatabaseUrl, dialect: str, error: SQLAlchemyError) -> NoReturn:
     """Raise what a person can read: StoreUnreachable for an outage, else StorageError; no password in it."""
     # The driver's words alone: SQLAlchemy adds the statement and what was to be written.
     words = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
@@ -171,7 +171,7 @@ def tell(address: Address, dialect: str, error: SQLAlchemyError) -> NoReturn:
         (a for dialects, p, a in _ADVICE if dialect in dialects and re.search(p, message, re.IGNORECASE)), ""
     )
     kind = StorageError
-    if is_outage(dialect, error):
+    if is_connection_lost(dialect, error):
         kind = StoreBusy if is_busy(dialect, error) else StoreUnreachable
     # Not "from error": its text and its traceback may hold the password.
     raise kind(f"The database {address.shown} failed: {message}. {advice}".rstrip()) from None

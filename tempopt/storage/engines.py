@@ -14,7 +14,7 @@ from urllib.parse import quote
 from sqlalchemy import Connection, Dialect, Engine, create_engine, event
 
 from tempopt.errors import StorageError
-from tempopt.storage.urls import Address
+from tempopt.storage.urls import DatabaseUrl
 
 CONNECT_SECONDS = 5
 BUSY_SECONDS = 1.0
@@ -28,7 +28,7 @@ _SILENCE_SECONDS = 5
 _PROBE = {"keepalives_idle": 3, "keepalives_interval": 1, "keepalives_count": 3}
 
 
-def sqlite_engine(address: Address, begin: str) -> Engine:
+def sqlite_engine(address: DatabaseUrl, begin: str) -> Engine:
     """Return an engine whose transactions begin where SQLAlchemy says, with the statement given.
 
     The sqlite3 module begins one only at the first change, after the reading that the change rests
@@ -86,7 +86,7 @@ def _writable(path: Path) -> bool:
     return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
-def _file(address: Address, *, file_id: tuple[int, int] | None) -> tuple[int, int] | None:
+def _file(address: DatabaseUrl, *, file_id: tuple[int, int] | None) -> tuple[int, int] | None:
     """Return what tells the file at an SQLite address from every other, None if there is none.
 
     Args:
@@ -101,7 +101,7 @@ def _file(address: Address, *, file_id: tuple[int, int] | None) -> tuple[int, in
     return file_stat.st_dev, file_stat.st_ino
 
 
-def server_engine(address: Address) -> Engine:
+def server_engine(address: DatabaseUrl) -> Engine:
     """Return an engine for a server; READ COMMITTED, since MySQL's default locks the gaps between rows."""
     is_mysql = address.url.get_backend_name() == "mysql"
     limits = _mysql_limits() if is_mysql else _postgresql_limits(address)
@@ -119,7 +119,7 @@ def server_engine(address: Address) -> Engine:
 
 
 def _connected(
-    address: Address, dialect: Dialect, record: object, args: Sequence[Any], options: Mapping[str, Any]
+    address: DatabaseUrl, dialect: Dialect, record: object, args: Sequence[Any], options: Mapping[str, Any]
 ) -> Any:
     """Return a new connection; StorageError if the driver cannot make anything of the URL's options."""
     driver: Any = dialect.loaded_dbapi
@@ -132,7 +132,7 @@ def _connected(
         raise _refused(address, error) from None
 
 
-def _refused(address: Address, error: Exception) -> StorageError:
+def _refused(address: DatabaseUrl, error: Exception) -> StorageError:
     message = address.mask(" ".join(str(error).split())).rstrip(".") or type(error).__name__
     return StorageError(
         f"The storage URL {address.shown} cannot be connected to: {message}. Check its host, and the options "
@@ -140,7 +140,7 @@ def _refused(address: Address, error: Exception) -> StorageError:
     )
 
 
-def _postgresql_limits(address: Address) -> dict[str, Any]:
+def _postgresql_limits(address: DatabaseUrl) -> dict[str, Any]:
     settings = f"-c lock_timeout={LOCK_SECONDS}s -c idle_in_transaction_session_timeout={IDLE_SECONDS}s"
     return {
         "connect_timeout": CONNECT_SECONDS,

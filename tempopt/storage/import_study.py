@@ -12,17 +12,17 @@ from sqlalchemy.exc import IntegrityError
 
 from tempopt.errors import StorageError
 from tempopt.storage import optuna_tables, queries
-from tempopt.storage.claims import storable
+from tempopt.storage.claims import sanitize_text
 from tempopt.storage.models import ATTENTION_MAP, LOG, MEASUREMENT, STUDY, TICKET
-from tempopt.storage.optuna_tables import MANY, End, TrialChange
-from tempopt.storage.rows import OVER, LogRow, Measurement, StudyRow, TicketRow, TrialParam
+from tempopt.storage.optuna_tables import MANY, TrialChange, TrialEnd
+from tempopt.storage.rows import TERMINAL_STATES, LogRow, Measurement, StudyRow, TicketRow, TrialParam
 
 # What is another in each database, or is told by the tickets that wait.
-_OWN = ("id", "study_id", "lease", "agent", "trial_number")
+_EXCLUDED_COLUMNS = ("id", "study_id", "lease", "agent", "trial_number")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WholeStudy:
+class StudyDump:
     """A study with everything that hangs on it; ids are those of the database that it was read from.
 
     Args:
@@ -44,7 +44,7 @@ class WholeStudy:
     trials: Mapping[int, Sequence[TrialParam]]
 
 
-def write(connection: Connection, whole_study: WholeStudy, *, url_shown: str) -> int:
+def write(connection: Connection, whole_study: StudyDump, *, url_shown: str) -> int:
     """Write a study, and return its id; Optuna's study of its name is there.
 
     Raises:
@@ -76,7 +76,7 @@ def write(connection: Connection, whole_study: WholeStudy, *, url_shown: str) ->
         ),
     )
     logs = (
-        {**dataclasses.asdict(log), "ticket_id": ids[log.ticket_id], "text": storable(log.text)}
+        {**dataclasses.asdict(log), "ticket_id": ids[log.ticket_id], "text": sanitize_text(log.text)}
         for log in whole_study.logs
     )
     _write_in_parts(connection, LOG, logs)
@@ -89,15 +89,15 @@ def write(connection: Connection, whole_study: WholeStudy, *, url_shown: str) ->
 def _write_tickets(connection: Connection, study_id: int, tickets: Iterable[TicketRow]) -> dict[int, int]:
     """Write tickets, and return the id of each by the one that it had."""
     ids: dict[int, int] = {}
-    columns = [f.name for f in fields(TicketRow) if f.name not in _OWN]
+    columns = [f.name for f in fields(TicketRow) if f.name not in _EXCLUDED_COLUMNS]
     for ticket in sorted(tickets, key=lambda ticket: ticket.id):
         row = {name: getattr(ticket, name) for name in columns}
         row |= {
             "study_id": study_id,
             "stage": queries.STAGES[ticket.kind],
-            "state": ticket.state if ticket.state in OVER else "waiting",
+            "state": ticket.state if ticket.state in TERMINAL_STATES else "waiting",
             "checkpoints": queries.document(ticket.checkpoints),
-            "error": storable(ticket.error),
+            "error": sanitize_text(ticket.error),
         }
         key = connection.execute(insert(TICKET).values(row)).inserted_primary_key
         assert key is not None, "one row was inserted"
@@ -105,9 +105,9 @@ def _write_tickets(connection: Connection, study_id: int, tickets: Iterable[Tick
     return ids
 
 
-def _write_trials(connection: Connection, whole_study: WholeStudy, ids: Mapping[int, int]) -> None:
+def _write_trials(connection: Connection, whole_study: StudyDump, ids: Mapping[int, int]) -> None:
     """Write the Optuna trials of tickets, in the order in which they were begun."""
-    if not optuna_tables.is_known(connection):
+    if not optuna_tables.is_supported_schema(connection):
         return
     owners = [ticket for ticket in whole_study.tickets if ticket.id in whole_study.trials]
     reports: dict[int, dict[int, float]] = {}
@@ -123,7 +123,7 @@ def _write_trials(connection: Connection, whole_study: WholeStudy, ids: Mapping[
         connection.execute(update(TICKET).where(TICKET.c.id == ids[ticket.id]).values(values))
         end = None
         if ticket.state == "withdrawn" or ticket.outcome is not None:
-            end = End(
+            end = TrialEnd(
                 outcome=ticket.outcome or "failed",
                 value=ticket.value,
                 diverged_at=ticket.diverged_at,

@@ -24,7 +24,7 @@ def add(
         connection.execute(insert(JOB), new_rows)
 
 
-def of_study(connection: Connection, study: str) -> list[JobRow]:
+def list_jobs(connection: Connection, study: str) -> list[JobRow]:
     """Return the jobs of a study, those first that were started first."""
     columns = (JOB.c[f.name] for f in fields(JobRow))
     query = select(*columns).where(JOB.c.study == study).order_by(JOB.c.number)

@@ -14,7 +14,7 @@ from pathlib import Path
 from tempopt.storage.rows import StudyStanding, StudyState, TicketRow
 
 _PROC = Path("/proc")
-_left: set[str] = set()
+_departed_agents: set[str] = set()
 _count = itertools.count(1)
 
 
@@ -33,7 +33,7 @@ def user() -> str:
 
 
 @cache
-def machine() -> str:
+def machine_id() -> str:
     """Return what tells this machine, and this container on it, from all others: 8 hexadecimal digits."""
     # host names repeat among containers; a kernel's boot and its table of processes do not
     parts = [host()]
@@ -48,34 +48,34 @@ def machine() -> str:
 def agent_name() -> str:
     """Return a name for one more agent in this process: ``host:pid:machine:start.N``, unique for ever."""
     pid = os.getpid()
-    return f"{host()}:{pid}:{machine()}:{_started(pid) or 0}.{next(_count)}"
+    return f"{host()}:{pid}:{machine_id()}:{_started(pid) or 0}.{next(_count)}"
 
 
-def shown(agent: str) -> str:
+def short_agent_name(agent: str) -> str:
     """Return as much of an agent's name as a person wants to see: ``host:pid``."""
     return ":".join(agent.split(":")[:2])
 
 
-def leave(agent: str) -> None:
+def mark_agent_left(agent: str) -> None:
     """Take note that an agent of this process has ended, though the process lives on."""
-    _left.add(agent)
+    _departed_agents.add(agent)
 
 
 def is_dead(agent: str) -> bool:
     """Return whether an agent is known to be gone; False for what may run on another machine."""
-    if agent in _left:
+    if agent in _departed_agents:
         return True
     parts = agent.split(":")
-    if len(parts) != 4 or parts[2] != machine() or not parts[1].isdecimal():
+    if len(parts) != 4 or parts[2] != machine_id() or not parts[1].isdecimal():
         return False
     started = _started(int(parts[1]))
     return started is not None and started != parts[3].partition(".")[0]
 
 
-def at_work(tickets: Iterable[TicketRow]) -> list[str]:
+def active_agents(tickets: Iterable[TicketRow]) -> list[str]:
     """Return the agents that hold a lease which is not over, as ``host:pid``; not those known to be dead."""
     agents = {t.agent for t in tickets if t.state == "running" and t.agent and (t.lease or 0.0) > 0}
-    return sorted(shown(agent) for agent in agents if not is_dead(agent))
+    return sorted(short_agent_name(agent) for agent in agents if not is_dead(agent))
 
 
 def _started(pid: int) -> str | None:
@@ -100,7 +100,7 @@ def _exists(pid: int) -> bool:
     return True
 
 
-def study_standing(state: StudyState, agents: int) -> StudyStanding:
+def display_state(state: StudyState, agents: int) -> StudyStanding:
     """Return how a study stands, given what it was told and the number of agents at work on it."""
     if state == "done":
         return "done"

@@ -47,7 +47,7 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-class Document(TypeDecorator[Any]):
+class JsonDocument(TypeDecorator[Any]):
     """Plain data as JSON text: key order and every float come back exactly, on every database."""
 
     impl = LongText
@@ -82,13 +82,13 @@ STUDY = Table(
     METADATA,
     Column("id", Integer, primary_key=True),
     Column("name", String(MAX_NAME), nullable=False),
-    Column("spec", Document, nullable=False),
+    Column("spec", JsonDocument, nullable=False),
     Column("spec_hash", String(64), nullable=False),
     Column("state", String(16), nullable=False),
     Column("created", Utc, nullable=False),
     Column("version", Integer, nullable=False, server_default=_ZERO),
     Column("checkpoints", LongText),
-    Column("warm_start", Document),
+    Column("warm_start", JsonDocument),
     Column("owner", String(MAX_NAME), nullable=False, server_default=""),
     Column("priority", Integer, nullable=False, server_default=_ZERO),
     Column("parallel", Integer, nullable=False, server_default=_ONE),
@@ -108,7 +108,7 @@ TICKET = Table(
     Column("candidate", Integer),
     Column("pair", Integer),
     Column("seed", BigInteger, nullable=False),
-    Column("parameters", Document),
+    Column("parameters", JsonDocument),
     Column("trial_number", Integer),
     Column("state", String(16), nullable=False),
     Column("outcome", String(16)),
@@ -126,9 +126,9 @@ TICKET = Table(
     Column("finished", Utc),
     Column("trial_id", Integer, comment="key of the trial in Optuna's table"),
     Column("round", Integer, nullable=False, server_default=_ZERO),
-    Column("sampled", Document),
+    Column("sampled", JsonDocument),
     Column("lease", Double, comment="end, in epoch seconds of the database's clock"),
-    Column("checkpoints", Document),
+    Column("checkpoints", JsonDocument),
     Column("checkpoint_seconds", Double, nullable=False, server_default=_ZERO),
     Column("alone", Boolean, nullable=False, server_default=false()),
     Column("gpu_seconds", Double, nullable=False, server_default=_ZERO),
@@ -166,7 +166,7 @@ ATTENTION_MAP = Table(
     "tempopt_attention_map",
     METADATA,
     Column("ticket_id", ForeignKey("tempopt_ticket.id", name="tempopt_map_ticket"), primary_key=True),
-    Column("maps", Document, nullable=False),
+    Column("maps", JsonDocument, nullable=False),
     **{**OPTIONS, "sqlite_autoincrement": False},
 )
 
@@ -178,7 +178,7 @@ JOB = Table(
     Column("study", String(MAX_NAME), nullable=False),
     Column("launcher", String(MAX_NAME), nullable=False),
     Column("id", String(MAX_NAME), nullable=False),
-    Column("options", Document, nullable=False),
+    Column("options", JsonDocument, nullable=False),
     Column("created", Utc, nullable=False),
     Index("tempopt_job_study", "study"),
     **OPTIONS,
@@ -190,7 +190,7 @@ TOKEN = Table(
     Column("id", String(MAX_NAME), primary_key=True),
     Column("name", String(MAX_NAME), nullable=False),
     Column("digest", String(MAX_NAME), nullable=False, comment="SHA-256 of the token"),
-    Column("scopes", Document, nullable=False),
+    Column("scopes", JsonDocument, nullable=False),
     Column("studies", String(MAX_NAME), nullable=False),
     Column("created", Utc, nullable=False),
     Column("expires", Utc),

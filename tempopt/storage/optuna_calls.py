@@ -17,9 +17,9 @@ from sqlalchemy import Engine, NullPool
 from sqlalchemy.exc import SQLAlchemyError
 
 from tempopt.errors import UsageError
-from tempopt.storage.database_errors import tell
+from tempopt.storage.database_errors import to_storage_error
 from tempopt.storage.rows import TrialParam
-from tempopt.storage.urls import parse
+from tempopt.storage.urls import parse_database_url
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage, RDBStorage
@@ -35,7 +35,7 @@ RECOMMENDATION = "tempopt:recommendation"
 """Attribute of Optuna's study that holds what the verdict recommends."""
 _ATTEMPTS = 10
 _JITTER = random.SystemRandom()
-_OF_ENGINES: WeakKeyDictionary[Engine, OptunaCalls] = WeakKeyDictionary()
+_OF_ENGINES: WeakKeyDictionary[Engine, OptunaTrialWriter] = WeakKeyDictionary()
 
 
 def make_study(url: str, *, name: str, direction: str, metric: str) -> None:
@@ -74,8 +74,8 @@ def make_study(url: str, *, name: str, direction: str, metric: str) -> None:
                 return None
             fault = error if isinstance(error, SQLAlchemyError) else error.__cause__
             if attempt == _ATTEMPTS - 1 and isinstance(fault, SQLAlchemyError):
-                address = parse(url)
-                tell(address, address.url.get_backend_name(), fault)
+                address = parse_database_url(url)
+                to_storage_error(address, address.url.get_backend_name(), fault)
             if attempt == _ATTEMPTS - 1:
                 raise
             # of those that make the tables at one moment, all but one fail at first
@@ -115,10 +115,10 @@ def _storage(url: str) -> RDBStorage:
     return optuna.storages.RDBStorage(url, engine_kwargs={"poolclass": NullPool})
 
 
-def calls_for(engine: Engine) -> OptunaCalls:
+def optuna_writer_for(engine: Engine) -> OptunaTrialWriter:
     """Return what writes Optuna's studies in the database of an engine."""
     if engine not in _OF_ENGINES:
-        _OF_ENGINES[engine] = OptunaCalls(engine.url.render_as_string(hide_password=False))
+        _OF_ENGINES[engine] = OptunaTrialWriter(engine.url.render_as_string(hide_password=False))
     return _OF_ENGINES[engine]
 
 
@@ -128,7 +128,7 @@ def close(engine: Engine) -> None:
         calls.close()
 
 
-class OptunaCalls:
+class OptunaTrialWriter:
     """Optuna's studies in one database.
 
     Args:
@@ -150,20 +150,20 @@ class OptunaCalls:
             mark: User attribute by which the trial is found again, and its value.
             params: Its parameters as Optuna's tables hold them.
         """
-        return self._tried(lambda storage: _begin(storage, study_name, mark, params))
+        return self._call_or_warn(lambda storage: _begin(storage, study_name, mark, params))
 
     def write_trials(self, changes: Mapping[int, TrialChange]) -> None:
         """Write what is new about trials, by key; those that were deleted or have ended are left alone."""
         for trial_id, change in changes.items():
-            self._tried(lambda storage, id=trial_id, what=change: _write(storage, id, what))  # type: ignore[misc]
+            self._call_or_warn(lambda storage, id=trial_id, what=change: _write(storage, id, what))  # type: ignore[misc]
 
     def delete_study(self, name: str, trial_ids: Collection[int], ours: str) -> None:
         """Delete Optuna's study of a name, unless it holds other trials and lacks our user attribute."""
-        self._tried(lambda storage: _delete(storage, name, trial_ids, ours))
+        self._call_or_warn(lambda storage: _delete(storage, name, trial_ids, ours))
 
     def set_recommendation(self, name: str, recommendation: Mapping[str, Any]) -> None:
         """Write what a study recommends into the attributes of Optuna's study of that name."""
-        self._tried(
+        self._call_or_warn(
             lambda storage: storage.set_study_user_attr(
                 _id_of(storage, name), RECOMMENDATION, dict(recommendation)
             )
@@ -176,7 +176,7 @@ class OptunaCalls:
             self._storage.engine.dispose()
             self._storage = None
 
-    def _tried(self, work: Callable[[BaseStorage], T]) -> T | None:
+    def _call_or_warn(self, work: Callable[[BaseStorage], T]) -> T | None:
         try:
             if self._storage is None:
                 self._storage = _storage(self._url)

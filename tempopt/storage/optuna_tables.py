@@ -41,7 +41,7 @@ from sqlalchemy import (
 
 from tempopt.errors import StorageError
 from tempopt.storage.database import after
-from tempopt.storage.optuna_calls import calls_for
+from tempopt.storage.optuna_calls import optuna_writer_for
 from tempopt.storage.rows import Outcome, TrialParam
 from tempopt.storage.upsert import upsert
 
@@ -129,11 +129,11 @@ _COLLATION = text(
     "SELECT character_set_name AS charset, collation_name AS collation FROM information_schema.columns "
     "WHERE table_schema = DATABASE() AND table_name = 'trial_params' AND column_name = 'param_name'"
 )
-_KNOWN: WeakSet[Engine] = WeakSet()
+_SUPPORTED_ENGINES: WeakSet[Engine] = WeakSet()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class End:
+class TrialEnd:
     """How a trial ends; ``diverged_at``, ``error`` and the numbers become user attributes.
 
     Args:
@@ -178,16 +178,16 @@ class TrialChange:
     """
 
     values: dict[int, float] = field(default_factory=dict)
-    end: End | None = None
+    end: TrialEnd | None = None
     last_step: int | None = None
 
 
-def is_known(connection: Connection) -> bool:
+def is_supported_schema(connection: Connection) -> bool:
     """Return whether Optuna's tables are of the version that this module knows; looked up once per engine."""
-    if connection.engine not in _KNOWN:
+    if connection.engine not in _SUPPORTED_ENGINES:
         if _version(connection) != SCHEMA:
             return False
-        _KNOWN.add(connection.engine)
+        _SUPPORTED_ENGINES.add(connection.engine)
     return True
 
 
@@ -199,7 +199,7 @@ def find_study(connection: Connection, name: str, *, lock: bool = False) -> int 
     return next((row.study_id for row in rows if row.study_name == name), None)
 
 
-def alike(connection: Connection, names: Sequence[str]) -> tuple[str, str] | None:
+def find_colliding_param_names(connection: Connection, names: Sequence[str]) -> tuple[str, str] | None:
     """Return two of the names of parameters that Optuna's tables take for one, None if there are none."""
     if connection.dialect.name != "mysql" or not inspect(connection).has_table(_PARAMS.name):
         return None
@@ -259,8 +259,8 @@ def write_trials(connection: Connection, changes: Mapping[int, TrialChange]) -> 
     """
     if not changes:
         return
-    if not is_known(connection):
-        after(connection, functools.partial(calls_for(connection.engine).write_trials, changes))
+    if not is_supported_schema(connection):
+        after(connection, functools.partial(optuna_writer_for(connection.engine).write_trials, changes))
         return
     running = connection.scalars(
         select(_TRIALS.c.trial_id)
@@ -291,7 +291,7 @@ def write_trials(connection: Connection, changes: Mapping[int, TrialChange]) -> 
 
 def reopen_trials(connection: Connection, trial_ids: Collection[int]) -> None:
     """Let trials that failed run again; those in tables of a version that is not known stay failed."""
-    if not trial_ids or not is_known(connection):
+    if not trial_ids or not is_supported_schema(connection):
         return
     failed = and_(_TRIALS.c.trial_id.in_(sorted(trial_ids)), _TRIALS.c.state == "FAIL")
     ids = connection.scalars(select(_TRIALS.c.trial_id).where(failed).with_for_update()).all()
@@ -311,8 +311,8 @@ def delete_study(connection: Connection, name: str, trial_ids: Iterable[int]) ->
     if _version(connection) is None:
         return
     trial_ids = frozenset(trial_ids)
-    if not is_known(connection):
-        delete_it = calls_for(connection.engine).delete_study
+    if not is_supported_schema(connection):
+        delete_it = optuna_writer_for(connection.engine).delete_study
         after(connection, functools.partial(delete_it, name, trial_ids, OURS))
         return
     study_id = find_study(connection, name, lock=True)
@@ -340,7 +340,7 @@ def _version(connection: Connection) -> str | None:
     return ", ".join(connection.scalars(select(_VERSION.c.version_num)))
 
 
-def _end(connection: Connection, ends: Mapping[int, End]) -> None:
+def _end(connection: Connection, ends: Mapping[int, TrialEnd]) -> None:
     values = [
         {"trial_id": trial_id, "objective": 0, "value": end.value, "value_type": "FINITE"}
         for trial_id, end in ends.items()

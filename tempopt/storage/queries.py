@@ -51,7 +51,7 @@ def study_row(row: Row[Any]) -> StudyRow:
     return StudyRow(**{**row._mapping, "age": age})
 
 
-def standing(connection: Connection, study_id: int) -> tuple[StudyState, int, float]:
+def study_state(connection: Connection, study_id: int) -> tuple[StudyState, int, float]:
     """Return a study's state, the version of its tickets and its age; StudyNotFound if it was deleted."""
     query = select(STUDY.c.state, STUDY.c.version, STUDY.c.created, Clock()).where(STUDY.c.id == study_id)
     row = connection.execute(query).one_or_none()
@@ -75,14 +75,14 @@ def ticket_row(row: Row[Any]) -> TicketRow:
     return TicketRow(**{**row._mapping, **counts, "checkpoints": checkpoints(row.checkpoints)})
 
 
-def counted(column: ColumnElement[float]) -> ColumnElement[float]:
+def clamp_seconds(column: ColumnElement[float]) -> ColumnElement[float]:
     """Return seconds in a column as they count, so that no sum of them overflows (``counted_seconds``)."""
     return case((column > MOST_SECONDS, MOST_SECONDS), (column > 0.0, column), else_=0.0)
 
 
-def moved(column: ColumnElement[float]) -> ColumnElement[float]:
+def clamp_positive_seconds(column: ColumnElement[float]) -> ColumnElement[float]:
     """Return seconds of a ledger, those below 0 taken out of it, bounded as ``counted``."""
-    return counted(column) - counted(-column)
+    return clamp_seconds(column) - clamp_seconds(-column)
 
 
 def checkpoints(document: list[dict[str, Any]] | None) -> tuple[Checkpoint, ...]:
@@ -181,12 +181,12 @@ def from_on(since: Mapping[Kind, int]) -> ColumnElement[bool]:
     return or_(false(), *conditions)
 
 
-def among(column: ColumnElement[Any], values: Iterable[Any] | None) -> ColumnElement[bool]:
+def in_clause(column: ColumnElement[Any], values: Iterable[Any] | None) -> ColumnElement[bool]:
     """Return the condition that a column holds one of the values; None: any."""
     return true() if values is None else column.in_(list(values))
 
 
-def beginning(column: ColumnElement[str], prefixes: Iterable[str]) -> ColumnElement[bool]:
+def prefix_clause(column: ColumnElement[str], prefixes: Iterable[str]) -> ColumnElement[bool]:
     """Return the condition that a column begins with one of these texts; none: any."""
     conditions = [column.startswith(prefix, autoescape=True) for prefix in prefixes]
     return or_(*conditions) if conditions else true()

@@ -14,7 +14,7 @@ import numpy as np
 
 from tempopt.spec.alpha_levels import Direction
 from tempopt.storage.rows import Parameters, TicketRow
-from tempopt.storage.ticket_queries import oriented, pairs_of, usable
+from tempopt.storage.ticket_queries import is_usable, pairs_of, to_maximize
 
 ALPHA = 0.1
 """Chance at which one of two equally good candidates is given up at a look; of more of them, it is larger."""
@@ -34,7 +34,7 @@ def next_pairs(done: int, seeds: int) -> range:
     return range(done, min(look, seeds))
 
 
-def in_race(tickets: Sequence[TicketRow], direction: Direction) -> list[int]:
+def surviving_candidates(tickets: Sequence[TicketRow], direction: Direction) -> list[int]:
     """Return the candidates that may still be the best, by number; one at least.
 
     Out of it is who was left out of the last pair, who was lost on more seeds than the one with the best
@@ -50,9 +50,9 @@ def in_race(tickets: Sequence[TicketRow], direction: Direction) -> list[int]:
     )
     values = {candidate: [math.nan] * pairs for candidate in last_candidates}
     for ticket in tickets:
-        if ticket.candidate in values and ticket.pair is not None and usable(ticket):
+        if ticket.candidate in values and ticket.pair is not None and is_usable(ticket):
             assert ticket.value is not None
-            values[ticket.candidate][ticket.pair] = oriented(ticket.value, direction)
+            values[ticket.candidate][ticket.pair] = to_maximize(ticket.value, direction)
     lost = {candidate: sum(map(math.isnan, scores)) for candidate, scores in values.items()}
     last_candidates = [candidate for candidate in last_candidates if lost[candidate] == min(lost.values())]
     table_CP = np.array([values[candidate] for candidate in last_candidates])
@@ -83,7 +83,7 @@ def best_candidate(tickets: Sequence[TicketRow], direction: Direction) -> int:
 
     def rank(candidate: int) -> tuple[int, float, int]:
         runs = [ticket for ticket in tickets if ticket.candidate == candidate]
-        values = [oriented(t.value, direction) for t in runs if usable(t) and t.value is not None]
+        values = [to_maximize(t.value, direction) for t in runs if is_usable(t) and t.value is not None]
         mean = fmean(values) if values else -math.inf
         return len(runs) - len(values), -mean, candidate
 

@@ -17,12 +17,12 @@ Kind = Literal[
     "ablation",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-SEARCHING: tuple[Literal["baseline", "constant", "search"], ...] = ("baseline", "constant", "search")
+SEARCH_KINDS: tuple[Literal["baseline", "constant", "search"], ...] = ("baseline", "constant", "search")
 """The kinds whose runs look for the parameters; the others judge what was found."""
-SAMPLED: tuple[Kind, ...] = SEARCHING
+SAMPLED_KINDS: tuple[Kind, ...] = SEARCH_KINDS
 """The kinds whose parameters are sampled when a ticket is begun; those of the others come with it."""
 TicketState = Literal["waiting", "running", "done", "failed", "withdrawn"]
-OVER: tuple[TicketState, ...] = ("done", "failed", "withdrawn")
+TERMINAL_STATES: tuple[TicketState, ...] = ("done", "failed", "withdrawn")
 """The states in which nothing is left to do for a ticket."""
 Outcome = Literal["complete", "pruned", "diverged", "failed"]
 StudyState = Literal["running", "paused", "done"]
@@ -136,7 +136,7 @@ class Checkpoint:
     size: int
 
 
-def to_go_on_from(checkpoints: Sequence[Checkpoint]) -> tuple[Checkpoint, ...]:
+def checkpoints_to_resume(checkpoints: Sequence[Checkpoint]) -> tuple[Checkpoint, ...]:
     """Return which of a run's checkpoints, newest first, are kept while it trains: the two newest."""
     return tuple(checkpoints[:2])
 

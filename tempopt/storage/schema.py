@@ -12,7 +12,7 @@ from sqlalchemy.dialects.mysql.base import MySQLDialect
 from tempopt.errors import StorageError, StoreNotBegun
 from tempopt.storage.database import Database
 from tempopt.storage.models import STUDY
-from tempopt.storage.urls import Address, parse
+from tempopt.storage.urls import DatabaseUrl, parse_database_url
 
 if TYPE_CHECKING:
     # Alembic is loaded only when there is something to migrate: opening a store stays quick.
@@ -62,7 +62,7 @@ def _prepare(database: Database, *, create: bool) -> None:
 
 def upgrade(url: str) -> str:
     """Bring the tables at a URL to this program's version and return it; StorageError if they are newer."""
-    database = Database(parse(url))
+    database = Database(parse_database_url(url))
     try:
         refuse_missing_file(database.address)
         version, _ = database.read(_look)
@@ -77,7 +77,7 @@ def upgrade(url: str) -> str:
 
 def connect(url: str, *, create: bool) -> Database:
     """Return the database at a URL with its tables in order; StorageError if that cannot be had."""
-    database = Database(parse(url))
+    database = Database(parse_database_url(url))
     try:
         if not create:
             refuse_missing_file(database.address)
@@ -89,7 +89,7 @@ def connect(url: str, *, create: bool) -> Database:
     return database
 
 
-def refuse_missing_file(address: Address) -> None:
+def refuse_missing_file(address: DatabaseUrl) -> None:
     """Refuse the address of an SQLite file that does not exist; StoreNotBegun."""
     path = address.url.database
     if address.url.get_backend_name() == "sqlite" and path is not None and not Path(path).exists():

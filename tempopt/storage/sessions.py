@@ -15,7 +15,7 @@ MOST_OF_ONE = 100
 """Sessions of one token that are kept: the newest."""
 
 
-class Sessions:
+class SessionRepository:
     """The sessions in one database; threads may share it.
 
     Every method is one transaction, and raises StorageError as the store's do.

@@ -17,9 +17,9 @@ from tempopt.storage import (
     studies,
     totals,
 )
-from tempopt.storage.changes import Change, News, Wanted, Written
+from tempopt.storage.changes import Change, ClaimRequest, StudyDelta, WriteResult
 from tempopt.storage.http.address import is_server
-from tempopt.storage.import_study import WholeStudy
+from tempopt.storage.import_study import StudyDump
 from tempopt.storage.models import ATTENTION_MAP, LOG, MEASUREMENT, TICKET
 from tempopt.storage.rows import (
     JobRow,
@@ -37,13 +37,13 @@ from tempopt.storage.rows import (
     TrialParam,
 )
 from tempopt.storage.schema import connect
-from tempopt.storage.token_repository import AccessMethods
+from tempopt.storage.token_repository import TokenRepository
 
 if TYPE_CHECKING:
     from tempopt.storage.http.remote_store import RemoteStore
 
 
-class Store(AccessMethods):
+class Store(TokenRepository):
     """The studies in one database. Use :meth:`open`; close it, or use it as a context manager.
 
     Every method is one transaction. What is written about a run carries the attempt that it belongs to,
@@ -76,12 +76,12 @@ class Store(AccessMethods):
         return self._database.address.url.render_as_string(hide_password=False)
 
     @property
-    def url_shown(self) -> str:
+    def masked_url(self) -> str:
         """The URL with its password masked, for people to see."""
         return self._database.address.shown
 
     def __repr__(self) -> str:
-        return f"Store({self.url_shown!r})"
+        return f"Store({self.masked_url!r})"
 
     def __enter__(self) -> Self:
         return self
@@ -105,7 +105,7 @@ class Store(AccessMethods):
             name: Name of the study.
             recommendation: Plain data.
         """
-        optuna_calls.calls_for(self._database.engine).set_recommendation(name, recommendation)
+        optuna_calls.optuna_writer_for(self._database.engine).set_recommendation(name, recommendation)
 
     def create_study(
         self,
@@ -130,7 +130,7 @@ class Store(AccessMethods):
         columns = {"owner": owner, "priority": priority, "parallel": parallel}
         return self._database.write(
             lambda c: studies.create(
-                c, name, spec, spec_hash, prior_runs, columns=columns, url_shown=self.url_shown
+                c, name, spec, spec_hash, prior_runs, columns=columns, url_shown=self.masked_url
             )
         )
 
@@ -140,7 +140,7 @@ class Store(AccessMethods):
 
     def load_study(self, name: str) -> StudyRow:
         """Return the study of that name; StudyNotFound, with the names that there are, if there is none."""
-        return self._database.read(lambda c: studies.load(c, name, url_shown=self.url_shown))
+        return self._database.read(lambda c: studies.load(c, name, url_shown=self.masked_url))
 
     def list_studies(self) -> list[StudySummary]:
         """Return every study, oldest first, with its numbers of tickets and the agents at work."""
@@ -185,19 +185,19 @@ class Store(AccessMethods):
         Raises:
             StudyNotFound: There is no study of that name.
         """
-        self._database.write(lambda c: studies.remove(c, name, url_shown=self.url_shown))
+        self._database.write(lambda c: studies.remove(c, name, url_shown=self.masked_url))
 
-    def alike(self, names: Sequence[str]) -> tuple[str, str] | None:
+    def find_colliding_param_names(self, names: Sequence[str]) -> tuple[str, str] | None:
         """Return two names of parameters that Optuna's tables here take for one, None if there are none."""
-        return self._database.read(lambda c: optuna_tables.alike(c, names))
+        return self._database.read(lambda c: optuna_tables.find_colliding_param_names(c, names))
 
-    def write_whole(self, whole_study: WholeStudy) -> int:
+    def import_study(self, whole_study: StudyDump) -> int:
         """Write a whole study in one transaction, and return its id; Optuna's study of its name is there.
 
         Raises:
             StorageError: There is a study of that name.
         """
-        return self._database.write(lambda c: import_study.write(c, whole_study, url_shown=self.url_shown))
+        return self._database.write(lambda c: import_study.write(c, whole_study, url_shown=self.masked_url))
 
     # ---- jobs
 
@@ -212,7 +212,7 @@ class Store(AccessMethods):
 
     def jobs(self, name: str) -> list[JobRow]:
         """Return the jobs of a study, those first that were started first."""
-        return self._database.read(lambda c: jobs.of_study(c, name))
+        return self._database.read(lambda c: jobs.list_jobs(c, name))
 
     def forget_jobs(self, name: str, ids: Collection[str]) -> None:
         """Delete jobs of a study by their ids."""
@@ -270,7 +270,7 @@ class Store(AccessMethods):
         kind_names = tuple(kinds)
         return self._database.write(lambda c: studies.withdraw(c, study_id, kind_names))
 
-    def end_before(self, ticket: TicketRow, *, version: int) -> int | None:
+    def withdraw_from(self, ticket: TicketRow, *, version: int) -> int | None:
         """Withdraw a ticket that was taken and not begun, and those of its kind after it that wait.
 
         Args:
@@ -282,7 +282,7 @@ class Store(AccessMethods):
         """
         return self._database.write(lambda c: studies.end_before(c, ticket, version))
 
-    def take_ticket(self, study_id: int, agent: str, request: Wanted) -> TicketRow | None:
+    def take_ticket(self, study_id: int, agent: str, request: ClaimRequest) -> TicketRow | None:
         """Take the next waiting ticket for an agent; None if there is none, or the study is not running.
 
         Before that, running tickets of others whose lease is over, or whose agent is dead, lose their
@@ -294,7 +294,7 @@ class Store(AccessMethods):
             agent: Name of the agent, unique among those at work, 1 to 255 characters.
             request: Which it may take.
         """
-        return self._database.write(lambda c: claims.take(c, study_id, agent, request))
+        return self._database.write(lambda c: claims.claim_ticket(c, study_id, agent, request))
 
     def release(self, study_id: int, agents: Collection[str]) -> int:
         """Give back the running tickets of these agents, no failure counted; return how many."""
@@ -330,12 +330,12 @@ class Store(AccessMethods):
     def _project(self, ticket_id: int, trial: Sequence[TrialParam]) -> int | None:
         """Make a trial with Optuna's calls, whose tables are not known; None if Optuna refuses."""
         name = self._database.read(lambda c: studies.name_of(c, ticket_id))
-        trial_ids = optuna_calls.calls_for(self._database.engine).begin_trial(
+        trial_ids = optuna_calls.optuna_writer_for(self._database.engine).begin_trial(
             name, (optuna_tables.TICKET, ticket_id), trial
         )
         if trial_ids is None:
             return None
-        self._database.write(lambda c: claims.own_trial(c, ticket_id, *trial_ids))
+        self._database.write(lambda c: claims.link_optuna_trial(c, ticket_id, *trial_ids))
         return trial_ids[1]
 
     def write(
@@ -348,9 +348,9 @@ class Store(AccessMethods):
         steps: Mapping[int, int] | None = None,
         lease: float,
         adopt: bool = True,
-        take: Wanted | None = None,
+        take: ClaimRequest | None = None,
         version: int | None = None,
-    ) -> Written:
+    ) -> WriteResult:
         """Write all that happened to runs and renew leases; see ``refused`` for what was not written.
 
         Changes that were written before, and come again because the answer was lost, are accepted. A ticket
@@ -381,7 +381,7 @@ class Store(AccessMethods):
                 renew=renew or {},
                 steps=steps or {},
                 lease=lease,
-                adopt=adopt,
+                allow_readoption=adopt,
                 take=take,
                 version=version,
             )
@@ -403,7 +403,7 @@ class Store(AccessMethods):
         """Return one ticket with its study and its reports, None if there is none of that id."""
         return self._database.read(lambda c: queries.run(c, ticket_id))
 
-    def news(self, study_id: int, since: Mapping[Kind, int]) -> News:
+    def news(self, study_id: int, since: Mapping[Kind, int]) -> StudyDelta:
         """Return what became of the tickets of these kinds from these numbers on; or StudyNotFound.
 
         Its version is read last: it may be newer than the tickets, never older.
@@ -427,24 +427,24 @@ class Store(AccessMethods):
         """
         where = (
             TICKET.c.study_id == study_id,
-            queries.among(MEASUREMENT.c.ticket_id, ticket_ids),
-            queries.among(MEASUREMENT.c.name, names),
-            queries.beginning(MEASUREMENT.c.name, prefixes),
+            queries.in_clause(MEASUREMENT.c.ticket_id, ticket_ids),
+            queries.in_clause(MEASUREMENT.c.name, names),
+            queries.prefix_clause(MEASUREMENT.c.name, prefixes),
         )
         return self._database.read(lambda c: queries.measurements(c, *where))
 
     def logs(self, study_id: int, ticket_ids: Iterable[int] | None = None) -> list[LogRow]:
         """Return the ends of what runs printed, by ticket and attempt; None: of all tickets."""
-        where = (TICKET.c.study_id == study_id, queries.among(LOG.c.ticket_id, ticket_ids))
+        where = (TICKET.c.study_id == study_id, queries.in_clause(LOG.c.ticket_id, ticket_ids))
         return self._database.read(lambda c: queries.logs(c, *where))
 
     def attention_maps(self, study_id: int, ticket_ids: Iterable[int]) -> dict[int, Any]:
         """Return what heads attend to, by ticket, of those of these tickets that were looked at."""
-        where = (TICKET.c.study_id == study_id, queries.among(ATTENTION_MAP.c.ticket_id, ticket_ids))
+        where = (TICKET.c.study_id == study_id, queries.in_clause(ATTENTION_MAP.c.ticket_id, ticket_ids))
         return self._database.read(lambda c: queries.attention_maps(c, *where))
 
 
-def behind_server(store: Store) -> RemoteStore | None:
+def as_remote_store(store: Store) -> RemoteStore | None:
     """Return a store as one behind a server, None if it is that of a database."""
     if not is_server(store.url):
         return None

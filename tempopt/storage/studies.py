@@ -13,13 +13,13 @@ from sqlalchemy.exc import IntegrityError
 from tempopt.errors import StorageError, StudyNotFound, unknown
 from tempopt.spec.program import GUARD
 from tempopt.storage import optuna_tables, queries
-from tempopt.storage.changes import News
+from tempopt.storage.changes import StudyDelta
 from tempopt.storage.clock import Clock
 from tempopt.storage.models import ATTENTION_MAP, JOB, LOG, MAX_NAME, MEASUREMENT, STUDY, TICKET
-from tempopt.storage.optuna_tables import MANY, End, TrialChange
+from tempopt.storage.optuna_tables import MANY, TrialChange, TrialEnd
 from tempopt.storage.rows import (
-    OVER,
-    SAMPLED,
+    SAMPLED_KINDS,
+    TERMINAL_STATES,
     Kind,
     NewTicket,
     OpenStudy,
@@ -282,7 +282,7 @@ def _withdraw(
         batch = rows[start : start + MANY]
         condition = TICKET.c.id.in_([row.id for row in batch])
         connection.execute(update(TICKET).where(condition).values(state="withdrawn", agent=None, lease=None))
-        closed = TrialChange(end=End(outcome="failed", error=error))
+        closed = TrialChange(end=TrialEnd(outcome="failed", error=error))
         trials = {row.trial_id: closed for row in batch if row.trial_id is not None}
         optuna_tables.write_trials(connection, trials)
     if rows:
@@ -290,17 +290,19 @@ def _withdraw(
     return len(rows)
 
 
-def news(connection: Connection, study_id: int, since: Mapping[Kind, int]) -> News:
+def news(connection: Connection, study_id: int, since: Mapping[Kind, int]) -> StudyDelta:
     """Return what became of the tickets of these kinds from these numbers on."""
     is_begun = TICKET.c.state.in_(["running", "done", "failed"])
     tickets = queries.tickets(connection, TICKET.c.study_id == study_id, is_begun, queries.from_on(since))
-    ended_ids = [ticket.id for ticket in tickets if ticket.state in OVER and ticket.kind in SAMPLED]
+    ended_ids = [
+        ticket.id for ticket in tickets if ticket.state in TERMINAL_STATES and ticket.kind in SAMPLED_KINDS
+    ]
     is_report = or_(MEASUREMENT.c.name == "report", MEASUREMENT.c.name.contains(GUARD, autoescape=True))
     conditions = (is_report, TICKET.c.id.in_(ended_ids))
     reports = queries.measurements(connection, *conditions) if ended_ids else []
     # The version last: a reader of a ticket that came in between then reads all again.
-    state, version, age = queries.standing(connection, study_id)
-    return News(state=state, version=version, tickets=tickets, reports=reports, age=age)
+    state, version, age = queries.study_state(connection, study_id)
+    return StudyDelta(state=state, version=version, tickets=tickets, reports=reports, age=age)
 
 
 def _lock(connection: Connection, study_id: int) -> int:

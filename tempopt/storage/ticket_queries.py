@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from tempopt.seeds import derive
 from tempopt.spec.alpha_levels import Direction
-from tempopt.storage.rows import OVER, Kind, Measurement, TicketRow
+from tempopt.storage.rows import TERMINAL_STATES, Kind, Measurement, TicketRow
 from tempopt.temperature import training_key
 
 Arm = Literal["search", "baseline", "twin", "constant", "constant_twin"]
@@ -25,14 +25,14 @@ ARMS: tuple[Arm, ...] = get_args(Arm)
 """
 
 
-def over(ticket: TicketRow) -> bool:
+def is_terminal(ticket: TicketRow) -> bool:
     """Return whether nothing more will become of the ticket; one that was withdrawn is over, too."""
-    return ticket.state in OVER
+    return ticket.state in TERMINAL_STATES
 
 
 def finished(tickets: Iterable[TicketRow]) -> bool:
     """Return whether no ticket is waiting or running."""
-    return all(over(ticket) for ticket in tickets)
+    return all(is_terminal(ticket) for ticket in tickets)
 
 
 def current_round(tickets: Iterable[TicketRow]) -> int:
@@ -40,7 +40,7 @@ def current_round(tickets: Iterable[TicketRow]) -> int:
     return max((ticket.round for ticket in tickets), default=0)
 
 
-def usable(ticket: TicketRow) -> bool:
+def is_usable(ticket: TicketRow) -> bool:
     """Return whether the run came to its end with a finite value."""
     return ticket.outcome == "complete" and ticket.value is not None and math.isfinite(ticket.value)
 
@@ -50,7 +50,7 @@ def arms_of(ticket: TicketRow) -> tuple[str, ...]:
     return tuple(ticket.arm.split("+"))
 
 
-def joined(arms: Mapping[Any, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def join_arms(arms: Mapping[Any, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return what is trained for some arms, those that train the same as one: :func:`arms_of` parts them."""
     names: dict[str, list[str]] = {}
     for arm, parameters in arms.items():
@@ -82,7 +82,7 @@ def added_pairs(tickets: Iterable[TicketRow], of_round: int) -> bool:
     return of_round > 0 and not any(t.kind == "search" and t.round == of_round for t in tickets)
 
 
-def rounds_behind(tickets: Sequence[TicketRow], of_round: int) -> list[int]:
+def rounds_of_verdict(tickets: Sequence[TicketRow], of_round: int) -> list[int]:
     """Return the rounds whose pairs a verdict rests on, oldest first: its own, and those it was added to."""
     rounds = [of_round]
     while added_pairs(tickets, rounds[0]):
@@ -95,7 +95,7 @@ def parameters_of(tickets: Iterable[TicketRow], arm: str) -> dict[str, Any] | No
     return next((t.parameters for t in tickets if arm in arms_of(t) and t.parameters is not None), None)
 
 
-def oriented(value: float, direction: Direction) -> float:
+def to_maximize(value: float, direction: Direction) -> float:
     """Return the value with the sign under which more is better."""
     return value if direction == "maximize" else -value
 

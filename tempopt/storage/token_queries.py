@@ -9,7 +9,7 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select, update
 
 from tempopt.storage.access_rows import AuditRow, TokenRow
-from tempopt.storage.claims import now, storable
+from tempopt.storage.claims import now, sanitize_text
 from tempopt.storage.models import AUDIT, MAX_NAME, TOKEN
 
 MOST_AUDITED = 100_000
@@ -59,13 +59,13 @@ def audit(connection: Connection, rows: Sequence[AuditRow]) -> None:
     audit_rows = [
         {
             "moment": row.moment,
-            "name": (storable(row.name) or "")[:MAX_NAME],
+            "name": (sanitize_text(row.name) or "")[:MAX_NAME],
             "token": row.token[:MAX_NAME],
             "address": row.address[:MAX_NAME],
-            "action": (storable(row.action) or "")[:MAX_NAME],
+            "action": (sanitize_text(row.action) or "")[:MAX_NAME],
             "status": row.status,
-            "study": (storable(row.study) or "")[:MAX_NAME],
-            "detail": (storable(row.detail) or "")[:MAX_NAME],
+            "study": (sanitize_text(row.study) or "")[:MAX_NAME],
+            "detail": (sanitize_text(row.detail) or "")[:MAX_NAME],
         }
         for row in rows
     ]

@@ -8,10 +8,10 @@ from datetime import datetime
 from tempopt.storage import token_queries
 from tempopt.storage.access_rows import AuditRow, TokenRow
 from tempopt.storage.database import Database
-from tempopt.storage.sessions import Sessions
+from tempopt.storage.sessions import SessionRepository
 
 
-class AccessMethods:
+class TokenRepository:
     """The part of :class:`tempopt.storage.Store` that is about access.
 
     Args:
@@ -52,6 +52,6 @@ class AccessMethods:
         )
 
     @property
-    def sessions(self) -> Sessions:
+    def sessions(self) -> SessionRepository:
         """The browsers that people have signed in with a token."""
-        return Sessions(self._database)
+        return SessionRepository(self._database)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, and_, case, func, select
 
 from tempopt.storage.models import TICKET
-from tempopt.storage.queries import counted
+from tempopt.storage.queries import clamp_seconds
 from tempopt.storage.rows import StudyTotals
 
 
@@ -18,8 +18,8 @@ def read(connection: Connection) -> dict[int, StudyTotals]:
             TICKET.c.study_id,
             func.min(value).label("lowest"),
             func.max(value).label("highest"),
-            func.sum(counted(TICKET.c.seconds)).label("seconds"),
-            func.sum(counted(TICKET.c.gpu_seconds)).label("gpu_seconds"),
+            func.sum(clamp_seconds(TICKET.c.seconds)).label("seconds"),
+            func.sum(clamp_seconds(TICKET.c.gpu_seconds)).label("gpu_seconds"),
         ).group_by(TICKET.c.study_id)
     )
     return {

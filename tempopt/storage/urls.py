@@ -57,18 +57,18 @@ def storage_url(url: str | None) -> str:
     return os.environ.get("TEMPOPT_STORAGE") or default_server() or DEFAULT_STORAGE
 
 
-def masking(url: str) -> Callable[[str], str]:
+def url_masker(url: str) -> Callable[[str], str]:
     """Return what hides the password of a store in a text, in each spelling that a driver may repeat."""
-    return masked if is_server(url) else parse(url).mask
+    return masked if is_server(url) else parse_database_url(url).mask
 
 
-def shown(url: str) -> str:
+def masked_url(url: str) -> str:
     """Return a URL of a database or a server as people may see it, its password masked."""
-    return masked(url) if is_server(url) else parse(url).shown
+    return masked(url) if is_server(url) else parse_database_url(url).shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
+class DatabaseUrl:
     """Where a database is.
 
     Args:
@@ -88,7 +88,7 @@ class Address:
         return text
 
 
-def parse(text: str) -> Address:
+def parse_database_url(text: str) -> DatabaseUrl:
     """Return the address of a URL or of a bare path to an SQLite file.
 
     Raises:
@@ -106,7 +106,7 @@ def parse(text: str) -> Address:
         raise StorageError(unknown("database", scheme, ("sqlite", "postgresql", "mysql", "mariadb"), remedy))
     if driver == "sqlite":
         return _sqlite(location)
-    shown_url = _shown(text)
+    shown_url = _mask_secrets(text)
     if location.partition("?")[0].count("@") > 1:
         raise StorageError(
             f"The storage URL {shown_url} has more than one @. In a user name or password write @ as %40, "
@@ -129,9 +129,9 @@ def parse(text: str) -> Address:
             f"The storage URL {shown_url} has options that cannot be given in a URL: {', '.join(options)}. "
             "Take them out."
         )
-    return Address(
+    return DatabaseUrl(
         url=url,
-        shown=f"{driver.partition('+')[0]}://{_shown(text).partition('://')[2]}",
+        shown=f"{driver.partition('+')[0]}://{_mask_secrets(text).partition('://')[2]}",
         secrets=_secrets(text, url),
     )
 
@@ -144,7 +144,7 @@ def _unfit_options(url: URL) -> list[str]:
     return [name for name in url.query if name in _PSYCOPG_ARGUMENTS]
 
 
-def _sqlite(location: str) -> Address:
+def _sqlite(location: str) -> DatabaseUrl:
     path, _, _ = location.removeprefix("/").partition("?")
     if not location.startswith("/") or path in ("", ":memory:") or path.startswith("file:"):
         raise StorageError(
@@ -159,10 +159,10 @@ def _sqlite(location: str) -> Address:
         raise StorageError(f"{file} is a pipe, a socket or a device. Give the path of a file.")
     from sqlalchemy.engine import URL
 
-    return Address(url=URL.create("sqlite", database=str(file)), shown=f"sqlite:///{path}", secrets=())
+    return DatabaseUrl(url=URL.create("sqlite", database=str(file)), shown=f"sqlite:///{path}", secrets=())
 
 
-def _shown(text: str) -> str:
+def _mask_secrets(text: str) -> str:
     return _SECRET_QUERY.sub(r"\1***", _USERINFO.sub(r"\1:***@", text))
 
 

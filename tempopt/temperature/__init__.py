@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from tempopt.temperature.custom_schedules import check_own_numbers, is_own, own_numbers, schedule_class
+from tempopt.temperature.custom_schedules import (
+    check_own_numbers,
+    is_custom_schedule,
+    own_numbers,
+    schedule_class,
+)
 from tempopt.temperature.entropy import ENTROPY_PARAMETERS, EntropyParameters
 from tempopt.temperature.entropy_control import (
     CONTROL,
@@ -34,7 +39,14 @@ from tempopt.temperature.layers import (
     ULayers,
     UniformLayers,
 )
-from tempopt.temperature.learned import LEARNED, LR_RATIOS, PER_HEAD, Learns, learning, not_learning
+from tempopt.temperature.learned import (
+    LEARNED,
+    LR_RATIOS,
+    PER_HEAD,
+    Learns,
+    with_learned_temperatures,
+    without_learned_temperatures,
+)
 from tempopt.temperature.length import (
     LENGTH_SCALINGS,
     ClippedLogNScaling,
@@ -47,8 +59,8 @@ from tempopt.temperature.length import (
 )
 from tempopt.temperature.named import (
     AS_FOUND,
-    as_found,
     groups_of,
+    initial_named_temperatures,
     join_name,
     name_problem,
     own_parameters,
@@ -71,7 +83,7 @@ from tempopt.temperature.parameters import (
     TEMPERATURE_PARAMETERS,
     ParameterNames,
     check_parameter,
-    effective,
+    drop_unused_params,
     neutral_values,
 )
 from tempopt.temperature.plan import (
@@ -89,15 +101,15 @@ from tempopt.temperature.plan_parts import (
     constant_levels,
     constant_plans,
     is_neutral,
+    is_scheduled,
+    keep_parts,
     mean_level,
-    moves,
-    neutral,
-    only,
     part_names,
     parts_of,
+    remove_part,
     schedule_of,
     temperatures_of,
-    without,
+    to_neutral,
 )
 from tempopt.temperature.ranges import number
 from tempopt.temperature.schedules import (
@@ -195,41 +207,41 @@ __all__ = [
     "WarmupAnneal",
     "YarnScaling",
     "active_groups",
-    "as_found",
     "at_constant",
     "check_own_numbers",
     "check_parameter",
     "constant_levels",
     "constant_plans",
-    "effective",
+    "drop_unused_params",
     "groups_of",
     "has_target",
     "hashable",
+    "initial_named_temperatures",
     "is_controlled",
+    "is_custom_schedule",
     "is_neutral",
-    "is_own",
     "is_own_number",
+    "is_scheduled",
     "join_name",
-    "learning",
+    "keep_parts",
     "mean_level",
-    "moves",
     "name_problem",
-    "neutral",
     "neutral_values",
-    "not_learning",
     "number",
-    "only",
     "own_numbers",
     "own_parameters",
     "part_names",
     "parts_of",
     "progress",
     "registered_path",
+    "remove_part",
     "same_training",
     "schedule_class",
     "schedule_of",
     "split_name",
     "temperatures_of",
+    "to_neutral",
     "training_key",
-    "without",
+    "with_learned_temperatures",
+    "without_learned_temperatures",
 ]

@@ -16,7 +16,7 @@ from typing import Any
 
 from tempopt.errors import ScheduleNotImported, SpecError, unknown
 from tempopt.temperature.ranges import FINITE, check_number, own_range
-from tempopt.temperature.schedules import OWN, SCHEDULES, Schedule
+from tempopt.temperature.schedules import CUSTOM_SCHEDULES, SCHEDULES, Schedule
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _ENDS = ("temperature_init", "temperature_final")
@@ -25,7 +25,7 @@ CLOSE = 1e-9
 """Share of the larger temperature by which a schedule outside tempopt may miss another by rounding."""
 
 
-def is_own(name: object) -> bool:
+def is_custom_schedule(name: object) -> bool:
     """Return whether a name is that of a schedule outside tempopt: ``package.module:Class``."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
@@ -39,10 +39,10 @@ def schedule_class(name: str) -> type[Schedule]:
     """
     if name in SCHEDULES:
         return SCHEDULES[name]
-    if not is_own(name):
-        raise SpecError(unknown("schedule", name, SCHEDULES, OTHER))
+    if not is_custom_schedule(name):
+        raise SpecError(unknown("schedule", name, SCHEDULES, CUSTOM_SCHEDULE_HINT))
     module, _, cls = name.partition(":")
-    if name not in OWN:
+    if name not in CUSTOM_SCHEDULES:
         if module in sys.modules:
             raise SpecError(f'schedule "{name}" is not there: {module} has no schedule {cls}.')
         raise ScheduleNotImported(
@@ -50,10 +50,10 @@ def schedule_class(name: str) -> type[Schedule]:
             f"{module}, import it: tempopt --import {module} COMMAND, in Python import {module}."
         )
     own_numbers(name)
-    return OWN[name]
+    return CUSTOM_SCHEDULES[name]
 
 
-OTHER = "Or give a class of your own, as in my_package.my_module:MySchedule."
+CUSTOM_SCHEDULE_HINT = "Or give a class of your own, as in my_package.my_module:MySchedule."
 """What a message about an unknown schedule ends with."""
 
 
@@ -63,7 +63,7 @@ def own_numbers(name: str) -> dict[str, Field[Any]] | None:
     Raises:
         SpecError: The class is not declared as :class:`Schedule` asks for.
     """
-    kind = OWN.get(name)
+    kind = CUSTOM_SCHEDULES.get(name)
     if kind is None:
         return None
     if "__dataclass_fields__" not in vars(kind) or not is_dataclass(kind):
@@ -102,7 +102,7 @@ def check_own_numbers(name: str, values: Mapping[str, object]) -> None:
         )
 
 
-def check_promises(name: str, low: float, high: float) -> None:
+def check_schedule_contract(name: str, low: float, high: float) -> None:
     """Refuse a schedule outside tempopt that breaks a promise of schedules somewhere on a coarse grid.
 
     It is made with its numbers at their defaults and at the ends of their ranges, up and down between two

@@ -46,7 +46,7 @@ class EntropyParameters:
     entropy_target: float | None = None
     has_term: bool = field(init=False, repr=False, compare=False)
     has_target: bool = field(init=False, repr=False, compare=False)
-    _way: Schedule = field(init=False, repr=False, compare=False)
+    _weight_schedule: Schedule = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ENTROPY_PARAMETERS:
@@ -62,7 +62,7 @@ class EntropyParameters:
         shape = TemperatureParameters(
             temperature_init=2.0, temperature_final=final, schedule=self.entropy_schedule
         )
-        object.__setattr__(self, "_way", shape.plan(1).schedule)
+        object.__setattr__(self, "_weight_schedule", shape.plan(1).schedule)
         # Kept, since a number that is read where attention is compiled would become part of the graph.
         object.__setattr__(self, "has_term", self.entropy_lambda != 0.0 or self._final != 0.0)
         object.__setattr__(self, "has_target", self.entropy_target is not None)
@@ -82,7 +82,7 @@ class EntropyParameters:
         Raises:
             UsageError: if the progress is outside [0, 1].
         """
-        level = self._way(progress) - 1.0
+        level = self._weight_schedule(progress) - 1.0
         return self._final + (self.entropy_lambda - self._final) * level
 
     @classmethod
@@ -110,7 +110,7 @@ def check_entropy_parameter(name: str, value: object) -> None:
         check_number(name, value)
 
 
-def plainly_scheduled(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def canonicalize_entropy(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters, ``entropy_schedule`` being ``constant`` where the weight stays."""
     is_complete = {"entropy_lambda", "entropy_lambda_final", _SCHEDULE} <= parameters.keys()
     if is_complete and parameters["entropy_lambda_final"] in (None, parameters["entropy_lambda"]):

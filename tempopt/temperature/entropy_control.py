@@ -102,7 +102,7 @@ def is_controlled(parameters: Mapping[str, Any]) -> bool:
     return has_target(parameters) and parameters.get("normaliser", softmax) == softmax
 
 
-def plainly_controlled(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def canonicalize_control(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters, a target being ``hold`` where its numbers make it one.
 
     A curriculum that ends where it starts holds its level, and so does a contrast of spread 1.

@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 
 
-def centred(logs: Sequence[float]) -> tuple[float, ...]:
+def center_geometric(logs: Sequence[float]) -> tuple[float, ...]:
     """Return the exponentials of some logarithms, at least one, scaled to the geometric mean 1."""
     level = math.fsum(logs) / len(logs)
     return tuple(math.exp(log - level) for log in logs)
 
 
-def line(ratio: float, position: float) -> float:
+def interpolate_ratio(ratio: float, position: float) -> float:
     """Return the number at ``position``, from 0 to 1, on the straight way from 1 to ``ratio``."""
     # Not 1 + (ratio - 1) * position: that loses digits of a small ratio.
     return (1.0 - position) + ratio * position

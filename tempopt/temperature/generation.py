@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from tempopt.temperature.ranges import Checked
+from tempopt.temperature.ranges import ValidatedParameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationParameters(Checked):
+class GenerationParameters(ValidatedParameters):
     """How the next token is drawn from a model's logits; the defaults draw from its distribution as it is.
 
     Args:

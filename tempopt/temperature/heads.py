@@ -12,12 +12,12 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from tempopt.temperature.factors import centred, line
-from tempopt.temperature.ranges import Checked
+from tempopt.temperature.factors import center_geometric, interpolate_ratio
+from tempopt.temperature.ranges import ValidatedParameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeadPattern(Checked, ABC):
+class HeadPattern(ValidatedParameters, ABC):
     """A factor on the temperature over the heads of a layer; subclasses are final, frozen dataclasses."""
 
     name: ClassVar[str]
@@ -29,7 +29,7 @@ class HeadPattern(Checked, ABC):
             num_heads: Number of heads of the queries, >= 1. Where groups of them share keys and values
                 (grouped-query attention), each query head still has a factor of its own.
         """
-        return centred([self._log_shape(head, num_heads) for head in range(num_heads)])
+        return center_geometric([self._log_shape(head, num_heads) for head in range(num_heads)])
 
     @abstractmethod
     def _log_shape(self, head: int, num_heads: int) -> float:
@@ -57,7 +57,7 @@ class LinearHeads(HeadPattern):
     head_ratio: float
 
     def _log_shape(self, head: int, num_heads: int) -> float:
-        return math.log(line(self.head_ratio, head / max(num_heads - 1, 1)))
+        return math.log(interpolate_ratio(self.head_ratio, head / max(num_heads - 1, 1)))
 
 
 @final
@@ -94,7 +94,7 @@ HEAD_PATTERNS: dict[str, type[HeadPattern]] = {
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LocalHeads(Checked):
+class LocalHeads(ValidatedParameters):
     """A share of the heads of each layer sees only the keys near each query; no temperature.
 
     Args:

@@ -11,12 +11,12 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from tempopt.temperature.factors import centred, line
-from tempopt.temperature.ranges import Checked
+from tempopt.temperature.factors import center_geometric, interpolate_ratio
+from tempopt.temperature.ranges import ValidatedParameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerPattern(Checked, ABC):
+class LayerPattern(ValidatedParameters, ABC):
     """A factor on the temperature over depth; subclasses are final, frozen dataclasses."""
 
     name: ClassVar[str]
@@ -24,7 +24,7 @@ class LayerPattern(Checked, ABC):
     def factors(self, num_layers: int) -> tuple[float, ...]:
         """Return one factor per layer, first layer first; their geometric mean is 1, and one layer has 1."""
         last_layer = max(num_layers - 1, 1)
-        return centred([self._log_shape(layer / last_layer, layer) for layer in range(num_layers)])
+        return center_geometric([self._log_shape(layer / last_layer, layer) for layer in range(num_layers)])
 
     @abstractmethod
     def _log_shape(self, depth: float, layer: int) -> float:
@@ -57,7 +57,7 @@ class LinearLayers(LayerPattern):
     layer_ratio: float
 
     def _log_shape(self, depth: float, layer: int) -> float:
-        return math.log(line(self.layer_ratio, depth))
+        return math.log(interpolate_ratio(self.layer_ratio, depth))
 
 
 @final
@@ -75,7 +75,7 @@ class ULayers(LayerPattern):
     layer_ratio: float
 
     def _log_shape(self, depth: float, layer: int) -> float:
-        return math.log(line(self.layer_ratio, abs(2.0 * depth - 1.0)))
+        return math.log(interpolate_ratio(self.layer_ratio, abs(2.0 * depth - 1.0)))
 
 
 @final
@@ -101,7 +101,7 @@ class CosineLayers(LayerPattern):
     layer_ratio: float
 
     def _log_shape(self, depth: float, layer: int) -> float:
-        return math.log(line(self.layer_ratio, (1.0 - math.cos(math.pi * depth)) / 2.0))
+        return math.log(interpolate_ratio(self.layer_ratio, (1.0 - math.cos(math.pi * depth)) / 2.0))
 
 
 @final

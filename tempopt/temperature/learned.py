@@ -18,7 +18,9 @@ LR_RATIOS = (1.0, 10.0)
 """The ratios that are tried."""
 
 
-def learning(parameters: Mapping[str, Any], lr_ratio: float, *, learns: Learns = True) -> dict[str, Any]:
+def with_learned_temperatures(
+    parameters: Mapping[str, Any], lr_ratio: float, *, learns: Learns = True
+) -> dict[str, Any]:
     """Return the parameters with their temperatures learned, from those that they begin with.
 
     Args:
@@ -29,6 +31,6 @@ def learning(parameters: Mapping[str, Any], lr_ratio: float, *, learns: Learns =
     return {**parameters, LEARNED: lr_ratio, **({PER_HEAD: True} if learns == "per_head" else {})}
 
 
-def not_learning(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def without_learned_temperatures(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters without what says that temperatures are learned."""
     return {name: value for name, value in parameters.items() if name not in (LEARNED, PER_HEAD)}

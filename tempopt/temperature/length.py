@@ -8,14 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
-from tempopt.temperature.ranges import Checked
+from tempopt.temperature.ranges import ValidatedParameters
 
 # A query that sees one key attends to it at any temperature, but ln 1 = 0 would make that infinite.
 FEWEST_KEYS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LengthScaling(Checked, ABC):
+class LengthScaling(ValidatedParameters, ABC):
     """A positive factor on the inverse temperature; subclasses are final, frozen dataclasses."""
 
     name: ClassVar[str]

@@ -71,7 +71,7 @@ def groups_of(parameters: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return groups
 
 
-def as_found(parameters: Mapping[str, Any]) -> dict[str, float]:
+def initial_named_temperatures(parameters: Mapping[str, Any]) -> dict[str, float]:
     """Return the named temperatures of a parameter set, each with the temperature that was found.
 
     It is 1 where the set does not say it, as before a module was looked into.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
-from tempopt.temperature.ranges import Checked
+from tempopt.temperature.ranges import ValidatedParameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Normaliser(Checked):
+class Normaliser(ValidatedParameters):
     """A map from a row of logits to weights; subclasses are final, frozen dataclasses.
 
     ``tempopt.attention.functional.normalisers`` computes the one of the same name.

@@ -9,16 +9,16 @@ from typing import Any
 from tempopt.temperature.entropy import (
     ENTROPY_PARAMETERS,
     EntropyParameters,
+    canonicalize_entropy,
     check_entropy_parameter,
-    plainly_scheduled,
     unread_entropy,
 )
 from tempopt.temperature.entropy_control import (
     CONTROL_PARAMETERS,
     ControlParameters,
+    canonicalize_control,
     check_control_parameter,
     is_controlled,
-    plainly_controlled,
     unread_control,
 )
 from tempopt.temperature.generation import GenerationParameters, unread_generation
@@ -27,8 +27,8 @@ from tempopt.temperature.named import (
     AS_FOUND,
     FROM_FOUND,
     VALUE_FIELDS,
-    as_found,
     groups_of,
+    initial_named_temperatures,
     join_name,
     split_name,
 )
@@ -36,10 +36,10 @@ from tempopt.temperature.normalisers import SoftmaxNormaliser
 from tempopt.temperature.plan import (
     MOVING,
     TemperatureParameters,
+    canonicalize,
     check_plan_parameter,
     is_own_number,
-    plainly_named,
-    unread_plan,
+    unused_plan_params,
 )
 from tempopt.temperature.ranges import RANGES, check_number
 from tempopt.temperature.schedules import Constant
@@ -118,7 +118,7 @@ def check_parameter(name: str, value: object) -> None:
         check_number(name, value)
 
 
-def effective(parameters: Mapping[str, Any], *, own_known: bool = True) -> dict[str, Any]:
+def drop_unused_params(parameters: Mapping[str, Any], *, own_known: bool = True) -> dict[str, Any]:
     """Return the parameters without those that have no effect, so that equal plans compare equal.
 
     What a strategy does not read is dropped, as ``layer_ratio`` under ``uniform``. A strategy that its
@@ -151,22 +151,22 @@ def _effective(parameters: Mapping[str, Any], *, own_known: bool) -> dict[str, A
     if is_controlled(parameters):
         # a drawn constant would become the temperature to begin with, which no schedule decides under control
         parameters = {name: value for name, value in parameters.items() if name != KNOTS}
-    result = plainly_controlled(plainly_scheduled(plainly_named(parameters)))
+    result = canonicalize_control(canonicalize_entropy(canonicalize(parameters)))
     unread_names = set[str]()
     if result.get("normaliser", SoftmaxNormaliser.name) != SoftmaxNormaliser.name:
         unread_names |= {*ENTROPY_PARAMETERS, *CONTROL_PARAMETERS}
     elif is_controlled(result):
         unread_names |= {n for n in result if n != "schedule" and (n in MOVING or is_own_number(n))}
         result |= {"schedule": Constant.name} if "schedule" in result else {}
-    unread_names |= unread_plan(result, own_known=own_known) | unread_entropy(result)
+    unread_names |= unused_plan_params(result, own_known=own_known) | unread_entropy(result)
     unread_names |= unread_control(result) | unread_generation(result)
     return {name: value for name, value in result.items() if name not in unread_names}
 
 
-def is_real(name: str) -> bool:
+def is_float_param(name: str) -> bool:
     """Return whether a temperature parameter is a number that need not be whole, so that 2 means 2.0."""
     bare_name = split_name(name)[1]
-    return name in TEMPERATURE_PARAMETERS and bare_name in RANGES and not RANGES[bare_name].whole
+    return name in TEMPERATURE_PARAMETERS and bare_name in RANGES and not RANGES[bare_name].is_integer
 
 
 def neutral_values(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def neutral_values(parameters: Mapping[str, Any]) -> dict[str, Any]:
     Those of a named temperature are the temperature as found, which the set says (``contrast.as_found``).
     """
     values: dict[str, Any] = _Neutral(NEUTRAL)
-    for name, found_temperature in as_found(parameters).items():
+    for name, found_temperature in initial_named_temperatures(parameters).items():
         neutral_group = {
             bare_name: found_temperature if bare_name in FROM_FOUND else NEUTRAL[bare_name]
             for bare_name in VALUE_FIELDS

@@ -8,7 +8,13 @@ from functools import cache
 from typing import Any
 
 from tempopt.errors import SpecError, unknown
-from tempopt.temperature.custom_schedules import OTHER, check_own_numbers, is_own, own_numbers, schedule_class
+from tempopt.temperature.custom_schedules import (
+    CUSTOM_SCHEDULE_HINT,
+    check_own_numbers,
+    is_custom_schedule,
+    own_numbers,
+    schedule_class,
+)
 from tempopt.temperature.heads import HEAD_PATTERNS, HeadPattern, LocalHeads, UniformHeads
 from tempopt.temperature.knots import INNER_KNOTS, KNOTS, Knot, as_knots, check_knots, unread_of_piecewise
 from tempopt.temperature.layers import LAYER_PATTERNS, LayerPattern, UniformLayers
@@ -54,7 +60,7 @@ def is_own_number(name: object) -> bool:
     return isinstance(name, str) and name.startswith(OWN_NUMBER)
 
 
-def flat_numbers(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def flatten_schedule_args(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return parameters with a mapping ``schedule_args`` as ``schedule_args.NAME``, below those given so."""
     flat_parameters, schedule_args = dict(parameters), parameters.get("schedule_args")
     if not isinstance(schedule_args, Mapping):
@@ -226,7 +232,7 @@ class TemperatureParameters:
                 )
 
     def _check_own_numbers(self) -> None:
-        if is_own(self.schedule):
+        if is_custom_schedule(self.schedule):
             check_own_numbers(self.schedule, self.schedule_args or {})
         elif self.schedule_args:
             raise SpecError(
@@ -238,7 +244,7 @@ class TemperatureParameters:
         """Refuse a temperature that the normaliser would not know what to do with."""
         if self.normaliser != LinearNormaliser.name:
             return
-        plain_parameters = plainly_named(
+        plain_parameters = canonicalize(
             {parameter.name: getattr(self, parameter.name) for parameter in fields(self)}
         )
         for name in ("temperature_init", "schedule", "layer_pattern", "head_pattern", "length_scaling"):
@@ -291,7 +297,7 @@ class TemperatureParameters:
 
     def _schedule(self) -> Schedule:
         kind = schedule_class(self.schedule)
-        if not is_own(self.schedule):
+        if not is_custom_schedule(self.schedule):
             schedule: Schedule = self._build(kind)
             return schedule
         final = self.temperature_init if self.temperature_final is None else self.temperature_final
@@ -323,12 +329,14 @@ def check_plan_parameter(name: str, value: object) -> None:
             raise SpecError(
                 f"schedule_args={value!r} is no mapping. Give numbers by name, as in {{knee: 0.3}}."
             )
-    elif name == "schedule" and is_own(value):
+    elif name == "schedule" and is_custom_schedule(value):
         own_numbers(str(value))
     elif name in _REGISTRIES:
         registry = _REGISTRIES[name]
         if not (isinstance(value, str) and value in registry):
-            raise SpecError(unknown(name, value, registry, OTHER if name == "schedule" else ""))
+            raise SpecError(
+                unknown(name, value, registry, CUSTOM_SCHEDULE_HINT if name == "schedule" else "")
+            )
     elif name in _OPTIONAL and value is None:
         return
     elif name == KNOTS:
@@ -337,7 +345,7 @@ def check_plan_parameter(name: str, value: object) -> None:
         check_number(name, value)
 
 
-def unread_plan(parameters: Mapping[str, Any], *, own_known: bool = True) -> set[str]:
+def unused_plan_params(parameters: Mapping[str, Any], *, own_known: bool = True) -> set[str]:
     """Return the parameters of the plan that have no effect; a strategy must be under its plainest name.
 
     Args:
@@ -367,7 +375,7 @@ def _unread_own_numbers(parameters: Mapping[str, Any], *, own_known: bool = True
     number_names = {name for name in parameters if is_own_number(name)}
     if schedule is None:
         return set()
-    if not is_own(schedule):
+    if not is_custom_schedule(schedule):
         return number_names
     known_numbers = own_numbers(schedule) if own_known else None
     return (
@@ -375,7 +383,7 @@ def _unread_own_numbers(parameters: Mapping[str, Any], *, own_known: bool = True
     )
 
 
-def plainly_named(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def canonicalize(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters with each strategy under the plainest name that it has at its values."""
     result = dict(parameters)
     if _is_drawn(result):
@@ -432,7 +440,7 @@ def _read(choice: str, parameters: Mapping[str, Any]) -> frozenset[str]:
 
 def _fields_read(choice: str, strategy_name: str) -> frozenset[str]:
     if choice == "schedule":
-        return _OWN_READ if is_own(strategy_name) else _field_names(SCHEDULES[strategy_name])
+        return _OWN_READ if is_custom_schedule(strategy_name) else _field_names(SCHEDULES[strategy_name])
     return _field_names(_REGISTRIES[choice][strategy_name])
 
 

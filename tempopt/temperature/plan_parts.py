@@ -22,13 +22,19 @@ from tempopt.temperature.heads import HEAD_PATTERNS, LocalHeads
 from tempopt.temperature.knots import INNER_KNOTS, KNOTS
 from tempopt.temperature.layers import LAYER_PATTERNS
 from tempopt.temperature.length import LENGTH_SCALINGS
-from tempopt.temperature.named import AS_FOUND, as_found, groups_of, join_name, own_parameters
+from tempopt.temperature.named import (
+    AS_FOUND,
+    groups_of,
+    initial_named_temperatures,
+    join_name,
+    own_parameters,
+)
 from tempopt.temperature.normalisers import NORMALISERS
 from tempopt.temperature.parameters import (
     NEUTRAL,
     TEMPERATURE_PARAMETERS,
     ParameterNames,
-    effective,
+    drop_unused_params,
     neutral_values,
 )
 from tempopt.temperature.plan import MOVING, OWN_NUMBER, TemperatureParameters
@@ -74,7 +80,9 @@ _FLAT = 1e-9
 
 def parts_of(parameters: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of all parts that a parameter set could have: those of ``GROUPS``, then named ones."""
-    named_parts = (f"{name}.{group}" for name in as_found(parameters) for group in _OF_NAMED)
+    named_parts = (
+        f"{name}.{group}" for name in initial_named_temperatures(parameters) for group in _OF_NAMED
+    )
     return (*GROUPS, *named_parts)
 
 
@@ -89,7 +97,10 @@ def mean_level(parameters: Mapping[str, Any], temperature: str = "") -> float:
     levels = _levels(parameters, temperature)
     if _is_flat(levels):
         return levels[0]
-    level, target = math.exp(fmean(map(math.log, levels))), as_found(parameters).get(temperature, 1.0)
+    level, target = (
+        math.exp(fmean(map(math.log, levels))),
+        initial_named_temperatures(parameters).get(temperature, 1.0),
+    )
     # a schedule about the temperature as found has that as its mean, whatever the logarithms round to
     return target if abs(math.log(level / target)) < _FLAT else level
 
@@ -133,7 +144,7 @@ def at_constant(parameters: Mapping[str, Any], level: float, temperature: str = 
         else {name: NEUTRAL[name] for name in CONTROL_PARAMETERS if name in other_parameters}
     )
     constant = {"temperature_init": level, "schedule": Constant.name}
-    return effective(
+    return drop_unused_params(
         {**other_parameters, **{join_name(temperature, name): value for name, value in constant.items()}}
     )
 
@@ -159,7 +170,7 @@ def temperatures_of(parameters: Mapping[str, Any]) -> tuple[str, ...]:
 
     Attention's is left out of a set that has named ones and says nothing of attention.
     """
-    named_temperatures = as_found(parameters)
+    named_temperatures = initial_named_temperatures(parameters)
     attention_names = GROUPS["schedule"] | GROUPS["control"] | _LEVELS
     has_attention = not named_temperatures or any(name in attention_names for name in parameters)
     return (*("",) * has_attention, *named_temperatures)
@@ -172,7 +183,7 @@ def schedule_of(parameters: Mapping[str, Any], temperature: str) -> dict[str, An
         {join_name(temperature, bare_name): value for bare_name, value in temperature_parameters.items()}
     ):
         return {}
-    return effective(
+    return drop_unused_params(
         {bare_name: value for bare_name, value in temperature_parameters.items() if bare_name != AS_FOUND}
     )
 
@@ -180,19 +191,21 @@ def schedule_of(parameters: Mapping[str, Any], temperature: str) -> dict[str, An
 def active_groups(parameters: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the parts of a plan that are not neutral, in the order of :func:`parts_of`."""
     full_key = training_key(parameters)
-    return tuple(part for part in parts_of(parameters) if training_key(without(parameters, part)) != full_key)
-
-
-def moves(parameters: Mapping[str, Any]) -> bool:
-    """Return whether a temperature of a plan changes during training, by a schedule or under control."""
-    effective_parameters = effective({**neutral_values(parameters), **parameters})
-    return is_controlled(effective_parameters) or any(
-        effective_parameters[join_name(name, "schedule")] != Constant.name
-        for name in ("", *as_found(parameters))
+    return tuple(
+        part for part in parts_of(parameters) if training_key(remove_part(parameters, part)) != full_key
     )
 
 
-def without(parameters: Mapping[str, Any], part: str) -> dict[str, Any]:
+def is_scheduled(parameters: Mapping[str, Any]) -> bool:
+    """Return whether a temperature of a plan changes during training, by a schedule or under control."""
+    effective_parameters = drop_unused_params({**neutral_values(parameters), **parameters})
+    return is_controlled(effective_parameters) or any(
+        effective_parameters[join_name(name, "schedule")] != Constant.name
+        for name in ("", *initial_named_temperatures(parameters))
+    )
+
+
+def remove_part(parameters: Mapping[str, Any], part: str) -> dict[str, Any]:
     """Return the parameters with one part of the plan neutral.
 
     Without its schedule a plan is constant at the schedule's geometric mean; without its level the whole
@@ -215,27 +228,29 @@ def without(parameters: Mapping[str, Any], part: str) -> dict[str, Any]:
     if group == "level":
         return _without_level(parameters, temperature)
     neutral_parameters = {name: NEUTRAL[name] for name in GROUPS[group] if name in parameters}
-    return effective({**parameters, **neutral_parameters})
+    return drop_unused_params({**parameters, **neutral_parameters})
 
 
-def only(parameters: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
+def keep_parts(parameters: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
     """Return the parameters with every part of the plan neutral but those that are named."""
     plan = dict(parameters)
     for part in parts_of(parameters):
         if part not in parts:
-            plan = without(plan, part)
+            plan = remove_part(plan, part)
     return plan
 
 
-def neutral(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def to_neutral(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters at the baseline: attention at temperature 1, every named one as found."""
     values = neutral_values(parameters)
-    return effective({name: values[name] if name in CREDITED else v for name, v in parameters.items()})
+    return drop_unused_params(
+        {name: values[name] if name in CREDITED else v for name, v in parameters.items()}
+    )
 
 
 def is_neutral(parameters: Mapping[str, Any]) -> bool:
     """Return whether parameters train at the baseline already: :func:`neutral` changes nothing."""
-    return same_training(parameters, neutral(parameters))
+    return same_training(parameters, to_neutral(parameters))
 
 
 def _controls(parameters: Mapping[str, Any], temperature: str) -> bool:
@@ -245,7 +260,7 @@ def _controls(parameters: Mapping[str, Any], temperature: str) -> bool:
 def _levels(parameters: Mapping[str, Any], temperature: str) -> list[float]:
     temperature_parameters = own_parameters(parameters, temperature)
     if is_controlled(temperature_parameters):
-        temperature_parameters = effective(temperature_parameters)
+        temperature_parameters = drop_unused_params(temperature_parameters)
     schedule = TemperatureParameters.from_mapping(temperature_parameters).plan(1).schedule
     return [schedule(index / (_POINTS - 1)) for index in range(_POINTS)]
 
@@ -255,14 +270,14 @@ def _is_flat(levels: list[float]) -> bool:
 
 
 def _without_level(parameters: Mapping[str, Any], temperature: str) -> dict[str, Any]:
-    target = as_found(parameters).get(temperature, 1.0)
+    target = initial_named_temperatures(parameters).get(temperature, 1.0)
     level = mean_level(parameters, temperature) / target
     if abs(math.log(level)) < _FLAT:
         return dict(parameters)
     if _is_flat(_levels(parameters, temperature)):
         # dividing would round
         if _controls(parameters, temperature):
-            return effective({**parameters, "temperature_init": target})
+            return drop_unused_params({**parameters, "temperature_init": target})
         return at_constant(parameters, target, temperature)
     temperature_parameters = own_parameters(parameters, temperature)
     level_names = {
@@ -273,7 +288,7 @@ def _without_level(parameters: Mapping[str, Any], temperature: str) -> dict[str,
         for name in level_names
         if (value := temperature_parameters.get(name, NEUTRAL[name]))
     }
-    return effective({**parameters, **scaled_levels})
+    return drop_unused_params({**parameters, **scaled_levels})
 
 
 def _divided(value: Any, level: float) -> Any:

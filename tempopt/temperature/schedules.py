@@ -16,14 +16,14 @@ from typing import ClassVar, final
 
 from tempopt.errors import SpecError, UsageError
 from tempopt.temperature.knots import INNER_KNOTS, KNOTS, Knot, as_knots, check_knots, last_inner
-from tempopt.temperature.ranges import HIGHEST, LOWEST, Checked, check_number
+from tempopt.temperature.ranges import HIGHEST, LOWEST, ValidatedParameters, check_number
 
-OWN: dict[str, type[Schedule]] = {}
+CUSTOM_SCHEDULES: dict[str, type[Schedule]] = {}
 """Schedules outside tempopt whose modules were imported, by ``package.module:Class``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule(Checked, ABC):
+class Schedule(ValidatedParameters, ABC):
     """A temperature over training progress.
 
     Subclasses are frozen dataclasses. Those of tempopt have fields that are named as in
@@ -53,7 +53,7 @@ class Schedule(Checked, ABC):
         # with slots a dataclass is made twice, and super() would know the first of the two alone
         if cls.__module__ != __name__:
             cls.name = f"{cls.__module__}:{cls.__qualname__}"
-            OWN[cls.name] = cls
+            CUSTOM_SCHEDULES[cls.name] = cls
 
     def __call__(self, progress: float) -> float:
         """Return the temperature at a training progress in [0, 1].

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from tempopt.temperature.named import as_found, own_parameters, split_name
-from tempopt.temperature.parameters import effective, neutral_values
+from tempopt.temperature.named import initial_named_temperatures, own_parameters, split_name
+from tempopt.temperature.parameters import drop_unused_params, neutral_values
 from tempopt.temperature.schedules import Constant
 
 
@@ -49,13 +49,13 @@ def _as_cached(parameters: Mapping[str, Any]) -> tuple[tuple[str, str, Any], ...
 
 @lru_cache(maxsize=10_000)
 def _key(parameters: tuple[tuple[str, str, Any], ...]) -> str:
-    return _text(_whole({name: value for name, _, value in parameters}))
+    return _text(_canonicalize_parameters({name: value for name, _, value in parameters}))
 
 
-def _whole(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _canonicalize_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return what counts of a parameter set, without the named temperatures that stay as found."""
-    effective_parameters = effective({**neutral_values(parameters), **parameters})
-    for name, found_temperature in as_found(parameters).items():
+    effective_parameters = drop_unused_params({**neutral_values(parameters), **parameters})
+    for name, found_temperature in initial_named_temperatures(parameters).items():
         temperature_parameters = own_parameters(effective_parameters, name)
         if (
             temperature_parameters["schedule"] == Constant.name

@@ -26,13 +26,13 @@ from tempopt.launch.study_launch import PROGRAM
 from tempopt.service import lifecycle, studies
 from tempopt.spec.resources import Need
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.liveness import machine
+from tempopt.storage.liveness import machine_id
 from tempopt.storage.rows import TicketRow
 from tempopt.storage.store import Store
 from tempopt.testing.toys import PACE, PROBE, WORDS
 
 _TRIALS = 8
-_ENDED = ("done", "failed", "gone")
+_TERMINAL_JOB_STATES = ("done", "failed", "gone")
 _T = TypeVar("_T")
 
 
@@ -124,7 +124,7 @@ class LauncherTests:
     @pytest.fixture
     def storage(self, launcher: Launcher, folder: Path) -> str:
         """URL of an empty database that this process and all agents reach."""
-        if launcher.spans_hosts:
+        if launcher.is_multi_host:
             pytest.fail("override the fixture storage: SQLite is for the agents of one machine")
         return f"sqlite:///{folder}/launched.db"
 
@@ -135,7 +135,7 @@ class LauncherTests:
             agent: What the store calls it: ``host:pid:machine:...``.
         """
         host, pid, where, *_ = agent.split(":")
-        if where != machine():
+        if where != machine_id():
             pytest.fail(f"override kill_agent: {agent} runs on {host}, and this is {socket.gethostname()}")
         os.kill(int(pid), signal.SIGKILL)
 
@@ -148,9 +148,9 @@ class LauncherTests:
         assert not [name for name in launcher.OPTIONS if name not in str(excinfo.value)]
 
     def test_there_is_room_for_a_small_trial_and_none_for_an_impossible_one(self, launcher: Launcher) -> None:
-        assert launcher.room(Need()) >= 1
-        assert launcher.room(Need(cpus=1_000_000)) == 0
-        assert launcher.lack(Need(cpus=1_000_000))
+        assert launcher.capacity(Need()) >= 1
+        assert launcher.capacity(Need(cpus=1_000_000)) == 0
+        assert launcher.explain_no_capacity(Need(cpus=1_000_000))
 
     @pytest.mark.parametrize("gpus", [0.0, 0.25, 0.3, 0.5, 1.0, 2.0])
     @pytest.mark.parametrize("workers", [1, 2, 5, 8])
@@ -199,7 +199,7 @@ class LauncherTests:
         ids = launcher.start([self._task(storage, folder, pace=0.2)] * 2)
         self._agent_in_the_middle(launcher, ids, storage)
         launcher.cancel(ids)
-        assert not [job for job in launcher.jobs(ids) if job.state not in _ENDED]
+        assert not [job for job in launcher.jobs(ids) if job.state not in _TERMINAL_JOB_STATES]
         rows = _tickets(storage)
         assert not [row for row in rows if row.state == "running"]
         assert [row for row in rows if row.state == "waiting"], "the study had ended before it was cancelled"
@@ -210,7 +210,7 @@ class LauncherTests:
         self, launcher: Launcher, storage: str, folder: Path
     ) -> None:
         ids = launcher.start([self._task(storage, folder, metric="val_never_logged")])
-        (job,) = self._ended(launcher, ids)
+        (job,) = self._wait_until_ended(launcher, ids)
         assert job.state == "failed"
         assert "val_never_logged" in job.message
         with Store.open(storage, create=True) as store:
@@ -222,18 +222,18 @@ class LauncherTests:
         ids = launcher.start([self._task(storage, folder, pace=0.2)])
         self._agent_in_the_middle(launcher, ids, storage)
         lifecycle.pause(storage, _NAME)
-        assert [job.state for job in self._ended(launcher, ids)] == ["done"]
+        assert [job.state for job in self._wait_until_ended(launcher, ids)] == ["done"]
         assert not [row for row in _tickets(storage) if row.state == "running"]
         # as one that waited for room, or was sent back to wait for it, while the study was paused
         late_ids = launcher.start([self._task(storage, folder)])
-        assert [job.state for job in self._ended(launcher, late_ids)] == ["done"]
+        assert [job.state for job in self._wait_until_ended(launcher, late_ids)] == ["done"]
         with Store.open(storage, create=False) as store:
             assert store.load_study(_NAME).state == "paused"
 
     def test_each_agent_has_the_folder_the_environment_and_the_cores_of_its_task(
         self, launcher: Launcher, storage: str, folder: Path
     ) -> None:
-        cpus = 2 if launcher.room(Need(cpus=2)) else 1
+        cpus = 2 if launcher.capacity(Need(cpus=2)) else 1
         agent_tasks = []
         for name in ("one", "two"):
             (folder / name).mkdir()
@@ -243,7 +243,9 @@ class LauncherTests:
             agent_tasks.append(dataclasses.replace(task, cpus=cpus, folder=str(folder / name)))
         tasks_by_id = dict(zip(launcher.start(agent_tasks), agent_tasks, strict=True))
         while tasks_by_id:
-            id = self._wait(lambda: _begun(tasks_by_id), "each agent to begin", launcher, list(tasks_by_id))
+            id = self._wait(
+                lambda: _find_started_agent(tasks_by_id), "each agent to begin", launcher, list(tasks_by_id)
+            )
             # there may be room for one at a time
             launcher.cancel([id])
             task = tasks_by_id.pop(id)
@@ -289,19 +291,19 @@ class LauncherTests:
             assert time.monotonic() < give_up, f"waited {self.PATIENCE:g} s in vain for {what}: {jobs}"
             time.sleep(0.1)
 
-    def _ended(self, launcher: Launcher, ids: Sequence[str]) -> list[Job]:
+    def _wait_until_ended(self, launcher: Launcher, ids: Sequence[str]) -> list[Job]:
         """Return how jobs have ended, once all have."""
         give_up = time.monotonic() + self.PATIENCE
         while True:
             jobs = launcher.jobs(ids)
-            if all(job.state in _ENDED for job in jobs):
+            if all(job.state in _TERMINAL_JOB_STATES for job in jobs):
                 return jobs
             assert time.monotonic() < give_up, f"waited {self.PATIENCE:g} s in vain for the end of {jobs}"
             time.sleep(0.1)
 
     def _to_the_end(self, launcher: Launcher, ids: Sequence[str], storage: str) -> None:
         """Wait until agents have ended, and have carried out the study."""
-        jobs = self._ended(launcher, ids)
+        jobs = self._wait_until_ended(launcher, ids)
         assert [job.state for job in jobs] == ["done"] * len(ids), jobs
         with Store.open(storage, create=False) as store:
             assert store.load_study(_NAME).state == "done"
@@ -316,7 +318,7 @@ class LauncherTests:
         return self._wait(training, "a search ticket in progress", launcher, ids)
 
 
-def _begun(agents: Mapping[str, Task]) -> str | None:
+def _find_started_agent(agents: Mapping[str, Task]) -> str | None:
     """Return the id of one whose worker has told where it is, None while none has."""
     return next((id for id, task in agents.items() if Path(task.environment[PROBE]).is_file()), None)
 

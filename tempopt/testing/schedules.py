@@ -50,14 +50,16 @@ def _check_values(kind: type[Schedule]) -> None:
         initial, final, value = schedule.temperature_init, schedule.temperature_final, schedule(progress)
         slack = CLOSE * max(initial, final)
         assert min(initial, final) - slack <= value <= max(initial, final) + slack, (
-            f"{_told(schedule, progress)}, which is not between its temperatures"
+            f"{_describe_value(schedule, progress)}, which is not between its temperatures"
         )
-        assert schedule(progress) == value, f"{_told(schedule, progress)}, and another one when asked again"
+        assert schedule(progress) == value, (
+            f"{_describe_value(schedule, progress)}, and another one when asked again"
+        )
         assert math.isclose(schedule(0.0), initial, abs_tol=slack), (
-            f"{_told(schedule, 0.0)}, not temperature_init"
+            f"{_describe_value(schedule, 0.0)}, not temperature_init"
         )
         assert math.isclose(schedule(1.0), final, abs_tol=slack), (
-            f"{_told(schedule, 1.0)}, not temperature_final"
+            f"{_describe_value(schedule, 1.0)}, not temperature_final"
         )
         assert kind(**{field.name: getattr(schedule, field.name) for field in fields(kind)}) == schedule
 
@@ -72,7 +74,7 @@ def _check_flat(kind: type[Schedule]) -> None:
         numbers = {field.name: getattr(schedule, field.name) for field in fields(kind)}
         flat = kind(**{**numbers, "temperature_final": level})
         assert math.isclose(flat(progress), level, rel_tol=CLOSE), (
-            f"{_told(flat, progress)}, though it has nowhere to go"
+            f"{_describe_value(flat, progress)}, though it has nowhere to go"
         )
 
     check()
@@ -102,10 +104,10 @@ def _values(field: Field[Any]) -> st.SearchStrategy[Any]:
     allowed = own_range(field)
     if not isinstance(allowed, OwnRange):
         return _SCALE
-    if allowed.whole:
+    if allowed.is_integer:
         return st.integers(int(allowed.low), int(allowed.high))
     return st.floats(allowed.low, allowed.high)
 
 
-def _told(schedule: Schedule, progress: float) -> str:
+def _describe_value(schedule: Schedule, progress: float) -> str:
     return f"{schedule!r} is {schedule(progress)!r} at progress {progress!r}"

@@ -36,10 +36,10 @@ class Arguments:
     def __init__(self, section: str, cls: type, init_args: Mapping[str, Any]) -> None:
         self.section = section
         self.cls = cls
-        self.given = dict(init_args)
+        self.init_args = dict(init_args)
         self._parser, self.names = _parser(cls)
-        self._parsed = self._parse(self.given)
-        self._has_objects = any(_holds_namespace(self._parsed[name]) for name in self.given)
+        self._parsed = self._parse(self.init_args)
+        self._has_objects = any(_holds_namespace(self._parsed[name]) for name in self.init_args)
         self._checked: dict[tuple[str, object], Any] = {}
 
     @staticmethod
@@ -61,11 +61,11 @@ class Arguments:
             return self._make(self._parse(init_args), init_args)
         checked_values = {name: self.check(name, value) for name, value in overrides.items()}
         if not self._has_objects:
-            return {**copy.deepcopy({name: self._parsed[name] for name in self.given}), **checked_values}
+            return {**copy.deepcopy({name: self._parsed[name] for name in self.init_args}), **checked_values}
         namespace = self._parsed.clone()
         for name, value in checked_values.items():
             namespace[name] = value
-        return self._make(namespace, {**self.given, **overrides})
+        return self._make(namespace, {**self.init_args, **overrides})
 
     def check(self, name: str, value: Any) -> Any:
         """Return an override as the type that its annotation asks for.
@@ -91,12 +91,12 @@ class Arguments:
         return (
             cached_value(value)
             if cached_value in (int, float)
-            else self._parse({**self.given, name: value})[name]
+            else self._parse({**self.init_args, name: value})[name]
         )
 
     def _with(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """Return what is given with dotted overrides written into its objects, dataclasses and mappings."""
-        result = copy.deepcopy(self.given)
+        result = copy.deepcopy(self.init_args)
         for name, value in overrides.items():
             argument, *subkeys = name.split(".")
             if not subkeys:
@@ -116,7 +116,7 @@ class Arguments:
             if not isinstance(target, dict):
                 raise SpecError(
                     f'"{name}" goes below "{path}", but the spec gives {path} no class_path and no mapping. '
-                    f"Write its values under {self._place}, or search another name."
+                    f"Write its values under {self._init_args_path}, or search another name."
                 )
             if "class_path" in target:
                 # what its class takes is for its own parser to say
@@ -164,7 +164,7 @@ class Arguments:
             if name not in init_args:
                 lines.append(
                     f"{self.section}: {self.called} needs the argument {name} "
-                    f"({_allowed(self.cls, name)}). Give it under {self._place}."
+                    f"({_allowed(self.cls, name)}). Give it under {self._init_args_path}."
                 )
         for name, value in init_args.items():
             if name not in self.names:
@@ -177,12 +177,14 @@ class Arguments:
             except (ArgumentError, TypeError, ValueError, KeyError):
                 path = f"{self.section}.{name}"
                 nested_fault = _object_fault(value, path)
-                message = f"given {_shown(value)}. Allowed for {self.called}: {_allowed(self.cls, name)}."
+                message = (
+                    f"given {_format_value(value)}. Allowed for {self.called}: {_allowed(self.cls, name)}."
+                )
                 lines.append(nested_fault or f"{path}: {message}")
         return lines
 
     @property
-    def _place(self) -> str:
+    def _init_args_path(self) -> str:
         return "trainer" if self.section == "trainer" else f"{self.section}.init_args"
 
 
@@ -238,7 +240,7 @@ def _allowed(cls: type, name: str) -> str:
     return hint if isinstance(hint, str) else inspect.formatannotation(hint)
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     return f'the text "{value}"' if isinstance(value, str) else f"{value!r} ({type(value).__name__})"
 
 

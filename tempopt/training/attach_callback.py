@@ -47,7 +47,7 @@ class AttachCallback(TemperatureCallback):
     Args:
         parameters: The plan, as a mapping of temperature parameters by name.
         layers: As for :func:`tempopt.attach`: ``auto``, or patterns of names.
-        way: As for :func:`tempopt.attach`.
+        method: As for :func:`tempopt.attach`.
         validate_at: ``final``: validation while training runs under the plan's last temperature, and
             checkpoints hold it; ``current``: under that which training has reached.
         at_inference: Temperature parameters of another plan, for ``validate``, ``test`` and ``predict`` of
@@ -68,7 +68,7 @@ class AttachCallback(TemperatureCallback):
         self,
         parameters: dict[str, Any],
         layers: list[str] | str = "auto",
-        way: Literal["auto", "query_rows", "attention_interface"] = "auto",
+        method: Literal["auto", "query_rows", "attention_interface"] = "auto",
         validate_at: Literal["final", "current"] = "final",
         at_inference: dict[str, Any] | None = None,
     ) -> None:
@@ -88,7 +88,7 @@ class AttachCallback(TemperatureCallback):
         self._control = PlannedControl(control) if control.controls else None
         self._measures = self._control is not None
         self.layers = layers
-        self.way = way
+        self.method = method
         self.at_inference = None if at_inference is None else dict(at_inference)
         self._beside = ""
         self._loss_scale: LossScaleCallback | None = None
@@ -185,7 +185,7 @@ class AttachCallback(TemperatureCallback):
                 f"{type(module).__name__} is a TemperedModule, which sets its own temperature by its init "
                 "arguments. Take AttachCallback out of the trainer's callbacks."
             )
-        attachment = attach(module, self.parameters, layers=self.layers, way=self.way, example=None)
+        attachment = attach(module, self.parameters, layers=self.layers, method=self.method, example=None)
         self._loss_scale = LossScaleCallback(tempered=attachment) if attachment.entropy.has_term else None
         if self._control is not None:
             self._control.follow(attachment)
@@ -202,7 +202,11 @@ class AttachCallback(TemperatureCallback):
         assert self.attachment is not None
         layer_temperatures = list(temperatures.values())
         put_beside(
-            checkpoint, self._at_evaluation, layer_temperatures, layers=self.layers, way=self.attachment.way
+            checkpoint,
+            self._at_evaluation,
+            layer_temperatures,
+            layers=self.layers,
+            method=self.attachment.method,
         )
 
     def _save(self, hook: Any, checkpoint: dict[str, Any]) -> None:

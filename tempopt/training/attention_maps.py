@@ -42,8 +42,8 @@ class AttentionMaps:
     def __init__(self, num_layers: int) -> None:
         self._num_layers = num_layers
         self._steps: dict[int, str] = {}
-        self._found: dict[str, dict[str, Any]] = {}
-        self._seen: HeadSpecialisation | None = None
+        self._record_by_moment: dict[str, dict[str, Any]] = {}
+        self._specialisation: HeadSpecialisation | None = None
         self._notes: list[str] = []
 
     def begin(self, total_steps: int) -> None:
@@ -57,10 +57,10 @@ class AttentionMaps:
         """The steps in which attention is to be looked at."""
         return sorted(self._steps)
 
-    def wanted(self, step: int) -> bool:
+    def should_capture(self, step: int) -> bool:
         """Return whether attention is to be looked at in this step."""
-        moment = self._found.get(self._steps.get(step, ""))
-        return step in self._steps and (moment is None or self._seen is not None)
+        moment = self._record_by_moment.get(self._steps.get(step, ""))
+        return step in self._steps and (moment is None or self._specialisation is not None)
 
     def see(
         self,
@@ -73,30 +73,30 @@ class AttentionMaps:
         **kwargs: Any,
     ) -> None:
         """Look at a layer in a step at which that is wanted; arguments as for an observer of attention."""
-        moment = self._found.setdefault(
+        moment = self._record_by_moment.setdefault(
             self._steps[step], {"step": step, "heads": [], "measures": [], "seen": []}
         )
         if layer in moment["seen"]:
             # a layer is computed again in backward under activation checkpointing
             return
         if not moment["seen"]:
-            self._seen = HeadSpecialisation()
+            self._specialisation = HeadSpecialisation()
         moment["seen"].append(layer)
-        moment["heads"] += self._drawn(layer, q_BHQD, k_BHKD, **kwargs)
+        moment["heads"] += self._compute_head_maps(layer, q_BHQD, k_BHKD, **kwargs)
         self._measure(layer, q_BHQD, k_BHKD, valid_BQ, **kwargs)
 
     def closed(self, step: int) -> None:
         """Say that the first forward pass of a step is over."""
-        moment = self._found.get(self._steps.get(step, ""))
-        if moment is None or self._seen is None:
+        moment = self._record_by_moment.get(self._steps.get(step, ""))
+        if moment is None or self._specialisation is None:
             return
-        if self._seen.layers:
-            measures = self._seen.report().measures
+        if self._specialisation.layers:
+            measures = self._specialisation.report().measures
             moment["measures"] = [_plain(measure) for measure in measures if measure.named]
-        self._seen = None
+        self._specialisation = None
 
     @torch.no_grad()
-    def _drawn(
+    def _compute_head_maps(
         self,
         layer: int,
         q_BHQD: Tensor,
@@ -152,7 +152,7 @@ class AttentionMaps:
         **kwargs: Any,
     ) -> None:
         """Take in what the heads of a layer do over some inputs."""
-        assert self._seen is not None
+        assert self._specialisation is not None
         size = q_BHQD.shape[1] * q_BHQD.shape[-2] * k_BHKD.shape[-2]
         count = min(len(q_BHQD), _MOST_EXAMPLES, _MOST_WEIGHTS // max(size, 1))
         if count < 2:
@@ -161,7 +161,7 @@ class AttentionMaps:
         if attn_mask is not None and attn_mask.ndim == 4 and attn_mask.shape[0] > 1:
             attn_mask = attn_mask[:count]
         valid_BQ = None if valid_BQ is None else valid_BQ[:count]
-        self._seen.update(
+        self._specialisation.update(
             layer, q_BHQD[:count], k_BHKD[:count], attn_mask=attn_mask, valid_BQ=valid_BQ, **kwargs
         )
 
@@ -170,24 +170,24 @@ class AttentionMaps:
             self._notes.append(text)
 
     @property
-    def found(self) -> dict[str, Any] | None:
+    def to_json(self) -> dict[str, Any] | None:
         """What was seen, as plain data; None: nothing."""
-        if not self._found:
+        if not self._record_by_moment:
             return None
         moments = {
-            name: {key: value for key, value in self._found[name].items() if key != "seen"}
+            name: {key: value for key, value in self._record_by_moment[name].items() if key != "seen"}
             for name in MOMENTS
-            if name in self._found
+            if name in self._record_by_moment
         }
         return {"moments": moments, "notes": list(self._notes)}
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was seen so far, with which a training goes on."""
-        return {"found": self._found, "notes": self._notes}
+        return {"found": self._record_by_moment, "notes": self._notes}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up what :meth:`state_dict` kept."""
-        self._found, self._notes = dict(state["found"]), list(state["notes"])
+        self._record_by_moment, self._notes = dict(state["found"]), list(state["notes"])
 
 
 def _side(heads: int) -> int:

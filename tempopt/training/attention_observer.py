@@ -14,8 +14,8 @@ from torch import Tensor
 
 from tempopt.attention.analysis.monitor import AttentionMonitor
 from tempopt.training.attention_maps import AttentionMaps
-from tempopt.training.callbacks import Tempered
-from tempopt.training.steps import step_of, steps_of
+from tempopt.training.callbacks import TemperatureTarget
+from tempopt.training.steps import current_step, total_steps
 
 Curves = dict[str, list[list[float]]]
 """Name to [[optimizer step, value], ...]."""
@@ -25,7 +25,7 @@ _OBSERVATIONS = 24
 _MOST_POINTS = 4096
 
 
-class ObserveCallback(L.Callback):
+class AttentionObserver(L.Callback):
     """Observe each tempered layer at steps spread over the training, from its first to its last.
 
     The steps follow from the length of the training and the queries from the seed, so that a run that was
@@ -38,7 +38,7 @@ class ObserveCallback(L.Callback):
         maps: Whether to keep maps of the attention of each head, too.
     """
 
-    def __init__(self, tempered: Tempered, seed: int, *, maps: bool = False) -> None:
+    def __init__(self, tempered: TemperatureTarget, seed: int, *, maps: bool = False) -> None:
         self._tempered = tempered
         self._monitor = AttentionMonitor(every=1, seed=seed)
         self._steps: list[int] = []
@@ -48,7 +48,7 @@ class ObserveCallback(L.Callback):
         self._maps = AttentionMaps(len(tempered.layers)) if maps else None
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        last_step = max(steps_of(trainer) - 1, 0)
+        last_step = max(total_steps(trainer) - 1, 0)
         self._steps = [round(i * last_step / (_OBSERVATIONS - 1)) for i in range(_OBSERVATIONS)]
         if self._maps is not None:
             self._maps.begin(last_step + 1)
@@ -58,8 +58,8 @@ class ObserveCallback(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         # under manual optimization a batch may take several steps
-        if not self.notes and any(self._step < step <= step_of(trainer) for step in self._steps):
-            self._step = step_of(trainer)
+        if not self.notes and any(self._step < step <= current_step(trainer) for step in self._steps):
+            self._step = current_step(trainer)
             self._watching.enter_context(self._tempered.observed(self._see))
 
     def on_train_batch_end(
@@ -81,7 +81,7 @@ class ObserveCallback(L.Callback):
             return
         with self._noted(f"The attention of layer {layer}"):
             self._monitor.update(self._step, layer, q_BHQD, k_BHKD, temperature=temperature, **masking)
-            if self._maps is not None and self._maps.wanted(self._step):
+            if self._maps is not None and self._maps.should_capture(self._step):
                 self._maps.see(self._step, layer, q_BHQD, k_BHKD, **masking)
 
     @contextmanager
@@ -116,7 +116,7 @@ class ObserveCallback(L.Callback):
     @property
     def maps(self) -> dict[str, Any] | None:
         """What the heads attend to, as plain data; None: nothing was kept."""
-        return None if self._maps is None else self._maps.found
+        return None if self._maps is None else self._maps.to_json
 
     def state_dict(self) -> dict[str, Any]:
         maps = None if self._maps is None else self._maps.state_dict()

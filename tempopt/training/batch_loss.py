@@ -14,7 +14,7 @@ from tempopt.training.callbacks import seed_generators
 from tempopt.training.run import Run
 
 
-def loss_of_a_batch(run: Run) -> Callable[[], Any]:
+def make_single_batch_loss(run: Run) -> Callable[[], Any]:
     """Return what computes the loss of one fixed batch, with the same random numbers each time.
 
     Of a module that optimizes by itself it returns the losses that the step would go back through; no

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tempopt.class_loading import load_class, load_schedule
 from tempopt.errors import SpecError, unknown
 from tempopt.spec.program import Program
-from tempopt.temperature.custom_schedules import is_own
+from tempopt.temperature.custom_schedules import is_custom_schedule
 from tempopt.temperature.entropy import ENTROPY_PARAMETERS
 from tempopt.temperature.entropy_control import CONTROL_PARAMETERS, ControlParameters
 from tempopt.temperature.generation import GENERATION
@@ -24,9 +24,9 @@ from tempopt.temperature.parameters import (
     PLAN_PARAMETERS,
     TEMPERATURE_PARAMETERS,
     ParameterNames,
-    effective,
+    drop_unused_params,
 )
-from tempopt.temperature.plan import OWN_NUMBER, flat_numbers, is_own_number
+from tempopt.temperature.plan import OWN_NUMBER, flatten_schedule_args, is_own_number
 from tempopt.temperature.ways import ATTENTION_INTERFACE, BEYOND_ROWS
 from tempopt.training.arguments import Arguments, loaders, parameter
 
@@ -44,7 +44,7 @@ _ATTENDED = ParameterNames((*_FOLLOWED, *ENTROPY_PARAMETERS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Built:
+class RunComponents:
     """What one run trains with.
 
     Args:
@@ -57,7 +57,7 @@ class Built:
         control: Which target the entropy of attention is to follow.
         tempered: Whether the module is a TemperedModule; if not, ``temperature`` is to be attached.
         layers: Layers to attach to: patterns, or ``auto``.
-        way: Way of attaching.
+        attach_method: Method of attaching.
     """
 
     module: L.LightningModule
@@ -68,7 +68,7 @@ class Built:
     control: ControlParameters
     tempered: bool
     layers: Sequence[str] | str
-    way: Literal["query_rows", "attention_interface"]
+    attach_method: Literal["query_rows", "attention_interface"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class _Parts:
     attached: dict[str, Any] = field(default_factory=dict)
 
 
-class Prepared:
+class ProgramFactory:
     """A program whose classes are imported and whose arguments are checked; makes the objects of its runs.
 
     Preparing runs a person's module and may draw random numbers; making draws them only in their
@@ -127,7 +127,7 @@ class Prepared:
         if self.tempered:
             attention_args = _counted({name: values[name] for name in _ATTENDED if name in values})
             values = {name: value for name, value in values.items() if name not in _ATTENDED} | attention_args
-        module: L.LightningModule = _made(self._model, values)
+        module: L.LightningModule = _instantiate(self._model, values)
         return module
 
     def datamodule(self, parameters: Mapping[str, Any]) -> L.LightningDataModule | None:
@@ -139,7 +139,7 @@ class Prepared:
         overrides = self._split(parameters).data
         if self._data is None:
             return None
-        module: L.LightningDataModule = _made(self._data, self._data.values(overrides))
+        module: L.LightningDataModule = _instantiate(self._data, self._data.values(overrides))
         return module
 
     def trainer(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,22 +152,24 @@ class Prepared:
 
     def temperature(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Return what decides attention: what is given, and below that a TemperedModule's init arguments."""
-        all_parameters = {**(self._model.given if self.tempered else {}), **parameters}
+        all_parameters = {**(self._model.init_args if self.tempered else {}), **parameters}
         names = _ATTENDED if self.tempered else self._attachable
         return _counted({name: value for name, value in all_parameters.items() if name in names})
 
     @property
-    def way(self) -> Literal["query_rows", "attention_interface"]:
+    def attach_method(self) -> Literal["query_rows", "attention_interface"]:
         """Way of attaching."""
-        way: Literal["query_rows", "attention_interface"] = (self._attach or {}).get("way", "query_rows")
-        return way
+        attach_method: Literal["query_rows", "attention_interface"] = (self._attach or {}).get(
+            "method", "query_rows"
+        )
+        return attach_method
 
     @property
     def _attachable(self) -> Sequence[str]:
         """Names that attaching takes; others are the module's own to have."""
         if self._attach is None:
             return ()
-        return _ATTENDED if self.way == ATTENTION_INTERFACE else _FOLLOWED
+        return _ATTENDED if self.attach_method == ATTENTION_INTERFACE else _FOLLOWED
 
     @property
     def layers(self) -> Sequence[str] | str:
@@ -206,7 +208,7 @@ class Prepared:
 
     def _split(self, parameters: Mapping[str, Any]) -> _Parts:
         parts = _Parts()
-        for name, value in _nested(parameters, self._model.given.get("schedule_args")).items():
+        for name, value in _nested(parameters, self._model.init_args.get("schedule_args")).items():
             if split_name(name)[0]:
                 # a number of the module follows it
                 continue
@@ -256,11 +258,11 @@ class Prepared:
                 f"{name} is a temperature parameter, but {class_name} is not a TemperedModule. Add attach: "
                 f"{{layers: auto}} to the spec to set it from outside, or derive from TemperedModule."
             )
-        if name in BEYOND_ROWS and self.way != ATTENTION_INTERFACE and value != NEUTRAL[name]:
+        if name in BEYOND_ROWS and self.attach_method != ATTENTION_INTERFACE and value != NEUTRAL[name]:
             raise SpecError(
                 f"{name}={value!r} cannot be set from outside: attaching scales the rows of the query "
                 f"projection, which {BEYOND_ROWS[name]}. Derive {class_name} from TemperedModule, write "
-                f"attach: {{way: {ATTENTION_INTERFACE}}} if it is a model of transformers, or take {name} "
+                f"attach: {{method: {ATTENTION_INTERFACE}}} if it is a model of transformers, or take {name} "
                 "out."
             )
 
@@ -279,7 +281,7 @@ class Prepared:
         faults = []
         for name in self._model.names if self.tempered else ():
             init_parameter = parameter(self._model.cls, name)
-            if name not in TEMPERATURE_PARAMETERS or name in self._model.given or name in search:
+            if name not in TEMPERATURE_PARAMETERS or name in self._model.init_args or name in search:
                 continue
             if init_parameter is not None and init_parameter.default != NEUTRAL[name]:
                 faults.append(
@@ -321,9 +323,9 @@ def _nested(parameters: Mapping[str, Any], schedule_args: Mapping[str, Any] | No
 
 def _counted(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return what counts of the parameters that decide attention; a schedule of one's own is imported."""
-    if is_own(schedule := parameters.get("schedule")):
+    if is_custom_schedule(schedule := parameters.get("schedule")):
         load_schedule(str(schedule), where="schedule")
-    return _nested(effective(flat_numbers(parameters)))
+    return _nested(drop_unused_params(flatten_schedule_args(parameters)))
 
 
 def build(
@@ -331,7 +333,7 @@ def build(
     parameters: Mapping[str, Any],
     *,
     reseed: Callable[[Literal["data", "model"]], object] = lambda part: None,
-) -> Built:
+) -> RunComponents:
     """Make what one run trains with: the data first, then the module, then the Trainer's arguments.
 
     Args:
@@ -348,7 +350,7 @@ def build(
     datamodule = prepared.datamodule(parameters)
     reseed("model")
     module = prepared.module(parameters)
-    return Built(
+    return RunComponents(
         datamodule=datamodule,
         module=module,
         trainer_kwargs=prepared.trainer(parameters),
@@ -357,11 +359,11 @@ def build(
         control=ControlParameters.from_mapping(temperature),
         tempered=prepared.tempered,
         layers=prepared.layers,
-        way=prepared.way,
+        attach_method=prepared.attach_method,
     )
 
 
-def prepare(program: Program) -> Prepared:
+def prepare(program: Program) -> ProgramFactory:
     """Import and check what a program names, once in a process.
 
     Raises:
@@ -371,8 +373,8 @@ def prepare(program: Program) -> Prepared:
 
 
 @functools.lru_cache(maxsize=8)
-def _prepared(program: str) -> Prepared:
-    return Prepared(Program(**json.loads(program)))
+def _prepared(program: str) -> ProgramFactory:
+    return ProgramFactory(Program(**json.loads(program)))
 
 
 def _said_once(faults: Sequence[str]) -> list[str]:
@@ -383,10 +385,12 @@ def _said_once(faults: Sequence[str]) -> list[str]:
     return list(faults_by_message.values())
 
 
-def other_way(refusal: str, way: str) -> str:
-    """Return how a spec gives the way that a refusal advises; empty if it advises no other."""
-    alternative = ATTENTION_INTERFACE if way != ATTENTION_INTERFACE else "query_rows"
-    return f" (In a study: attach: {{way: {alternative}}}.)" if f'way="{alternative}"' in refusal else ""
+def suggest_attach_method(refusal: str, attach_method: str) -> str:
+    """Return how a spec selects the attach method that a refusal suggests; empty if it suggests none."""
+    alternative = ATTENTION_INTERFACE if attach_method != ATTENTION_INTERFACE else "query_rows"
+    if f'method="{alternative}"' not in refusal:
+        return ""
+    return f" (In a study: attach: {{method: {alternative}}}.)"
 
 
 def check_space(program: Program, search: Mapping[str, Sequence[Any]], *, test_data: bool = False) -> None:
@@ -454,7 +458,7 @@ def _section(section: str, settings: Mapping[str, Any], base: type, faults: list
         return None
 
 
-def _made(arguments: Arguments, values: Mapping[str, Any]) -> Any:
+def _instantiate(arguments: Arguments, values: Mapping[str, Any]) -> Any:
     try:
         return arguments.cls(**values)
     except Exception as error:

@@ -24,11 +24,11 @@ from tempopt.seeds import derive
 from tempopt.storage.rows import is_finite
 from tempopt.temperature import Constant, EntropyParameters, TemperatureParameters, TemperaturePlan, progress
 from tempopt.training import lightning_internals as internals
-from tempopt.training.ranks import ALONE, Ranks, Wishes
-from tempopt.training.steps import step_of, steps_of
+from tempopt.training.ranks import ALONE, Ranks, StopSignals
+from tempopt.training.steps import current_step, total_steps
 
 
-class Tempered(Protocol):
+class TemperatureTarget(Protocol):
     """What has a temperature that follows training: a TemperedModule or an Attachment."""
 
     @property
@@ -70,7 +70,7 @@ class Tempered(Protocol):
         """Return a context in which queries and keys are shown to an observer."""
 
 
-class TemperedAttention(Tempered, Protocol):
+class TemperedAttention(TemperatureTarget, Protocol):
     """What tempers attention, whose heads can have temperatures of their own."""
 
     def learn_heads(self) -> HeadTemperatures:
@@ -92,7 +92,7 @@ class TemperatureCallback(L.Callback):
         tempered: What to move; None for the LightningModule itself, a TemperedModule.
     """
 
-    def __init__(self, *, validate_at: str = "final", tempered: Tempered | None = None) -> None:
+    def __init__(self, *, validate_at: str = "final", tempered: TemperatureTarget | None = None) -> None:
         check_validate_at(validate_at)
         self.validate_at = validate_at
         self._tempered = tempered
@@ -100,7 +100,7 @@ class TemperatureCallback(L.Callback):
         self._total = 1
         self._reached = 0.0
 
-    def _of(self, module: L.LightningModule) -> Tempered:
+    def _of(self, module: L.LightningModule) -> TemperatureTarget:
         tempered_module: Any = module
         return tempered_module if self._tempered is None else self._tempered
 
@@ -109,13 +109,13 @@ class TemperatureCallback(L.Callback):
         # what does not move needs no end to move towards
         tempered = self._of(pl_module)
         is_moving = not isinstance(tempered.plan.schedule, Constant) or tempered.entropy.moves
-        self._total = steps_of(trainer) if is_moving else 1
+        self._total = total_steps(trainer) if is_moving else 1
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        if step_of(trainer) != self._step:
-            self._step = step_of(trainer)
+        if current_step(trainer) != self._step:
+            self._step = current_step(trainer)
             self._of(pl_module).set_progress(progress(self._step, self._total))
 
     def _enter(self, pl_module: L.LightningModule) -> None:
@@ -167,7 +167,7 @@ class LossScaleCallback(L.Callback):
         tempered: Whose term it is; None for the LightningModule itself, a TemperedModule.
     """
 
-    def __init__(self, *, tempered: Tempered | None = None) -> None:
+    def __init__(self, *, tempered: TemperatureTarget | None = None) -> None:
         self._tempered = tempered
 
     def on_train_batch_start(
@@ -207,18 +207,20 @@ class SeedCallback(L.Callback):
 
     def __init__(self, seed: int, ranks: Ranks = ALONE) -> None:
         self._seed = seed
-        self._own = ranks.own
+        self._rank_seed_parts = ranks.rank_seed_parts
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        seed_generators(self._seed, "batch", trainer.fit_loop.epoch_loop.total_batch_idx, *self._own)
+        seed_generators(
+            self._seed, "batch", trainer.fit_loop.epoch_loop.total_batch_idx, *self._rank_seed_parts
+        )
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         seed_generators(self._seed, "validate")
 
 
-class StartCallback(L.Callback):
+class TrainStartCallback(L.Callback):
     """Say when training begins.
 
     Args:
@@ -229,10 +231,10 @@ class StartCallback(L.Callback):
         self._started = on_start
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._started(step_of(trainer), steps_of(trainer))
+        self._started(current_step(trainer), total_steps(trainer))
 
 
-class TrackCallback(L.Callback):
+class TemperatureLogger(L.Callback):
     """Log the temperature of each layer, and what is observed of its attention, to the loggers of a run.
 
     ``temperature/<layer>`` is that in force, before what follows from the length of a sequence; it is
@@ -246,7 +248,9 @@ class TrackCallback(L.Callback):
         next_step: Step that is logged next, as Lightning counts steps for loggers; travels in the checkpoint.
     """
 
-    def __init__(self, *, tempered: Tempered, observations_at: Callable[[int], dict[str, float]]) -> None:
+    def __init__(
+        self, *, tempered: TemperatureTarget, observations_at: Callable[[int], dict[str, float]]
+    ) -> None:
         self._tempered = tempered
         self._observed = observations_at
         self._step = -1
@@ -258,16 +262,16 @@ class TrackCallback(L.Callback):
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        self._new = step_of(trainer) != self._step
-        self._step = step_of(trainer)
+        self._new = current_step(trainer) != self._step
+        self._step = current_step(trainer)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         self._temperatures = self._tempered.temperatures
         observations = self._observed(self._step) if self._new else {}
-        has_stepped = not internals.accumulates(trainer)
-        is_due = has_stepped and (self._step == 0 or internals.logs_now(trainer))
+        has_stepped = not internals.is_accumulating(trainer)
+        is_due = has_stepped and (self._step == 0 or internals.should_log_now(trainer))
         if observations or is_due:
             self._log(trainer, observations)
         self.next_step = internals.logged_steps(trainer) + has_stepped
@@ -298,11 +302,11 @@ class TrackCallback(L.Callback):
         self.next_step = state_dict["next_step"]
 
 
-class StoppedError(Exception):
+class EvaluationAbortedError(Exception):
     """An evaluation at the end of a run was broken off, since the run is to end."""
 
 
-def end(trainer: L.Trainer) -> None:
+def stop_training(trainer: L.Trainer) -> None:
     """End the training after this batch, whatever its Trainer requires about how long to train at least."""
     trainer.should_stop = True
     trainer.fit_loop.min_epochs = 0
@@ -311,7 +315,7 @@ def end(trainer: L.Trainer) -> None:
     trainer.limit_val_batches = 0
 
 
-class RunCallback(Checkpoint):
+class ReportCallback(Checkpoint):
     """Report validations, notice divergence, obey the stop flag and say that the run moves.
 
     Its state is the history of reports, which travels in the checkpoint. It is a ``Checkpoint`` so that
@@ -329,13 +333,13 @@ class RunCallback(Checkpoint):
         self,
         *,
         metric: str,
-        report: Callable[[int, float, dict[str, float]], None],
-        beat: Callable[[int], None],
-        wishes: Wishes,
+        on_report: Callable[[int, float, dict[str, float]], None],
+        on_heartbeat: Callable[[int], None],
+        wishes: StopSignals,
     ) -> None:
         self._metric = metric
-        self._report = report
-        self._beat = beat
+        self._report = on_report
+        self._beat = on_heartbeat
         self._wishes = wishes
         self.reports: list[list[float]] = []
         self.metrics: dict[str, float] = {}
@@ -346,11 +350,11 @@ class RunCallback(Checkpoint):
     ) -> None:
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if self._wishes.exchange(diverged=loss is not None and not math.isfinite(loss)):
-            self.diverged_at = step_of(trainer)
-            end(trainer)
+            self.diverged_at = current_step(trainer)
+            stop_training(trainer)
         elif self._wishes.stop:
-            end(trainer)
-        self._beat(step_of(trainer))
+            stop_training(trainer)
+        self._beat(current_step(trainer))
 
     def on_validation_batch_end(
         self,
@@ -361,11 +365,11 @@ class RunCallback(Checkpoint):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        self._beat(step_of(trainer))
+        self._beat(current_step(trainer))
         if trainer.state.fn != "fit":
             self._wishes.exchange()
             if self._wishes.leave:
-                raise StoppedError
+                raise EvaluationAbortedError
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.state.fn != "fit" or trainer.sanity_checking or self.diverged_at is not None:
@@ -374,18 +378,18 @@ class RunCallback(Checkpoint):
         value = metric_of(metrics, self._metric)
         self.metrics = metrics
         if self._wishes.exchange(diverged=not is_finite(value)):
-            self.diverged_at = step_of(trainer)
-            end(trainer)
+            self.diverged_at = current_step(trainer)
+            stop_training(trainer)
             return
-        self.take(step_of(trainer), value, metrics)
+        self.record_report(current_step(trainer), value, metrics)
         if self._wishes.stop:
-            end(trainer)
+            stop_training(trainer)
 
-    def has(self, step: int) -> bool:
+    def has_report_at(self, step: int) -> bool:
         """Return whether the newest report is of this step."""
         return bool(self.reports) and self.reports[-1][0] == step
 
-    def take(self, step: int, value: float, metrics: dict[str, float]) -> None:
+    def record_report(self, step: int, value: float, metrics: dict[str, float]) -> None:
         """Take one validation into the history, and report it."""
         self.reports.append([step, value])
         self.metrics = metrics

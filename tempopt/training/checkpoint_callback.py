@@ -14,16 +14,16 @@ import torch
 from lightning.pytorch.callbacks import Checkpoint
 
 from tempopt.training import lightning_internals as internals
-from tempopt.training.callbacks import end
+from tempopt.training.callbacks import stop_training
 from tempopt.training.checkpoints import RunCheckpoints
-from tempopt.training.messages import Saved
-from tempopt.training.ranks import Ranks, Wishes
-from tempopt.training.steps import step_of, steps_of
+from tempopt.training.messages import CheckpointRef
+from tempopt.training.ranks import Ranks, StopSignals
+from tempopt.training.steps import current_step, total_steps
 
 _STATE = "tempopt_loop"
 
 
-class KeepCallback(Checkpoint):
+class CheckpointCallback(Checkpoint):
     """Write checkpoints when they are due, and one on demand before the run ends.
 
     Lightning goes on exactly from two places: the end of a validation, and after a batch that no validation,
@@ -45,14 +45,14 @@ class KeepCallback(Checkpoint):
         *,
         is_due_at_validation: bool,
         ranks: Ranks,
-        wishes: Wishes,
-        on_saved: Callable[[Saved], None],
+        wishes: StopSignals,
+        on_saved: Callable[[CheckpointRef], None],
     ) -> None:
         self.checkpoints = checkpoints
         self._is_due_at_validation = is_due_at_validation
         self._ranks = ranks
         self._wishes = wishes
-        self._kept = on_saved
+        self._on_saved = on_saved
         self._due = False
         self._validated = False
         self._loaded: dict[str, Any] = {}
@@ -69,7 +69,7 @@ class KeepCallback(Checkpoint):
         if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
         self._due = self._due or self._is_due_at_validation
-        self._keep(trainer)
+        self._save_if_due(trainer)
 
     def _before_validation(self, is_due: bool) -> None:
         # one that is due but has no data calls no hook, and yet is skipped on a resume
@@ -78,16 +78,16 @@ class KeepCallback(Checkpoint):
     def _after_batch(self, trainer: L.Trainer) -> None:
         internals.finish_restart(trainer)
         if not self._validated and not internals.epoch_is_over(trainer):
-            self._keep(trainer)
+            self._save_if_due(trainer)
 
-    def _keep(self, trainer: L.Trainer) -> None:
+    def _save_if_due(self, trainer: L.Trainer) -> None:
         if self.checkpoints is None:
             return
         # this comes first: it is asked at every batch, and answered with less than the rest is
         is_leaving = self._wishes.leave
         if (
             not (self._due or is_leaving or self._wishes.late)
-            or internals.accumulates(trainer)
+            or internals.is_accumulating(trainer)
             or _ends(trainer)
         ):
             return
@@ -99,9 +99,9 @@ class KeepCallback(Checkpoint):
         self._due = False
         self._wishes.restart()
         if saved is not None:
-            self._kept(saved)
+            self._on_saved(saved)
         if is_leaving:
-            end(trainer)
+            stop_training(trainer)
 
     def on_save_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
@@ -122,7 +122,7 @@ class KeepCallback(Checkpoint):
                 for name, parameter in named_parameters
                 if parameter.grad is not None
             }
-            state["gradients"], *other_gradients = self._ranks.gathered(gradients)
+            state["gradients"], *other_gradients = self._ranks.all_gather(gradients)
             if not all(_same(rank_gradients, state["gradients"]) for rank_gradients in other_gradients):
                 state["others"] = other_gradients
         checkpoint[_STATE] = state
@@ -156,4 +156,4 @@ def _same(gradients: dict[str, torch.Tensor], other_gradients: dict[str, torch.T
 
 def _ends(trainer: L.Trainer) -> bool:
     stopping = trainer.should_stop and internals.may_stop_early(trainer)
-    return stopping or step_of(trainer) >= steps_of(trainer)
+    return stopping or current_step(trainer) >= total_steps(trainer)

@@ -15,11 +15,11 @@ import lightning as L
 import torch
 from fsspec.implementations.local import LocalFileSystem
 
-from tempopt.storage.checkpoints import opened
-from tempopt.training.lightning_internals import state_of
-from tempopt.training.messages import RunRequest, Saved
+from tempopt.storage.checkpoints import open_filesystem
+from tempopt.training.lightning_internals import dump_checkpoint
+from tempopt.training.messages import CheckpointRef, RunRequest
 from tempopt.training.ranks import ALONE, Ranks
-from tempopt.training.steps import step_of
+from tempopt.training.steps import current_step
 
 _RUN = "tempopt_run"
 _WRITING = ".writing"
@@ -55,34 +55,36 @@ class RunCheckpoints:
         self._attempt = request.attempt
         self._run = run
         self._ranks = ranks
-        self._not_kept = not_kept
+        self._on_save_failed = not_kept
         self._saving = False
         self._step: int | None = None
         self._fetched: Path | None = None
         self._url = request.checkpoints.rstrip("/")
-        self._fs, self._folder = opened(self._url)
+        self._fs, self._folder = open_filesystem(self._url)
         if isinstance(self._fs, LocalFileSystem):
-            self._near = Path(self._folder)
+            self._local_folder = Path(self._folder)
         else:
-            self._near = Path(request.folder or Path(tempfile.gettempdir(), f"tempopt-{os.getpid()}"))
+            self._local_folder = Path(request.folder or Path(tempfile.gettempdir(), f"tempopt-{os.getpid()}"))
         if ranks.rank == 0:
             self._clean()
 
-    def save(self, trainer: L.Trainer) -> Saved | None:
+    def save(self, trainer: L.Trainer) -> CheckpointRef | None:
         """Write the trainer's state; None if this step has been written, or if it could not be."""
-        step = step_of(trainer)
+        step = current_step(trainer)
         if step == self._step:
             return None
         start_time = time.monotonic()
         name = f"step-{step}-{self._attempt}.ckpt"
-        temporary_path = self._near / (name + _WRITING)
+        temporary_path = self._local_folder / (name + _WRITING)
         fault: OSError | None = None
         try:
-            self._near.mkdir(parents=True, exist_ok=True)
+            self._local_folder.mkdir(parents=True, exist_ok=True)
             self._dump(trainer, temporary_path)
         except OSError as error:
             fault = error
-        saved = self._ranks.first(lambda: self._kept(temporary_path, name, step, fault))
+        saved = self._ranks.broadcast_from_first(
+            lambda: self._finalize_save(temporary_path, name, step, fault)
+        )
         self.seconds += time.monotonic() - start_time
         if saved is not None:
             self._step = step
@@ -91,29 +93,31 @@ class RunCheckpoints:
     def _dump(self, trainer: L.Trainer, path: Path) -> None:
         self._saving = True
         try:
-            trainer.strategy.save_checkpoint(state_of(trainer), path)
+            trainer.strategy.save_checkpoint(dump_checkpoint(trainer), path)
         finally:
             self._saving = False
 
-    def _kept(self, temporary_path: Path, name: str, step: int, fault: OSError | None) -> Saved | None:
+    def _finalize_save(
+        self, temporary_path: Path, name: str, step: int, fault: OSError | None
+    ) -> CheckpointRef | None:
         """Put what was written where it belongs; None, and a fault noted down, if that cannot be done."""
         try:
             if fault is not None:
                 raise fault
             size, digest = temporary_path.stat().st_size, _digest(temporary_path)
-            self._place(temporary_path, name)
+            self._publish_file(temporary_path, name)
         except OSError as error:
-            self._could_not(name, error)
+            self._report_failure(name, error)
             return None
         finally:
             _forget(temporary_path)
-        return Saved(step=step, url=f"{self._url}/{name}", digest=digest, size=size)
+        return CheckpointRef(step=step, url=f"{self._url}/{name}", digest=digest, size=size)
 
-    def _place(self, temporary_path: Path, name: str) -> None:
+    def _publish_file(self, temporary_path: Path, name: str) -> None:
         if isinstance(self._fs, LocalFileSystem):
             _synced(temporary_path)
-            temporary_path.replace(self._near / name)
-            _synced(self._near)
+            temporary_path.replace(self._local_folder / name)
+            _synced(self._local_folder)
             return
         try:
             self._fs.put_file(str(temporary_path), f"{self._folder}/{name}")
@@ -121,10 +125,10 @@ class RunCheckpoints:
             # each store has errors of its own
             raise OSError(f"{type(error).__name__}: {error}") from error
 
-    def _could_not(self, name: str, error: OSError) -> None:
+    def _report_failure(self, name: str, error: OSError) -> None:
         fault = f"The checkpoint {name} could not be written ({error}). The run continues without it."
         print(fault, flush=True)
-        self._not_kept(error.strerror or str(error))
+        self._on_save_failed(error.strerror or str(error))
 
     def mark(self, checkpoint: dict[str, Any]) -> bool:
         """Write the run's identity into a checkpoint that is saved, if it is one of ours; return whether."""
@@ -135,7 +139,7 @@ class RunCheckpoints:
                 checkpoint.pop(name, None)
         return self._saving
 
-    def newest(self, saved: Sequence[Saved]) -> tuple[Path | None, list[str]]:
+    def newest(self, saved: Sequence[CheckpointRef]) -> tuple[Path | None, list[str]]:
         """Return a local file of the first checkpoint that is this run's and whole, and what was found out.
 
         Args:
@@ -146,9 +150,9 @@ class RunCheckpoints:
         """
         faults: list[str] = []
         for checkpoint in saved:
-            path = self._near / f"resume-{self._attempt}.ckpt{_WRITING}"
+            path = self._local_folder / f"resume-{self._attempt}.ckpt{_WRITING}"
             try:
-                path = self._whole(checkpoint, path)
+                path = self._fetch_and_verify(checkpoint, path)
             except Exception as error:
                 _forget(path)
                 reason = (
@@ -162,13 +166,13 @@ class RunCheckpoints:
             f"{fault}: the run begins again." for fault in faults[-1:]
         ]
 
-    def _whole(self, saved: Saved, path: Path) -> Path:
-        fs, fs_path = opened(saved.url)
+    def _fetch_and_verify(self, saved: CheckpointRef, path: Path) -> Path:
+        fs, fs_path = open_filesystem(saved.url)
         try:
             if isinstance(fs, LocalFileSystem):
                 path = Path(fs_path)
             else:
-                self._near.mkdir(parents=True, exist_ok=True)
+                self._local_folder.mkdir(parents=True, exist_ok=True)
                 self._fetched = path
                 # what was listed once may be listed from memory
                 fs.invalidate_cache()
@@ -196,7 +200,7 @@ class RunCheckpoints:
     def _clean(self) -> None:
         # in a folder that is closed to this user now, there is nothing to see
         with contextlib.suppress(OSError):
-            for path in self._near.glob("*" + _WRITING):
+            for path in self._local_folder.glob("*" + _WRITING):
                 _forget(path)
 
 

@@ -115,7 +115,7 @@ class SeededLoader(DataLoader[Any]):
         has_batch_sampler = loader.batch_sampler is not None
         sampler = loader.batch_sampler if has_batch_sampler else loader.sampler
         self._order = _SeededOrder(sampler, seed=seed, ranks=ranks)
-        self._given = 0
+        self._num_yielded_batches = 0
         workers: dict[str, Any] = {}
         if loader.num_workers:
             workers = {
@@ -140,16 +140,16 @@ class SeededLoader(DataLoader[Any]):
         )
 
     def __iter__(self) -> Any:
-        self._given = self._order.start
+        self._num_yielded_batches = self._order.start
         for batch in super().__iter__():
-            self._given += 1
+            self._num_yielded_batches += 1
             yield batch
 
     def state_dict(self) -> dict[str, int]:
         """Return the position: the epoch and the number of batches of it that were given out."""
-        if self._given >= len(self):
+        if self._num_yielded_batches >= len(self):
             return {"epoch": self._order.epoch + 1, "batch": 0}
-        return {"epoch": self._order.epoch, "batch": self._given}
+        return {"epoch": self._order.epoch, "batch": self._num_yielded_batches}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go on from a position that :meth:`state_dict` returned."""
@@ -157,7 +157,7 @@ class SeededLoader(DataLoader[Any]):
         self._order.start = state["batch"]
 
 
-class SteadyStream:
+class ResumableIterableLoader:
     """A loader without a length whose position, and randomness, is that of the batch that is trained on.
 
     Lightning draws such a loader's next batch before it trains on one, to know which is the last: the
@@ -173,8 +173,8 @@ class SteadyStream:
         self._loader = loader
         self._seed = seed
         self._ranks = ranks
-        self._given = 0
-        self._trained: dict[str, Any] | None = None
+        self._num_yielded_batches = 0
+        self._trained_position: dict[str, Any] | None = None
 
     def __getattr__(self, name: str) -> Any:
         if name == "_loader":
@@ -185,30 +185,30 @@ class SteadyStream:
         batches = iter(self._loader)
         while True:
             position = self._position()
-            seed_generators(self._seed, "items", self._given, *self._ranks.own)
+            seed_generators(self._seed, "items", self._num_yielded_batches, *self._ranks.rank_seed_parts)
             try:
                 batch = next(batches)
             except StopIteration:
                 break
-            self._given += 1
-            self._trained = position
+            self._num_yielded_batches += 1
+            self._trained_position = position
             yield batch
-        self._trained = self._position()
+        self._trained_position = self._position()
 
     def _position(self) -> dict[str, Any]:
-        return {"loader": copy.deepcopy(self._loader.state_dict()), "given": self._given}
+        return {"loader": copy.deepcopy(self._loader.state_dict()), "given": self._num_yielded_batches}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position behind the batch before the newest, or behind the last, of each rank."""
-        position = self._trained if self._trained is not None else self._position()
-        first, *other_states = self._ranks.gathered(position)
+        position = self._trained_position if self._trained_position is not None else self._position()
+        first, *other_states = self._ranks.all_gather(position)
         return {**first, "others": other_states}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a position that :meth:`state_dict` returned."""
         rank_state = state["others"][self._ranks.rank - 1] if self._ranks.rank else state
         self._loader.load_state_dict(rank_state["loader"])
-        self._given = rank_state["given"]
+        self._num_yielded_batches = rank_state["given"]
 
 
 def _left_alone(init_fn: Callable[[int], object] | None, worker: int) -> None:
@@ -246,7 +246,7 @@ def _seeded(loaders: Any, seed: int, ranks: Ranks) -> Any:
     try:
         len(loaders)
     except TypeError:
-        return SteadyStream(loaders, seed=seed, ranks=ranks) if _resumable(loaders) else loaders
+        return ResumableIterableLoader(loaders, seed=seed, ranks=ranks) if _resumable(loaders) else loaders
     if isinstance(loaders, DataLoader) and not isinstance(loaders.dataset, IterableDataset):
         return SeededLoader(loaders, seed=seed, ranks=ranks)
     return loaders
@@ -333,7 +333,7 @@ def seed_data(
     _wrap(owner, "test_dataloader", lambda: seed_generators(seed, "test"), shield)
 
 
-def not_divided(ranks: int) -> str:
+def undivided_data_note(ranks: int) -> str:
     """Return what a run notes of data that several devices read whole."""
     return (
         f"The training data are a stream, which is not divided among the {ranks} devices: each reads what "
@@ -347,7 +347,7 @@ class NoTestDataError(SpecError):
 
 
 @contextlib.contextmanager
-def tested(owner: L.LightningModule | L.LightningDataModule) -> Iterator[None]:
+def use_test_loaders(owner: L.LightningModule | L.LightningDataModule) -> Iterator[None]:
     """Have the owner of the dataloaders of a run give the test data for validation.
 
     Raises:
@@ -356,14 +356,14 @@ def tested(owner: L.LightningModule | L.LightningDataModule) -> Iterator[None]:
     if isinstance(owner, L.LightningDataModule):
         owner.setup("test")
     val_dataloader: Callable[[], Any] = owner.val_dataloader
-    owner.val_dataloader = lambda: _given(owner.test_dataloader(), owner)  # type: ignore[method-assign]
+    owner.val_dataloader = lambda: _require_test_loaders(owner.test_dataloader(), owner)  # type: ignore[method-assign]
     try:
         yield
     finally:
         owner.val_dataloader = val_dataloader  # type: ignore[method-assign]
 
 
-def _given(loaders: Any, owner: object) -> Any:
+def _require_test_loaders(loaders: Any, owner: object) -> Any:
     if loaders is None:
         raise NoTestDataError(
             f"{type(owner).__name__}.test_dataloader() gives nothing, and the verdict needs data that no "

@@ -20,7 +20,7 @@ _MISSING = object()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Argument:
+class ModuleArgument:
     """One init argument of a class.
 
     Args:
@@ -54,10 +54,10 @@ class ModuleInfo:
 
     class_path: str
     tempered: bool
-    arguments: list[Argument]
+    arguments: list[ModuleArgument]
     metrics: list[str]
     data: str | None
-    data_arguments: list[Argument]
+    data_arguments: list[ModuleArgument]
     other_data: list[str]
     loaders: list[str]
     temperature_arguments: list[str] = field(default_factory=list)
@@ -111,7 +111,7 @@ def _path(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _described(cls: type) -> list[Argument]:
+def _described(cls: type) -> list[ModuleArgument]:
     result = []
     for name in Arguments.names_of(cls):
         init_parameter = parameter(cls, name)
@@ -124,7 +124,7 @@ def _described(cls: type) -> list[Argument]:
             annotation = inspect.formatannotation(annotation)
         is_required = init_parameter.default is init_parameter.empty
         default = None if is_required else _plain(init_parameter.default)
-        result.append(Argument(name=name, annotation=annotation, required=is_required, default=default))
+        result.append(ModuleArgument(name=name, annotation=annotation, required=is_required, default=default))
     return result
 
 

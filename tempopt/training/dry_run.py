@@ -27,25 +27,25 @@ from tempopt.temperature import (
     PLAN_PARAMETERS,
     TEMPERATURE_PARAMETERS,
     at_constant,
-    effective,
+    drop_unused_params,
     is_controlled,
     join_name,
-    learning,
-    neutral,
+    to_neutral,
+    with_learned_temperatures,
 )
-from tempopt.training.batch_loss import loss_of_a_batch
+from tempopt.training.batch_loss import make_single_batch_loss
 from tempopt.training.build import check_space, prepare
 from tempopt.training.callbacks import seed_generators
 from tempopt.training.channel import Channel
-from tempopt.training.gpu_memory import ran_out
+from tempopt.training.gpu_memory import is_cuda_oom
 from tempopt.training.messages import Finished, Message, RunRequest, Stage, Stop
 from tempopt.training.module import TemperedModule
 from tempopt.training.named_value_checks import read_by_metric, require_read, trained_values
 from tempopt.training.named_values import NamedValues, other_temperatures
-from tempopt.training.no_effect import refuse_unread_generation, refuse_without_effect
+from tempopt.training.no_effect import check_params_have_effect, refuse_unread_generation
 from tempopt.training.ranks import ALONE, Ranks
 from tempopt.training.run import Run
-from tempopt.training.steps import step_of
+from tempopt.training.steps import current_step
 
 # Where the errors of torch's compiler come from.
 _COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch")
@@ -97,7 +97,7 @@ class _Stages:
         self._request, self._channel = request, channel
         self._since = time.monotonic()
 
-    def over(self, stage: str) -> None:
+    def report_stage(self, stage: str) -> None:
         """Say that this was done since the last time that something was."""
         now = time.monotonic()
         seconds, self._since = now - self._since, now
@@ -121,7 +121,7 @@ def check(request: RunRequest) -> Finished:
         metrics={},
         seconds=0.0,
         reports=[],
-        found=_found(request),
+        initial_temperatures=_find_initial_temperatures(request),
     )
 
 
@@ -135,7 +135,7 @@ def _ends(request: RunRequest) -> list[dict[str, Any]]:
     ]
 
 
-def _found(request: RunRequest) -> dict[str, float]:
+def _find_initial_temperatures(request: RunRequest) -> dict[str, float]:
     """Return the named temperatures that a new module has, whatever else of it is searched or compared.
 
     Raises:
@@ -155,7 +155,7 @@ def _found(request: RunRequest) -> dict[str, float]:
         }
         named_values = NamedValues(module, values, {}, validate_at=program.validate_at)
         named_values.detach()
-        first_found = first_found or named_values.found
+        first_found = first_found or named_values.initial_values
     return first_found
 
 
@@ -167,19 +167,19 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
         AttachError: A layer has no temperature, or does not follow it.
     """
     stages = _Stages(request, channel)
-    found_temperatures = check(request).found
-    stages.over("checked classes and arguments")
+    found_temperatures = check(request).initial_temperatures
+    stages.report_stage("checked classes and arguments")
     if request.program.weights is not None:
         return _evaluated(request, channel, ranks, stages)
     # what is looked into is no function that could be compiled
     eager_request = dataclasses.replace(request, program=dataclasses.replace(request.program, compile=None))
     run = Run(eager_request, _Unheard(), ranks, **_SHORT)
-    stages.over("made model and data")
+    stages.report_stage("made model and data")
     attended_layers = _attended(run.module)
     original_factors = factors_in(run.module)
     with keys_counted() as num_keys:
         run.fit()
-    stages.over("trained two steps and validated")
+    stages.report_stage("trained two steps and validated")
     _refuse_copies(run.module, original_factors)
     _require_trained(run)
     read_names = _self_test(run, attended_layers, stages)
@@ -187,27 +187,27 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
         for evaluation in request.evaluations:
             run.evaluate(evaluation)
     if request.evaluations:
-        stages.over("evaluated as a confirming run")
-    refuse_without_effect(request, run.tempered.layers, num_keys | evaluation_keys)
+        stages.report_stage("evaluated as a confirming run")
+    check_params_have_effect(request, run.tempered.layers, num_keys | evaluation_keys)
     refuse_unread_generation(run.module, request.space)
-    finished = run.finished("complete", step_of(run.trainer), {"validate": run.logged})
+    finished = run.build_finished_message("complete", current_step(run.trainer), {"validate": run.logged})
     finished = dataclasses.replace(
-        finished, found=found_temperatures, evaluated=read_names, trained=trained_values(run)
+        finished, initial_temperatures=found_temperatures, evaluated=read_names, trained=trained_values(run)
     )
     run.detach()
     # The spec's own Trainer may not fit the data, as with a val_check_interval that is never reached.
     second_run = Run(eager_request, _OneStep(channel), ranks)
     second_run.fit()
     second_run.detach()
-    stages.over("trained a step with the Trainer of the spec")
+    stages.report_stage("trained a step with the Trainer of the spec")
     if request.learns or finished.trained:
         finished = _learnable(finished, eager_request, ranks)
-        stages.over("learned the temperatures for two steps")
+        stages.report_stage("learned the temperatures for two steps")
     if _control(eager_request, ranks):
-        stages.over("controlled the entropy for two steps")
+        stages.report_stage("controlled the entropy for two steps")
     if request.program.compile is not None:
         _compile(request, ranks)
-        stages.over("compiled the steps")
+        stages.report_stage("compiled the steps")
     return finished
 
 
@@ -220,13 +220,13 @@ def _self_test(run: Run, attended_layers: set[int], stages: _Stages) -> list[str
     if isinstance(run.module, TemperedModule):
         _require_attention(run.module, attended_layers, run.request.space)
     elif isinstance(run.tempered, Attachment):
-        run.tempered.self_test(loss_of_a_batch(run))
-        stages.over(f"tested the temperatures of {len(run.tempered.layers)} layers")
+        run.tempered.self_test(make_single_batch_loss(run))
+        stages.report_stage(f"tested the temperatures of {len(run.tempered.layers)} layers")
     if not run.values.attachments:
         return []
     require_read(run)
     read_names = read_by_metric(run)
-    stages.over(f"tested the temperatures at {', '.join(run.values.places)}")
+    stages.report_stage(f"tested the temperatures at {', '.join(run.values.places)}")
     return read_names
 
 
@@ -236,7 +236,7 @@ def _evaluated(request: RunRequest, channel: Channel, ranks: Ranks, stages: _Sta
         run = Run(request, channel, ranks, limit_val_batches=1)
         finished = run.execute()
     refuse_unread_generation(run.module, request.space)
-    stages.over("evaluated the trained model on a batch of each of its data")
+    stages.report_stage("evaluated the trained model on a batch of each of its data")
     return finished
 
 
@@ -250,7 +250,7 @@ def _compilable(mode: str | None) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if mode is None or ran_out(error) or not type(error).__module__.startswith(_COMPILERS):
+        if mode is None or is_cuda_oom(error) or not type(error).__module__.startswith(_COMPILERS):
             raise
         # what follows the first paragraph is advice for those who work on the compiler
         reason = " ".join(str(error).strip().partition("\n\n")[0].split())
@@ -271,7 +271,7 @@ def _compile(request: RunRequest, ranks: Ranks) -> None:
 
 def _learnable(finished: Finished, request: RunRequest, ranks: Ranks) -> Finished:
     """Train two steps with learned temperatures, and return what that says beside the rest."""
-    reason, unreached_names = _not_learned(request, finished.found, ranks)
+    reason, unreached_names = _not_learned(request, finished.initial_temperatures, ranks)
     # an optimizer leaves alone what no gradient reaches
     trained_names = [name for name in finished.trained or () if name not in unreached_names]
     reason = reason if request.learns else None
@@ -287,7 +287,7 @@ def _control(request: RunRequest, ranks: Ranks) -> bool:
     targets = [target for target in request.space.get(CONTROL, []) if target != NO_CONTROL]
     if not targets or is_controlled(request.parameters):
         return False
-    parameters = effective({**at_constant(request.parameters, 1.0), **_SOFTMAX, CONTROL: targets[0]})
+    parameters = drop_unused_params({**at_constant(request.parameters, 1.0), **_SOFTMAX, CONTROL: targets[0]})
     run = Run(
         dataclasses.replace(request, parameters=parameters, evaluations=[]), _Unheard(), ranks, **_SHORT
     )
@@ -310,7 +310,9 @@ def _not_learned(
     full_parameters = request.parameters | {
         join_name(name, AS_FOUND): temperature for name, temperature in found_temperatures.items()
     }
-    parameters = learning(neutral(full_parameters), LR_RATIOS[0], learns=request.learns or True)
+    parameters = with_learned_temperatures(
+        to_neutral(full_parameters), LR_RATIOS[0], learns=request.learns or True
+    )
     learning_request = dataclasses.replace(request, parameters=parameters, evaluations=[])
     try:
         run = Run(learning_request, _Unheard(), ranks, **_SHORT)
@@ -319,7 +321,7 @@ def _not_learned(
         finally:
             run.detach()
     except Exception as error:
-        if ran_out(error):
+        if is_cuda_oom(error):
             raise
         return str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}", []
     assert run.learned is not None

@@ -22,8 +22,8 @@ from tempopt.attention.modules.entropy_controller import (
 )
 from tempopt.errors import SpecError, UsageError, unknown
 from tempopt.temperature import SoftmaxNormaliser, progress
-from tempopt.training.callbacks import Tempered
-from tempopt.training.steps import step_of, steps_of
+from tempopt.training.callbacks import TemperatureTarget
+from tempopt.training.steps import current_step, total_steps
 
 # Slopes say how far to go and need not be exact: of all queries they would take the n x n matrix.
 _SLOPE_QUERIES = 64
@@ -68,7 +68,7 @@ class EntropyControl(L.Callback):
         self,
         target: EntropyTarget | str = "curriculum",
         *,
-        tempered: Tempered | None = None,
+        tempered: TemperatureTarget | None = None,
         every: int = 10,
         rate: float = 0.02,
         decay: float = 0.9,
@@ -104,18 +104,18 @@ class EntropyControl(L.Callback):
         """The temperature of each layer; None before training has begun."""
         return None if self._controller is None else self._controller.temperatures
 
-    def _of(self, pl_module: L.LightningModule) -> Tempered:
+    def _of(self, pl_module: L.LightningModule) -> TemperatureTarget:
         tempered_module: Any = pl_module
         return tempered_module if self._tempered is None else self._tempered
 
-    def follow(self, tempered: Tempered) -> None:
+    def follow(self, tempered: TemperatureTarget) -> None:
         """Say whose temperatures they are, before training begins."""
         self._tempered = tempered
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         tempered = self._of(pl_module)
         _check(tempered, self._options["lowest"], self._options["highest"])
-        self._total = steps_of(trainer)
+        self._total = total_steps(trainer)
         self._controller = EntropyController(
             len(tempered.layers),
             target=self._target,
@@ -138,9 +138,9 @@ class EntropyControl(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         assert self._controller is not None
-        if step_of(trainer) == self._step:
+        if current_step(trainer) == self._step:
             return
-        self._step = step_of(trainer)
+        self._step = current_step(trainer)
         self._sums = {}
         if self._controller.due:
             self._watching.enter_context(self._of(pl_module).observed(self._see))
@@ -150,7 +150,7 @@ class EntropyControl(L.Callback):
     ) -> None:
         assert self._controller is not None
         self._watching.close()
-        if step_of(trainer) == self._step:
+        if current_step(trainer) == self._step:
             # gradients are summed over batches, all of them at one temperature
             return
         step_progress = progress(self._step, self._total)
@@ -241,7 +241,7 @@ def _target(target: EntropyTarget | str) -> EntropyTarget:
     return _TARGETS[target]()
 
 
-def _check(tempered: Tempered, lowest: float, highest: float) -> None:
+def _check(tempered: TemperatureTarget, lowest: float, highest: float) -> None:
     """Refuse what cannot be controlled.
 
     Raises:

@@ -22,7 +22,7 @@ from tempopt.training.arguments import loaders
 from tempopt.training.lightning_internals import last_of_metric, size_of_batch
 from tempopt.training.messages import UnitKind, sizes_name, units_name
 
-MOST = 1000
+MAX_UNITS = 1000
 """Units that are kept; of more, neighbours are taken together."""
 
 _TOLERANCE = 1e-4
@@ -48,7 +48,7 @@ def has_test_data(owner: L.LightningModule | L.LightningDataModule) -> bool:
     return "test" in loaders(type(owner))
 
 
-class UnitsCallback(L.Callback):
+class PerItemMetricCallback(L.Callback):
     """Collects the metric by item and by batch while a Trainer validates.
 
     Args:
@@ -168,9 +168,9 @@ def _is_mean(units: list[tuple[float, float]], metric: float) -> bool:
 
 def _grouped(units: list[tuple[float, float]]) -> list[tuple[float, float]]:
     """Return the units, neighbours taken together where there are too many."""
-    if len(units) <= MOST:
+    if len(units) <= MAX_UNITS:
         return units
-    group_size = math.ceil(len(units) / MOST)
+    group_size = math.ceil(len(units) / MAX_UNITS)
     grouped_units = []
     for start in range(0, len(units), group_size):
         group = units[start : start + group_size]

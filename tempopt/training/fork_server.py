@@ -63,16 +63,16 @@ class ForkServerProcess:
     def serve(self) -> None:
         """Serve until no more requests can come and the last child has ended."""
         while self._control.fileno() >= 0 or self._children:
-            for key, _ in self._selector.select(timeout=self._left()):
+            for key, _ in self._selector.select(timeout=self._orphan_seconds_left()):
                 key.data(key.fileobj)
             for child in list(self._children.values()):
                 if os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
                     self._bury(child)
-            if self._left() == 0.0:
+            if self._orphan_seconds_left() == 0.0:
                 for child in self._children.values():
                     _kill(child.pid)
 
-    def _left(self) -> float | None:
+    def _orphan_seconds_left(self) -> float | None:
         """Return the seconds after which workers without an agent are killed; None: they have one."""
         if self._orphaned_at is None or not self._children:
             return None
@@ -106,9 +106,9 @@ class ForkServerProcess:
         # an agent that is gone is noticed where it is listened to
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             child.status.send(INT32.pack(pid))
-        self._selector.register(child.status, selectors.EVENT_READ, lambda _: self._asked(child))
+        self._selector.register(child.status, selectors.EVENT_READ, lambda _: self._on_status_readable(child))
 
-    def _asked(self, child: _Child) -> None:
+    def _on_status_readable(self, child: _Child) -> None:
         """Kill a child that the agent wants killed; notice when the agent is gone."""
         with contextlib.suppress(ConnectionResetError):
             if child.status.recv(64):

@@ -23,7 +23,7 @@ _ADVICE = re.compile(r"\s*(?:If reserved but unallocated|\n)")
 _CPU_RAN_OUT = re.compile(r"DefaultCPUAllocator: (?:can't allocate|not enough) memory")
 
 
-def begin(device: torch.device, share: float | None) -> None:
+def start_memory_tracking(device: torch.device, share: float | None) -> None:
     """Begin the count of a run's memory on its card, and cap it; a cap of the run before is lifted.
 
     Args:
@@ -47,20 +47,20 @@ def release() -> None:
         torch.cuda.empty_cache()
 
 
-def named(device: torch.device, ranks: int) -> str:
+def device_name(device: torch.device, ranks: int) -> str:
     """Return for a person what a run trains on, as in ``NVIDIA H200 (cuda:0)`` or ``2 x NVIDIA H200``."""
-    name = kind(device) if device.type == "cuda" else str(device)
+    name = device_kind(device) if device.type == "cuda" else str(device)
     if ranks > 1:
         return f"{ranks} x {name}"
     return f"{name} ({device})" if name != str(device) else name
 
 
-def kind(device: torch.device) -> str:
+def device_kind(device: torch.device) -> str:
     """Return what kind of device computes, the same for two cards of one kind."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
-def ran_out(error: BaseException) -> bool:
+def is_cuda_oom(error: BaseException) -> bool:
     """Return whether a card's memory did not suffice, be it seen by a compiler that was at work."""
     seen_ids: set[int] = set()
     cause: BaseException | None = error
@@ -74,12 +74,12 @@ def ran_out(error: BaseException) -> bool:
     return False
 
 
-def cpu_ran_out(error: BaseException) -> bool:
+def is_cpu_oom(error: BaseException) -> bool:
     """Return whether main memory did not suffice for a tensor, for which torch has no error of its own."""
     return isinstance(error, RuntimeError) and _CPU_RAN_OUT.search(str(error)) is not None
 
 
-def shortage(error: BaseException, share: float | None) -> str:
+def oom_message(error: BaseException, share: float | None) -> str:
     """Return for a person on which card, under which cap and for what the memory did not suffice.
 
     Args:

@@ -14,16 +14,16 @@ import lightning as L
 import torch
 from torch import Tensor
 
-from tempopt.attention.attach.learning import HeadTemperatures, LayerHeads
+from tempopt.attention.attach.learning import HeadTemperatures, PerHeadTemperatures
 from tempopt.attention.attach.values import ValueAttachment
 from tempopt.errors import AttachError
 from tempopt.temperature import LEARNED, PER_HEAD, temperatures_of
 from tempopt.temperature.ranges import HIGHEST, LOWEST
 from tempopt.training.attention_observer import Curves
-from tempopt.training.callbacks import Tempered, TemperedAttention, loss_scale
+from tempopt.training.callbacks import TemperatureTarget, TemperedAttention, loss_scale
 from tempopt.training.messages import LEARNED_CURVE, RunRequest
 from tempopt.training.ranks import ALONE, Ranks
-from tempopt.training.steps import step_of, steps_of
+from tempopt.training.steps import current_step, total_steps
 
 _POINTS = 24
 # Those that take gradients and nothing else, and vectors of parameters.
@@ -52,7 +52,7 @@ class LearnedTemperatureCallback(L.Callback):
 
     def __init__(
         self,
-        tempered: Mapping[str, Tempered],
+        tempered: Mapping[str, TemperatureTarget],
         *,
         lr_ratio: float,
         per_head: TemperedAttention | None = None,
@@ -81,7 +81,7 @@ class LearnedTemperatureCallback(L.Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.optimizers:
             raise AttachError("The module has no optimizer, so no temperature can be learned beside it.")
-        num_steps = steps_of(trainer)
+        num_steps = total_steps(trainer)
         self._steps = frozenset(round(i * num_steps / (_POINTS - 1)) for i in range(_POINTS))
         for holder in self._tempered.values():
             holder.learn()
@@ -103,7 +103,7 @@ class LearnedTemperatureCallback(L.Callback):
             self._optimizer.add_param_group({"params": [part.logs]})
         part.write()
         for name, log in zip(part.names, part.logs.tolist(), strict=True):
-            self.curves.setdefault(f"{LEARNED_CURVE}{name}", [[step_of(trainer), math.exp(log)]])
+            self.curves.setdefault(f"{LEARNED_CURVE}{name}", [[current_step(trainer), math.exp(log)]])
 
     def _join_heads(self, trainer: L.Trainer) -> None:
         """Begin to learn the heads of layers that have attended on any rank, and are not learned yet."""
@@ -148,8 +148,8 @@ class LearnedTemperatureCallback(L.Callback):
             for part in self._parts.values():
                 part.logs.clamp_(math.log(LOWEST), math.log(HIGHEST))
                 part.write()
-        if step_of(trainer) + 1 in self._steps:
-            self._note(step_of(trainer) + 1)
+        if current_step(trainer) + 1 in self._steps:
+            self._note(current_step(trainer) + 1)
 
     def _gradients(self, trainer: L.Trainer, optimizer: torch.optim.Optimizer) -> list[float]:
         """Return the gradient with respect to each ln τ, the mean over all ranks; 0 where none was left."""
@@ -167,7 +167,7 @@ class LearnedTemperatureCallback(L.Callback):
         return self._ranks.mean(gradients)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._note(step_of(trainer))
+        self._note(current_step(trainer))
 
     def _note(self, step: int) -> None:
         for part in self._parts.values():
@@ -200,7 +200,9 @@ class _Part:
         holder: What has them.
     """
 
-    def __init__(self, temperature: str, names: list[str], holder: Tempered | LayerHeads) -> None:
+    def __init__(
+        self, temperature: str, names: list[str], holder: TemperatureTarget | PerHeadTemperatures
+    ) -> None:
         self.temperature, self.names, self.of = temperature, names, holder
         self.logs = torch.tensor([math.log(tau) for tau in holder.temperatures], dtype=torch.float64)
 
@@ -211,7 +213,7 @@ class _Part:
 
 def learned_of(
     attention: TemperedAttention,
-    named_temperatures: Mapping[str, Tempered],
+    named_temperatures: Mapping[str, TemperatureTarget],
     request: RunRequest,
     ranks: Ranks,
 ) -> LearnedTemperatureCallback | None:
@@ -227,7 +229,7 @@ def learned_of(
     if lr_ratio is None:
         return None
     temperatures = temperatures_of(request.parameters)
-    tempered: dict[str, Tempered] = {
+    tempered: dict[str, TemperatureTarget] = {
         name: named_temperatures[name] for name in temperatures if name in named_temperatures
     }
     per_head = attention if "" in temperatures and request.parameters.get(PER_HEAD) else None

@@ -19,7 +19,7 @@ PROVED = ("2.6",)
 """Minor versions of Lightning that all of this was tested with."""
 
 
-def accumulates(trainer: L.Trainer) -> bool:
+def is_accumulating(trainer: L.Trainer) -> bool:
     """Return whether the current batch adds to a gradient, and no optimizer step follows it."""
     return bool(trainer.fit_loop._should_accumulate())
 
@@ -29,7 +29,7 @@ def logged_steps(trainer: L.Trainer) -> int:
     return int(trainer.fit_loop.epoch_loop._batches_that_stepped)
 
 
-def logs_now(trainer: L.Trainer) -> bool:
+def should_log_now(trainer: L.Trainer) -> bool:
     """Return whether ``log_every_n_steps`` has something logged at the current step."""
     return bool(trainer._logger_connector.should_update_logs)
 
@@ -83,7 +83,7 @@ def restore_metrics(trainer: L.Trainer, metrics: Mapping[str, Tensor]) -> None:
     trainer._logger_connector._callback_metrics.update(metrics)
 
 
-def state_of(trainer: L.Trainer) -> dict[str, Any]:
+def dump_checkpoint(trainer: L.Trainer) -> dict[str, Any]:
     """Return the checkpoint of a training.
 
     As ``Trainer.save_checkpoint`` writes it, but for its end, where ranks wait for each other: one that could
@@ -93,7 +93,7 @@ def state_of(trainer: L.Trainer) -> dict[str, Any]:
     return state
 
 
-def leave_process_alone(trainer: L.Trainer) -> None:
+def disable_signal_handlers(trainer: L.Trainer) -> None:
     """Have a Trainer neither handle signals nor look for checkpoints by itself: both are the agent's."""
     # Lightning would end the run on SIGTERM (and requeue it under Slurm)
     trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]

@@ -21,9 +21,9 @@ from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoa
 
 from tempopt.class_loading import load_class
 from tempopt.errors import SpecError, unknown
-from tempopt.spec.logger_secrets import refuse_secrets
+from tempopt.spec.logger_secrets import check_no_secrets
 from tempopt.training.arguments import Arguments
-from tempopt.training.messages import Label
+from tempopt.training.messages import RunLabel
 
 State = Literal["complete", "pruned", "diverged", "interrupted", "failed"]
 
@@ -41,7 +41,7 @@ _PATIENCE = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class RunEnd:
     """How an attempt at a run ended.
 
     Args:
@@ -63,7 +63,7 @@ class Ended:
         return "failed" if self.state == "failed" else "success"
 
 
-class Kind(ABC):
+class LoggerAdapter(ABC):
     """What is particular to one kind of logger.
 
     Attributes:
@@ -72,14 +72,14 @@ class Kind(ABC):
     """
 
     package: ClassVar[str] = ""
-    own: ClassVar[tuple[str, ...]] = ()
+    reserved_arguments: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
-    def named(self, arguments: Mapping[str, Any], label: Label) -> dict[str, Any]:
+    def named_arguments(self, arguments: Mapping[str, Any], label: RunLabel) -> dict[str, Any]:
         """Return the arguments that a run's name and group follow from, whatever else is given."""
 
     @abstractmethod
-    def open(self, logger: Any, label: Label, *, start: int, is_retry: bool) -> None:
+    def open(self, logger: Any, label: RunLabel, *, start: int, is_retry: bool) -> None:
         """Open the run.
 
         Args:
@@ -90,41 +90,41 @@ class Kind(ABC):
         """
 
     @abstractmethod
-    def close(self, logger: Any, outcome: Ended) -> None:
+    def close(self, logger: Any, outcome: RunEnd) -> None:
         """Say how the run ended; the logger is finalized after that."""
 
 
-def _versioned(arguments: Mapping[str, Any], label: Label) -> dict[str, Any]:
+def _versioned(arguments: Mapping[str, Any], label: RunLabel) -> dict[str, Any]:
     if "name" in arguments:
         return {"version": f"{label.study}-{label.run}"}
     return {"name": label.study, "version": label.run}
 
 
-class _TensorBoard(Kind):
+class _TensorBoard(LoggerAdapter):
     package = "tensorboard"
-    own = ("version",)
+    reserved_arguments = ("version",)
 
-    def named(self, arguments: Mapping[str, Any], label: Label) -> dict[str, Any]:
+    def named_arguments(self, arguments: Mapping[str, Any], label: RunLabel) -> dict[str, Any]:
         # the placeholder would be shown as the run's value until its end
         return {"default_hp_metric": False, **_versioned(arguments, label)}
 
-    def open(self, logger: TensorBoardLogger, label: Label, *, start: int, is_retry: bool) -> None:
+    def open(self, logger: TensorBoardLogger, label: RunLabel, *, start: int, is_retry: bool) -> None:
         # what was written beyond the checkpoint is taken back
         logger._kwargs.setdefault("purge_step", start)
         _ = logger.experiment
 
-    def close(self, logger: TensorBoardLogger, outcome: Ended) -> None:
+    def close(self, logger: TensorBoardLogger, outcome: RunEnd) -> None:
         parameters = {**outcome.hyperparameters, OUTCOME: outcome.state}
         logger.log_hyperparams(parameters, {"hp_metric": outcome.value}, step=outcome.step)
 
 
-class _Csv(Kind):
-    own = ("version",)
+class _Csv(LoggerAdapter):
+    reserved_arguments = ("version",)
 
-    def named(self, arguments: Mapping[str, Any], label: Label) -> dict[str, Any]:
+    def named_arguments(self, arguments: Mapping[str, Any], label: RunLabel) -> dict[str, Any]:
         return _versioned(arguments, label)
 
-    def open(self, logger: CSVLogger, label: Label, *, start: int, is_retry: bool) -> None:
+    def open(self, logger: CSVLogger, label: RunLabel, *, start: int, is_retry: bool) -> None:
         rows = [row for row in _rows(logger.log_dir) if int(row["step"]) < start]
         with warnings.catch_warnings():
             # Lightning deletes what is there, and says so
@@ -135,18 +135,18 @@ class _Csv(Kind):
             experiment.log_metrics(metrics, step=int(row["step"]))
         experiment.save()
 
-    def close(self, logger: CSVLogger, outcome: Ended) -> None:
+    def close(self, logger: CSVLogger, outcome: RunEnd) -> None:
         logger.log_hyperparams({OUTCOME: outcome.state})
 
 
-class _Wandb(Kind):
+class _Wandb(LoggerAdapter):
     package = "wandb"
-    own = ("version", "id", "experiment")
+    reserved_arguments = ("version", "id", "experiment")
 
-    def named(self, arguments: Mapping[str, Any], label: Label) -> dict[str, Any]:
+    def named_arguments(self, arguments: Mapping[str, Any], label: RunLabel) -> dict[str, Any]:
         return {"name": label.run, "group": label.study, "job_type": label.kind, "id": _id(label)}
 
-    def open(self, logger: WandbLogger, label: Label, *, start: int, is_retry: bool) -> None:
+    def open(self, logger: WandbLogger, label: RunLabel, *, start: int, is_retry: bool) -> None:
         import wandb
 
         # one that got lost, to which this run would be logged
@@ -154,21 +154,21 @@ class _Wandb(Kind):
             wandb.finish(exit_code=1)
         _ = logger.experiment
 
-    def close(self, logger: WandbLogger, outcome: Ended) -> None:
+    def close(self, logger: WandbLogger, outcome: RunEnd) -> None:
         experiment: Any = logger.experiment
         experiment.summary.update({OUTCOME: outcome.state})
         experiment.finish(exit_code=int(outcome.state == "failed"))
 
 
-class _MLFlow(Kind):
+class _MLFlow(LoggerAdapter):
     package = "mlflow"
-    own = ("run_id",)
+    reserved_arguments = ("run_id",)
 
-    def named(self, arguments: Mapping[str, Any], label: Label) -> dict[str, Any]:
+    def named_arguments(self, arguments: Mapping[str, Any], label: RunLabel) -> dict[str, Any]:
         tags = {**(arguments.get("tags") or {}), _ID: _id(label), "tempopt.service": label.study}
         return {"experiment_name": label.study, "run_name": label.run, "tags": tags}
 
-    def open(self, logger: MLFlowLogger, label: Label, *, start: int, is_retry: bool) -> None:
+    def open(self, logger: MLFlowLogger, label: RunLabel, *, start: int, is_retry: bool) -> None:
         client = logger._mlflow_client
         name = logger._experiment_name
         if client.get_experiment_by_name(name) is None:
@@ -183,37 +183,37 @@ class _MLFlow(Kind):
                 client.update_run(logger._run_id, status="RUNNING")
         _ = logger.experiment
 
-    def close(self, logger: MLFlowLogger, outcome: Ended) -> None:
+    def close(self, logger: MLFlowLogger, outcome: RunEnd) -> None:
         logger.experiment.set_tag(logger.run_id, OUTCOME, outcome.state)
 
 
-class _Other(Kind):
+class _GenericAdapter(LoggerAdapter):
     """A logger of which only Lightning's interface is known; what its runs are called is the person's."""
 
-    def named(self, arguments: Mapping[str, Any], label: Label) -> dict[str, Any]:
+    def named_arguments(self, arguments: Mapping[str, Any], label: RunLabel) -> dict[str, Any]:
         return {}
 
-    def open(self, logger: Logger, label: Label, *, start: int, is_retry: bool) -> None:
+    def open(self, logger: Logger, label: RunLabel, *, start: int, is_retry: bool) -> None:
         # as Lightning would
         if hasattr(logger, "experiment"):
             _ = logger.experiment
 
-    def close(self, logger: Logger, outcome: Ended) -> None:
+    def close(self, logger: Logger, outcome: RunEnd) -> None:
         logger.log_hyperparams({OUTCOME: outcome.state})
 
 
-_KINDS: dict[type[Logger], Kind] = {
+_KINDS: dict[type[Logger], LoggerAdapter] = {
     TensorBoardLogger: _TensorBoard(),
     CSVLogger: _Csv(),
     WandbLogger: _Wandb(),
     MLFlowLogger: _MLFlow(),
 }
-_OTHER = _Other()
+_GENERIC_ADAPTER = _GenericAdapter()
 
 
-def _id(label: Label) -> str:
+def _id(label: RunLabel) -> str:
     """Return a name for the run that no other run of any study has, the same for all attempts at it."""
-    text = "\n".join((label.study, label.begun, label.run))
+    text = "\n".join((label.study, label.study_created_at, label.run))
     return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
 
 
@@ -246,14 +246,14 @@ class GivenLogger:
     @property
     def tracker(self) -> str:
         """What tells it from others: the same class with the same arguments reaches the same server."""
-        return repr((self.path, self.cls, self.arguments.given, dict(self.more)))
+        return repr((self.path, self.cls, self.arguments.init_args, dict(self.more)))
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> LoggerAdapter:
         """What is particular to it."""
-        return next((kind for cls, kind in _KINDS.items() if issubclass(self.cls, cls)), _OTHER)
+        return next((kind for cls, kind in _KINDS.items() if issubclass(self.cls, cls)), _GENERIC_ADAPTER)
 
-    def make(self, label: Label) -> Logger:
+    def make(self, label: RunLabel) -> Logger:
         """Return a new logger for the run of that name.
 
         Raises:
@@ -262,7 +262,7 @@ class GivenLogger:
         for name, value in _PATIENCE.items():
             os.environ.setdefault(name, value)
         arguments = {**self.arguments.values({}), **self.more}
-        run_arguments = self.kind.named(arguments, label)
+        run_arguments = self.kind.named_arguments(arguments, label)
         # tags are added to, all else is left as it was given
         kept_arguments = {name: value for name, value in arguments.items() if name != "tags"}
         try:
@@ -286,15 +286,15 @@ def loggers_given(value: object) -> tuple[list[GivenLogger], list[str]]:
     for number, logger in enumerate(value if isinstance(value, list) else [value]):
         path = f"trainer.logger.{number}" if isinstance(value, list) else "trainer.logger"
         try:
-            loggers.append(_given(logger, path))
+            loggers.append(_parse_logger(logger, path))
         except SpecError as error:
             faults.append(str(error))
     return loggers, faults
 
 
-def _given(value: object, path: str) -> GivenLogger:
+def _parse_logger(value: object, path: str) -> GivenLogger:
     # before all that repeats what is given
-    refuse_secrets(value, path)
+    check_no_secrets(value, path)
     if value is True:
         raise SpecError(
             f"{path}: given true, which is one logger or another by what is installed on a machine. "
@@ -315,7 +315,7 @@ def _given(value: object, path: str) -> GivenLogger:
     cls = load_class(class_path, base=Logger, where=f"{path}.class_path")
     init_args, dict_kwargs = settings.get("init_args") or {}, settings.get("dict_kwargs") or {}
     logger = GivenLogger(path=path, cls=cls, arguments=Arguments(path, cls, init_args), more=dict_kwargs)
-    for name in logger.kind.own:
+    for name in logger.kind.reserved_arguments:
         if init_args.get(name, dict_kwargs.get(name)) is not None:
             raise SpecError(
                 f"{path}: {name} is not the spec's to give: it tells one run from another, and those of the "

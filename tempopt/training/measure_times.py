@@ -14,11 +14,11 @@ from typing import Any
 
 import lightning as L
 
-from tempopt.training.callbacks import StoppedError
+from tempopt.training.callbacks import EvaluationAbortedError
 from tempopt.training.messages import Evaluation, Finished, Message, RunRequest, Stop, Times
 from tempopt.training.ranks import ALONE, Ranks
 from tempopt.training.run import Run
-from tempopt.training.steps import step_of, steps_of
+from tempopt.training.steps import current_step, total_steps
 
 _WARM_UP = 5
 _STEPS = 60
@@ -83,7 +83,7 @@ class StepTimer(L.Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        now, step = self._clock(), step_of(trainer)
+        now, step = self._clock(), current_step(trainer)
         self.batches += 1
         self.first = now if self.first is None else self.first
         if self._last is not None and step > self._last[1]:
@@ -134,7 +134,7 @@ def _measured(run: Run, channel: _Quiet, start_time: float, clock: Clock) -> Fin
     times = Times(
         start=max(0.0, timer.first - start_time - timer.step),
         step=timer.step,
-        steps=steps_of(run.trainer),
+        steps=total_steps(run.trainer),
         validate=validate,
         validations=count,
         ends_validated=ends,
@@ -144,7 +144,7 @@ def _measured(run: Run, channel: _Quiet, start_time: float, clock: Clock) -> Fin
 
 
 def _finished(run: Run, times: Times) -> Finished:
-    return replace(run.finished("complete", step_of(run.trainer)), times=times)
+    return replace(run.build_finished_message("complete", current_step(run.trainer)), times=times)
 
 
 def _evaluated(run: Run, channel: _Quiet, timer: StepTimer, split: Any, clock: Clock) -> float:
@@ -155,7 +155,7 @@ def _evaluated(run: Run, channel: _Quiet, timer: StepTimer, split: Any, clock: C
         channel.until = lambda start_time=start_time: clock() - start_time > _EVALUATION_SECONDS  # type: ignore[misc]
         try:
             run.evaluate(Evaluation(name=split, on=split))
-        except StoppedError:
+        except EvaluationAbortedError:
             num_batches = sum(run.trainer.num_val_batches)
             return (clock() - start_time) * num_batches / max(1, timer.evaluated)
         seconds = clock() - start_time
@@ -168,10 +168,10 @@ def _planned(trainer: L.Trainer, batches: int) -> tuple[int, bool]:
     """Return what :func:`validations` does of a whole training, given one that has trained some batches."""
     a_step: float = trainer.accumulate_grad_batches
     if not trainer.lightning_module.automatic_optimization:
-        a_step = batches / max(1, step_of(trainer))
+        a_step = batches / max(1, current_step(trainer))
     assert trainer.val_check_batch is not None, "no data to validate on, which the dry run has refused"
     return validations(
-        round(steps_of(trainer) * a_step),
+        round(total_steps(trainer) * a_step),
         check=trainer.val_check_batch,
         epoch=trainer.num_training_batches,
         every_n_epochs=trainer.check_val_every_n_epoch,

@@ -67,7 +67,7 @@ def sizes_name(on: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
+class CheckpointRef:
     """One checkpoint of a run.
 
     Args:
@@ -84,7 +84,7 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Label:
+class RunLabel:
     """What a run is called where people look at it: in the trackers of ``trainer.logger``.
 
     Args:
@@ -96,7 +96,7 @@ class Label:
     """
 
     study: str
-    begun: str
+    study_created_at: str
     run: str
     kind: str
     arm: str
@@ -140,14 +140,14 @@ class RunRequest:
     folder: str | None = None
     checkpoints: str | None = None
     checkpoint_every: float | None = None
-    resume: list[Saved] = field(default_factory=list)
+    resume: list[CheckpointRef] = field(default_factory=list)
     task: Literal["train", "rehearse", "check", "time"] = "train"
     learns: Learns = False
     space: dict[str, list[Any]] = field(default_factory=dict)
     memory_share: float | None = None
     observe: bool = False
     maps: bool = False
-    label: Label | None = None
+    label: RunLabel | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,16 +216,16 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class CheckpointSaved:
     """A checkpoint is there, whole."""
 
     ticket: int
     attempt: int
-    saved: Saved
+    saved: CheckpointRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotKept:
+class CheckpointFailed:
     """A checkpoint could not be written; the run continues without it.
 
     Args:
@@ -300,7 +300,7 @@ class Finished:
     curves: dict[str, list[list[float]]] = field(default_factory=dict)
     maps: dict[str, Any] | None = None
     times: Times | None = None
-    found: dict[str, float] = field(default_factory=dict)
+    initial_temperatures: dict[str, float] = field(default_factory=dict)
     evaluated: list[str] | None = None
     trained: list[str] | None = None
     not_learned: str | None = None
@@ -341,7 +341,19 @@ class Stop:
     keep: bool = False
 
 
-Message = RunRequest | Ready | Started | Stage | Progress | Report | Kept | NotKept | Finished | Failed | Stop
+Message = (
+    RunRequest
+    | Ready
+    | Started
+    | Stage
+    | Progress
+    | Report
+    | CheckpointSaved
+    | CheckpointFailed
+    | Finished
+    | Failed
+    | Stop
+)
 _TYPES = {
     message_type.__name__: message_type
     for message_type in (
@@ -351,8 +363,8 @@ _TYPES = {
         Stage,
         Progress,
         Report,
-        Kept,
-        NotKept,
+        CheckpointSaved,
+        CheckpointFailed,
         Finished,
         Failed,
         Stop,
@@ -372,11 +384,11 @@ def decode(line: bytes) -> Message:
     if kind is RunRequest:
         fields["program"] = Program(**fields["program"])
         fields["evaluations"] = [Evaluation(**e) for e in fields["evaluations"]]
-        fields["resume"] = [Saved(**saved) for saved in fields["resume"]]
-        fields["label"] = None if fields["label"] is None else Label(**fields["label"])
+        fields["resume"] = [CheckpointRef(**saved) for saved in fields["resume"]]
+        fields["label"] = None if fields["label"] is None else RunLabel(**fields["label"])
     elif kind is Finished and fields["times"] is not None:
         fields["times"] = Times(**fields["times"])
-    elif kind is Kept:
-        fields["saved"] = Saved(**fields["saved"])
+    elif kind is CheckpointSaved:
+        fields["saved"] = CheckpointRef(**fields["saved"])
     message: Message = kind(**fields)
     return message

@@ -14,7 +14,12 @@ import torch
 from torch import Tensor
 
 from tempopt.attention.attach.heads import HeadFactors
-from tempopt.attention.attach.learning import HeadTemperatures, as_precise, require_gradients, taken_gradient
+from tempopt.attention.attach.learning import (
+    HeadTemperatures,
+    require_gradients,
+    restore_precision,
+    taken_gradient,
+)
 from tempopt.attention.attach.observers import Observe, Observers, check_temperatures
 from tempopt.attention.functional.attention import temper_query, tempered_attention
 from tempopt.attention.functional.entropy import regularised_attention
@@ -28,7 +33,7 @@ from tempopt.temperature import (
     SoftmaxNormaliser,
     TemperatureParameters,
     TemperaturePlan,
-    is_own,
+    is_custom_schedule,
     name_problem,
     registered_path,
 )
@@ -38,7 +43,7 @@ from tempopt.training.module_checks import check_controllable, check_entropy_kno
 from tempopt.training.planned_control import PlannedControl
 
 # A number that attend read would be compiled into the graph: these are written into tensors instead.
-_HELD = (
+_BUFFER_NAMES = (
     "inverse_temperature",
     "auxiliary_weight",
     "_entropy_weight",
@@ -196,7 +201,7 @@ class TemperedModule(L.LightningModule):
         check_validate_at(validate_at)
         # parameters are arguments of the same names
         arguments = locals()
-        if is_own(schedule):
+        if is_custom_schedule(schedule):
             load_schedule(schedule, where="schedule")
         self.entropy = EntropyParameters.from_mapping(arguments)
         self.control = ControlParameters.from_mapping(arguments)
@@ -208,12 +213,12 @@ class TemperedModule(L.LightningModule):
 
     def _begin(self) -> None:
         self.progress = 0.0
-        self._own_temperatures: tuple[float, ...] | None = None
+        self._override_temperatures: tuple[float, ...] | None = None
         self._learning = False
         self._registered: dict[str, float] = {}
         self._observers = Observers()
         self._head_factors = HeadFactors()
-        for name in _HELD:
+        for name in _BUFFER_NAMES:
             shape = {"inverse_temperature": (self.num_layers,), "_length_constant": (2,)}.get(name, ())
             self.register_buffer(name, torch.ones(shape, dtype=torch.float32), persistent=False)
 
@@ -257,11 +262,11 @@ class TemperedModule(L.LightningModule):
         check_entropy_known(self.entropy, parameters)
         # a plan has a layer at least, which without attention acts on nothing
         self._plan = parameters.plan(self.num_layers or 1)
-        self._own_temperatures, self._heads = None, None
+        self._override_temperatures, self._heads = None, None
         self._head_factors.use(self._plan.heads)
-        self._write_held()
+        self._write_buffers()
 
-    def _write_held(self) -> None:
+    def _write_buffers(self) -> None:
         if self.entropy.entropy_target is not None:
             self._entropy_target.fill_(self.entropy.entropy_target)
         for index, constant in enumerate(self._plan.length_scaling.constant):
@@ -276,15 +281,15 @@ class TemperedModule(L.LightningModule):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, tau in temperatures.items():
             exact_value = torch.full((), self._registered[name]) if tau.is_meta else tau
-            self._buffers[registered_path(name)] = as_precise(self.temperature(name), exact_value)
-        for name in _HELD:
+            self._buffers[registered_path(name)] = restore_precision(self.temperature(name), exact_value)
+        for name in _BUFFER_NAMES:
             buffer = self._buffers[name]
             assert buffer is not None
             # another type of the weights does not make it another temperature
             self._buffers[name] = buffer.detach().to(torch.promote_types(buffer.dtype, torch.float32))
         if self._learning:
             self.learn()
-        self._write_held()
+        self._write_buffers()
         return self
 
     def set_progress(self, progress: float) -> None:
@@ -298,14 +303,14 @@ class TemperedModule(L.LightningModule):
     @property
     def temperatures(self) -> tuple[float, ...]:
         """The temperature of each layer in force, without the factors of heads and length."""
-        own_temperatures = self._own_temperatures
+        own_temperatures = self._override_temperatures
         return (
             self._plan.temperatures(self.progress)[: self.num_layers]
             if own_temperatures is None
             else own_temperatures
         )
 
-    def register_temperature(self, name: str, found: float) -> None:
+    def register_temperature(self, name: str, initial_temperature: float) -> None:
         """Declare a temperature that the module's own code reads by :meth:`temperature`, as a loss does.
 
         It is kept in a buffer of the module, ``NAME_temperature``, and so in its checkpoints. A study that
@@ -328,9 +333,9 @@ class TemperedModule(L.LightningModule):
                 f'register_temperature: "{name}" is kept at self.{path}, and {type(self).__name__} has that '
                 "already. Register each temperature once, and under a name of its own."
             )
-        check_number("temperature", found)
-        self.register_buffer(path, torch.tensor(found, dtype=torch.float32))
-        self._registered[name] = found
+        check_number("temperature", initial_temperature)
+        self.register_buffer(path, torch.tensor(initial_temperature, dtype=torch.float32))
+        self._registered[name] = initial_temperature
 
     @property
     def registered_temperatures(self) -> tuple[str, ...]:
@@ -359,7 +364,7 @@ class TemperedModule(L.LightningModule):
         Raises:
             SpecError: if it is not one number a layer, each from 1e-6 to 1e6.
         """
-        self._own_temperatures = check_temperatures(temperatures, self.num_layers)
+        self._override_temperatures = check_temperatures(temperatures, self.num_layers)
         self.set_progress(self.progress)
 
     def learn_heads(self) -> HeadTemperatures:
@@ -401,7 +406,7 @@ class TemperedModule(L.LightningModule):
 
         Only softmax attention is, and what is compiled is not.
         """
-        return self._observers.joined(observe)
+        return self._observers.observer_added(observe)
 
     def attend(
         self,
@@ -499,13 +504,13 @@ class TemperedModule(L.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the progress, so that a reloaded module has the temperature it was saved with."""
         checkpoint["tempopt_progress"] = self.progress
-        if self._own_temperatures is not None:
-            checkpoint["tempopt_temperatures"] = list(self._own_temperatures)
+        if self._override_temperatures is not None:
+            checkpoint["tempopt_temperatures"] = list(self._override_temperatures)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take up the progress and the temperatures that :meth:`on_save_checkpoint` kept."""
         temperatures = checkpoint.get("tempopt_temperatures")
-        self._own_temperatures = (
+        self._override_temperatures = (
             None if temperatures is None else check_temperatures(temperatures, self.num_layers)
         )
         self.set_progress(checkpoint.get("tempopt_progress", 1.0))

@@ -14,7 +14,7 @@ from tempopt.training.callbacks import TemperatureCallback
 _READ_ON_GPU = 2
 
 
-class FollowValue(TemperatureCallback):
+class ValueTemperatureCallback(TemperatureCallback):
     """Move one number of a module with the optimizer step, and end a training whose own code moves it, too.
 
     Args:

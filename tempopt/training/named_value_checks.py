@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from tempopt.errors import AttachError, SpecError
-from tempopt.training.batch_loss import loss_of_a_batch
+from tempopt.training.batch_loss import make_single_batch_loss
 from tempopt.training.messages import Evaluation
 from tempopt.training.run import Run
 
@@ -21,7 +21,7 @@ def require_read(run: Run) -> None:
     faults: list[str] = []
     for name, attachment in run.values.attachments.items():
         try:
-            attachment.self_test(loss_of_a_batch(run))
+            attachment.self_test(make_single_batch_loss(run))
         except AttachError as error:
             is_read_elsewhere = next(_metric_moves(run, [name]), None) is not None
             metric = f' Validation reads it, for "{run.request.program.metric}" changes with it.'

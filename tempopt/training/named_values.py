@@ -10,17 +10,17 @@ from typing import Any, Self
 import lightning as L
 
 from tempopt.attention.attach.attachment import attach
-from tempopt.attention.attach.number_path import Place, find_number, likely_numbers
+from tempopt.attention.attach.number_path import AttributePath, find_number, suggest_attributes
 from tempopt.attention.attach.values import SAME_AS_FOUND, ValueAttachment, attach_value
 from tempopt.errors import AttachError, SpecError
 from tempopt.spec.program import Program
 from tempopt.temperature import AS_FOUND, registered_path, schedule_of
 from tempopt.temperature.ranges import HIGHEST, LOWEST
-from tempopt.training.build import Built, other_way
+from tempopt.training.build import RunComponents, suggest_attach_method
 from tempopt.training.callbacks import TemperedAttention
 from tempopt.training.messages import RunRequest
 from tempopt.training.module import TemperedModule
-from tempopt.training.named_temperature_callback import FollowValue
+from tempopt.training.named_temperature_callback import ValueTemperatureCallback
 from tempopt.training.untempered import Untempered
 
 # As large as those of the self-test, in ratio to the temperature as found.
@@ -72,7 +72,7 @@ class NamedValues:
             self.detach()
             raise type(faults[0])("\n".join(map(str, faults))) from faults[0]
         self.callbacks = [
-            FollowValue(attachment, validate_at=validate_at, as_found=True)
+            ValueTemperatureCallback(attachment, validate_at=validate_at, as_found=True)
             for attachment in self.attachments.values()
         ]
 
@@ -82,12 +82,12 @@ class NamedValues:
         program = request.program
         return cls(module, program.values, request.parameters, validate_at=program.validate_at)
 
-    def _refuse_twice(self, place: Place) -> None:
+    def _refuse_twice(self, location: AttributePath) -> None:
         for name, attachment in self.attachments.items():
-            if attachment.is_at(place):
+            if attachment.is_at(location):
                 raise AttachError(
-                    f'"{place.path}" is the number at "{attachment.path}", which is the temperature {name} '
-                    "already. Take one of them out."
+                    f'"{location.path}" is the number at "{attachment.path}", which is the temperature '
+                    f"{name} already. Take one of them out."
                 )
 
     @property
@@ -96,9 +96,9 @@ class NamedValues:
         return [layer for attachment in self.attachments.values() for layer in attachment.layers]
 
     @property
-    def found(self) -> dict[str, float]:
+    def initial_values(self) -> dict[str, float]:
         """The temperatures that the module had, by name."""
-        return {name: attachment.found for name, attachment in self.attachments.items()}
+        return {name: attachment.initial_temperature for name, attachment in self.attachments.items()}
 
     def validate_at(self, temperature: str) -> None:
         """Have validation run at the ``final`` temperatures or at the ``current`` ones."""
@@ -128,7 +128,9 @@ class NamedValues:
             plan = attachment.plan
             try:
                 for factor in _PERTURBED:
-                    attachment.set_temperatures([min(max(attachment.found * factor, LOWEST), HIGHEST)])
+                    attachment.set_temperatures(
+                        [min(max(attachment.initial_temperature * factor, LOWEST), HIGHEST)]
+                    )
                     yield name
             finally:
                 attachment.keep(plan)
@@ -139,7 +141,7 @@ class NamedValues:
             attachment.detach()
 
 
-def tempered_of(built: Built, program: Program) -> TemperedAttention:
+def tempered_of(built: RunComponents, program: Program) -> TemperedAttention:
     """Return what of a run's module follows attention's temperature: itself, or what is attached to it.
 
     Raises:
@@ -152,22 +154,28 @@ def tempered_of(built: Built, program: Program) -> TemperedAttention:
     if program.attach is None and (program.compared or program.values):
         return Untempered()
     try:
-        return attach(module, built.temperature, layers=built.layers, way=built.way, example=None)
+        return attach(
+            module, built.temperature, layers=built.layers, method=built.attach_method, example=None
+        )
     except AttachError as error:
-        raise AttachError(f"{error}{remedy(str(error), built.way, module, program)}") from error
+        raise AttachError(f"{error}{remedy(str(error), built.attach_method, module, program)}") from error
 
 
-def remedy(refusal: str, way: str, module: L.LightningModule, program: Program) -> str:
+def remedy(refusal: str, attach_method: str, module: L.LightningModule, program: Program) -> str:
     """Return what a spec can ask for where attention is refused to be attached to; empty if there is nothing.
 
     Args:
         refusal: Why it is refused.
-        way: The way of attaching that is refused.
+        attach_method: Method of attaching that is refused.
         module: The module that has no attention, or another one.
         program: What is trained.
     """
     has_no_attention = "No attention was found" in refusal or "in layers matches" in refusal
-    return other_temperatures(module) if has_no_attention and not program.values else other_way(refusal, way)
+    return (
+        other_temperatures(module)
+        if has_no_attention and not program.values
+        else suggest_attach_method(refusal, attach_method)
+    )
 
 
 def other_temperatures(module: L.LightningModule) -> str:
@@ -178,7 +186,7 @@ def other_temperatures(module: L.LightningModule) -> str:
     registered_names = module.registered_temperatures if isinstance(module, TemperedModule) else ()
     if registered_names:
         return f" To search the temperature that it registers: temperatures: {{{registered_names[0]}: {{}}}}."
-    numbers = likely_numbers(module)
+    numbers = suggest_attributes(module)
     if not numbers:
         return ""
     alternatives = (
@@ -210,10 +218,10 @@ def _registered(module: L.LightningModule, name: str) -> str:
 
 
 def _check_found(name: str, attachment: ValueAttachment, expected: float | None) -> None:
-    if expected is None or math.isclose(attachment.found, expected, rel_tol=SAME_AS_FOUND):
+    if expected is None or math.isclose(attachment.initial_temperature, expected, rel_tol=SAME_AS_FOUND):
         return
     raise SpecError(
-        f"temperatures.{name}: the module has the temperature {attachment.found:g} at "
+        f"temperatures.{name}: the module has the temperature {attachment.initial_temperature:g} at "
         f"{attachment.called}, and the study takes it to be {expected:g} as found. All runs of a study begin "
         "from one: take out what is searched or set that changes it, or correct "
         f"temperatures.{name}.as_found."

@@ -17,7 +17,7 @@ from tempopt.training.messages import RunRequest
 from tempopt.training.module import TemperedModule
 
 
-def refuse_without_effect(request: RunRequest, layers: Sequence[str], num_keys: Collection[int]) -> None:
+def check_params_have_effect(request: RunRequest, layers: Sequence[str], num_keys: Collection[int]) -> None:
     """Refuse to search what gives the same model as without it.
 
     Args:

@@ -11,10 +11,10 @@ from tempopt.attention.modules.entropy_controller import EntropyTarget, contrast
 from tempopt.temperature import Constant, ControlParameters, Cosine
 from tempopt.temperature.entropy_control import CONTRAST, CURRICULUM
 from tempopt.training.attention_observer import Curves
-from tempopt.training.callbacks import Tempered
+from tempopt.training.callbacks import TemperatureTarget
 from tempopt.training.entropy_control import EntropyControl
 from tempopt.training.messages import CONTROLLED_CURVE
-from tempopt.training.steps import step_of, steps_of
+from tempopt.training.steps import current_step, total_steps
 
 CHANGES = 200
 """Number of changes of the temperatures over a training, one every step where it has fewer steps."""
@@ -26,7 +26,7 @@ _RATE, _DECAY = 0.17, 0.5
 _MAX_STEP = 0.2
 
 
-def target_of(control: ControlParameters) -> EntropyTarget:
+def entropy_target(control: ControlParameters) -> EntropyTarget:
     """Return the target that parameters ask for; there must be one."""
     if control.entropy_control == CURRICULUM and control.control_start != control.control_level:
         return _curriculum(control.control_start, control.control_level)
@@ -54,9 +54,9 @@ class PlannedControl(EntropyControl):
         tempered: As for :class:`EntropyControl`.
     """
 
-    def __init__(self, control: ControlParameters, *, tempered: Tempered | None = None) -> None:
+    def __init__(self, control: ControlParameters, *, tempered: TemperatureTarget | None = None) -> None:
         super().__init__(
-            target_of(control),
+            entropy_target(control),
             tempered=tempered,
             rate=_RATE,
             decay=_DECAY,
@@ -71,7 +71,7 @@ class PlannedControl(EntropyControl):
         """The temperatures at some steps, from the first to the last, by ``controlled/LAYER``."""
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        num_steps = steps_of(trainer)
+        num_steps = total_steps(trainer)
         self._every = max(1, num_steps // CHANGES)
         initial_temperatures = self._of(pl_module).plan.temperatures(0.0)
         self._options |= {
@@ -81,18 +81,18 @@ class PlannedControl(EntropyControl):
         self._steps = frozenset(round(i * num_steps / (_POINTS - 1)) for i in range(_POINTS))
         super().on_train_start(trainer, pl_module)
         if not self.curves:
-            self._note(step_of(trainer))
+            self._note(current_step(trainer))
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-        if step_of(trainer) in self._steps:
-            self._note(step_of(trainer))
+        if current_step(trainer) in self._steps:
+            self._note(current_step(trainer))
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         super().on_train_end(trainer, pl_module)
-        self._note(step_of(trainer))
+        self._note(current_step(trainer))
 
     def _note(self, step: int) -> None:
         for layer, tau in enumerate(self.temperatures or ()):
@@ -100,7 +100,7 @@ class PlannedControl(EntropyControl):
             if not curve or curve[-1][0] != step:
                 curve.append([step, tau])
 
-    def kept(self, *, is_observed: bool) -> Curves:
+    def reported_curves(self, *, is_observed: bool) -> Curves:
         """Return the curves; of a run that is not observed, where each begins and ends."""
         return {name: path if is_observed else [path[0], path[-1]] for name, path in self.curves.items()}
 

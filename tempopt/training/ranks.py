@@ -46,7 +46,7 @@ class Ranks:
         self._group = group
 
     @property
-    def own(self) -> tuple[int, ...]:
+    def rank_seed_parts(self) -> tuple[int, ...]:
         """What tells this rank's seeds from those of the first one, which has those of a single device."""
         return (self.rank,) if self.rank else ()
 
@@ -86,7 +86,7 @@ class Ranks:
         distributed.all_reduce(sums, distributed.ReduceOp.SUM, self._group)
         return [value / self.size for value in sums.tolist()]
 
-    def first(self, decide: Callable[[], T]) -> T:
+    def broadcast_from_first(self, decide: Callable[[], T]) -> T:
         """Return what the first rank decides; only there it is asked, and all have to wait for it."""
         if self._group is None:
             return decide()
@@ -95,7 +95,7 @@ class Ranks:
         decision: Any = objects[0]
         return decision  # type: ignore[no-any-return]
 
-    def gathered(self, value: T) -> list[T]:
+    def all_gather(self, value: T) -> list[T]:
         """Return on the first rank what each of them has, by rank; on the others what they have."""
         if self._group is None:
             return [value]
@@ -151,7 +151,7 @@ class RankEnvironment(ClusterEnvironment):
         return 0
 
 
-class Wishes:
+class StopSignals:
     """What is to become of a run after a batch, known to all of its ranks alike.
 
     A rank that acted on what it alone has read would leave the others waiting for it.
@@ -172,7 +172,7 @@ class Wishes:
         self, ranks: Ranks, stop: Callable[[], Stop | None], *, interval_seconds: float | None
     ) -> None:
         self._ranks = ranks
-        self._asked = stop
+        self._poll_stop = stop
         self._every = AT_LATEST if interval_seconds is None else interval_seconds
         self.keeps = True
         self.stop = self.leave = self.late = False
@@ -184,7 +184,7 @@ class Wishes:
 
     def exchange(self, *, diverged: bool = False) -> bool:
         """Have all ranks know what each of them does; return whether the run has diverged on any."""
-        stop = self._asked()
+        stop = self._poll_stop()
         self.leave, self.stop, self.late, diverged = self._ranks.any(
             stop is not None,
             stop is not None and not (stop.keep and self.keeps),

@@ -21,46 +21,46 @@ from tempopt.attention.attach.attachment import Attachment
 from tempopt.attention.attach.values import ValueAttachment
 from tempopt.spec.program import ValidateAt
 from tempopt.storage.rows import is_finite
-from tempopt.temperature import Constant, TemperatureParameters, groups_of, not_learning
+from tempopt.temperature import Constant, TemperatureParameters, groups_of, without_learned_temperatures
 from tempopt.training import gpu_memory
-from tempopt.training.attention_observer import ObserveCallback
+from tempopt.training.attention_observer import AttentionObserver
 from tempopt.training.build import build
 from tempopt.training.callbacks import (
+    EvaluationAbortedError,
     LossScaleCallback,
-    RunCallback,
+    ReportCallback,
     SeedCallback,
-    StartCallback,
-    StoppedError,
     TemperatureCallback,
     TemperedAttention,
+    TrainStartCallback,
     metric_of,
     seed_generators,
 )
 from tempopt.training.channel import Channel
-from tempopt.training.checkpoint_callback import KeepCallback
+from tempopt.training.checkpoint_callback import CheckpointCallback
 from tempopt.training.checkpoints import RunCheckpoints
-from tempopt.training.data import NoTestDataError, not_divided, seed_data, tested
-from tempopt.training.evaluate_only import UnitsCallback, has_test_data, load_trained
+from tempopt.training.data import NoTestDataError, seed_data, undivided_data_note, use_test_loaders
+from tempopt.training.evaluate_only import PerItemMetricCallback, has_test_data, load_trained
 from tempopt.training.identity import run_code, run_identity
 from tempopt.training.learned_callback import learned_of
-from tempopt.training.lightning_internals import leave_process_alone
+from tempopt.training.lightning_internals import disable_signal_handlers
 from tempopt.training.measurements import guarded, measurements
 from tempopt.training.messages import (
+    CheckpointFailed,
+    CheckpointRef,
+    CheckpointSaved,
     Evaluation,
     Finished,
-    Kept,
-    NotKept,
     Progress,
     Report,
     RunRequest,
-    Saved,
     Started,
 )
 from tempopt.training.module import TemperedModule
 from tempopt.training.named_values import NamedValues, tempered_of
 from tempopt.training.planned_control import PlannedControl, controls_of
-from tempopt.training.ranks import ALONE, BuffersCallback, RankEnvironment, Ranks, Wishes
-from tempopt.training.steps import step_of
+from tempopt.training.ranks import ALONE, BuffersCallback, RankEnvironment, Ranks, StopSignals
+from tempopt.training.steps import current_step
 from tempopt.training.trackers import Trackers
 from tempopt.training.trainer_options import (
     LEAN,
@@ -94,7 +94,7 @@ class Run:
         self._ranks, self._channel = ranks, channel
         self._clock, self._beaten = time.monotonic(), -math.inf
         seeds = {"data": request.program.data_seed, "model": request.seed}
-        parameters = not_learning(request.parameters)
+        parameters = without_learned_temperatures(request.parameters)
         built = build(request.program, parameters, reseed=lambda part: seed_generators(seeds[part], part))
         self.module = built.module
         self.datamodule = built.datamodule
@@ -108,20 +108,22 @@ class Run:
         self._notes: list[str] = []
         self._code = run_code(self.module, self.datamodule)
         self._checkpoints = self._own_checkpoints()
-        self.wishes = Wishes(ranks, lambda: channel.stop(request), interval_seconds=request.checkpoint_every)
-        self.wishes.keeps = self._checkpoints is not None
-        self._callback = RunCallback(
-            metric=request.program.metric, report=self._report, beat=self._beat, wishes=self.wishes
+        self.wishes = StopSignals(
+            ranks, lambda: channel.stop(request), interval_seconds=request.checkpoint_every
         )
-        self._keeping = KeepCallback(
+        self.wishes.keeps = self._checkpoints is not None
+        self._callback = ReportCallback(
+            metric=request.program.metric, on_report=self._report, on_heartbeat=self._beat, wishes=self.wishes
+        )
+        self._keeping = CheckpointCallback(
             self._checkpoints,
             is_due_at_validation=request.checkpoint_every is None,
             ranks=ranks,
             wishes=self.wishes,
-            on_saved=self._kept,
+            on_saved=self._on_checkpoint_saved,
         )
         self._observed = self._observer()
-        self._units = UnitsCallback(request.program.metric)
+        self._units = PerItemMetricCallback(request.program.metric)
         self._follow = TemperatureCallback(validate_at=request.program.validate_at, tempered=self.tempered)
         self._trackers = Trackers(
             built.loggers,
@@ -134,7 +136,7 @@ class Run:
         steps = compiled(self.module, request.program.compile)
         options = {**LEAN, **steps, **built.trainer_kwargs, **overrides}
         self.trainer = self._trainer(self._trackers.options(options))
-        gpu_memory.begin(self._device, request.memory_share)
+        gpu_memory.start_memory_tracking(self._device, request.memory_share)
         self._beat(0)
 
     @property
@@ -175,13 +177,13 @@ class Run:
                 return self._evaluate_trained(self.request.program.weights)
             self.fit(resume=resume)
             if self.diverged_at is not None:
-                return self.finished("diverged", self.diverged_at)
+                return self.build_finished_message("diverged", self.diverged_at)
             self.wishes.exchange()
             if not self.wishes.leave:
                 return self._measured()
-        except StoppedError:
+        except EvaluationAbortedError:
             pass
-        return self.finished("stopped", step_of(self.trainer))
+        return self.build_finished_message("stopped", current_step(self.trainer))
 
     def detach(self) -> None:
         """Take the temperatures off, since modules may share what the next run attaches to, as a loss."""
@@ -220,7 +222,7 @@ class Run:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._at(evaluation.at))
             if evaluation.on == "test":
-                stack.enter_context(tested(self.owner))
+                stack.enter_context(use_test_loaders(self.owner))
             if evaluation.temperature is not None:
                 stack.enter_context(self._other_plan(evaluation.temperature))
             self.trainer.validate(self.module, datamodule=self.datamodule, verbose=False)
@@ -229,7 +231,7 @@ class Run:
         guarded(evaluation, metrics)
         return metrics
 
-    def finished(
+    def build_finished_message(
         self,
         state: Literal["complete", "stopped", "diverged"],
         step: int,
@@ -258,7 +260,9 @@ class Run:
 
     def _measured_curves(self) -> dict[str, list[list[float]]]:
         learned = {} if self.learned is None else self.learned.curves
-        control = {} if self._control is None else self._control.kept(is_observed=self.request.observe)
+        control: dict[str, list[list[float]]] = {}
+        if self._control is not None:
+            control = self._control.reported_curves(is_observed=self.request.observe)
         return {**(self._units if self._observed is None else self._observed).curves, **learned, **control}
 
     @property
@@ -267,7 +271,7 @@ class Run:
         return device
 
     def _peak_memory(self) -> int | None:
-        peaks = self._ranks.gathered(gpu_memory.peak(self._device))
+        peaks = self._ranks.all_gather(gpu_memory.peak(self._device))
         return max((peak for peak in peaks if peak is not None), default=None)
 
     def _own_checkpoints(self) -> RunCheckpoints | None:
@@ -275,13 +279,13 @@ class Run:
         if request.checkpoints is None or request.task != "train" or request.program.weights is not None:
             return None
         run = run_identity(request)
-        return RunCheckpoints(request, run=run, ranks=self._ranks, not_kept=self._not_kept)
+        return RunCheckpoints(request, run=run, ranks=self._ranks, not_kept=self._on_checkpoint_failed)
 
     def _newest(self) -> Path | None:
         checkpoints = self._checkpoints
         if checkpoints is None:
             return None
-        path, notes = self._ranks.first(lambda: checkpoints.newest(self.request.resume))
+        path, notes = self._ranks.broadcast_from_first(lambda: checkpoints.newest(self.request.resume))
         self._notes += notes
         self._beat(0)
         return path
@@ -305,19 +309,19 @@ class Run:
             self._notes.append("The training data do not know their position: the run begins again.")
 
     def _leave_undivided(self) -> None:
-        self._notes.append(not_divided(self._ranks.size))
+        self._notes.append(undivided_data_note(self._ranks.size))
 
-    def _observer(self) -> ObserveCallback | None:
+    def _observer(self) -> AttentionObserver | None:
         # what is compiled would have to be compiled once more, to be looked into
         if not self.request.observe or self.request.program.compile is not None:
             return None
-        return ObserveCallback(self.tempered, self.request.seed, maps=self.request.maps)
+        return AttentionObserver(self.tempered, self.request.seed, maps=self.request.maps)
 
     def _trainer(self, options: dict[str, Any]) -> L.Trainer:
         ranks = self._ranks
         assert options.get("devices", 1) == ranks.size, "a run was given to another number of ranks"
         callbacks: list[L.Callback] = [
-            StartCallback(self._started),
+            TrainStartCallback(self._started),
             SeedCallback(self.request.seed, ranks),
         ]
         if ranks.size > 1:
@@ -346,7 +350,7 @@ class Run:
                 "devices": ranks.size,
             }
         )
-        leave_process_alone(trainer)
+        disable_signal_handlers(trainer)
         return trainer
 
     def _started(self, step: int, total_steps: int) -> None:
@@ -358,7 +362,7 @@ class Run:
                 attempt=self.request.attempt,
                 step=step,
                 total_steps=total_steps,
-                device=gpu_memory.named(self._device, self._ranks.size),
+                device=gpu_memory.device_name(self._device, self._ranks.size),
                 precision=str(self.trainer.precision),
                 layers=[*self.tempered.layers, *self.values.places],
                 code=self._code.text,
@@ -367,11 +371,15 @@ class Run:
             )
         )
 
-    def _kept(self, saved: Saved) -> None:
-        self._channel.send(Kept(ticket=self.request.ticket, attempt=self.request.attempt, saved=saved))
+    def _on_checkpoint_saved(self, saved: CheckpointRef) -> None:
+        self._channel.send(
+            CheckpointSaved(ticket=self.request.ticket, attempt=self.request.attempt, saved=saved)
+        )
 
-    def _not_kept(self, reason: str) -> None:
-        self._channel.send(NotKept(ticket=self.request.ticket, attempt=self.request.attempt, why=reason))
+    def _on_checkpoint_failed(self, reason: str) -> None:
+        self._channel.send(
+            CheckpointFailed(ticket=self.request.ticket, attempt=self.request.attempt, why=reason)
+        )
 
     def _report(self, step: int, value: float, metrics: dict[str, float]) -> None:
         ticket, attempt = self.request.ticket, self.request.attempt
@@ -387,7 +395,9 @@ class Run:
         load_trained(self.module, path)
         self._started(0, 1)
         metrics_by_name: dict[str, dict[str, float]] = {}
-        for split, evaluation in {evaluation.on: evaluation for evaluation in self._asked()}.items():
+        for split, evaluation in {
+            evaluation.on: evaluation for evaluation in self._requested_evaluations()
+        }.items():
             if split == "test" and not has_test_data(self.owner):
                 continue
             # a trained model has no training behind it: what it is asked about is the plan's end
@@ -399,32 +409,34 @@ class Run:
                 continue
             value = metrics[self.request.program.metric]
             if self.wishes.exchange(diverged=not is_finite(value)):
-                return self.finished("diverged", 1)
+                return self.build_finished_message("diverged", 1)
             if not metrics_by_name:
-                self._callback.take(1, value, metrics)
+                self._callback.record_report(1, value, metrics)
             self._units.take(split, value)
             metrics_by_name |= {
-                evaluation.name: metrics for evaluation in self._asked() if evaluation.on == split
+                evaluation.name: metrics
+                for evaluation in self._requested_evaluations()
+                if evaluation.on == split
             }
-        return self.finished("complete", 1, metrics_by_name)
+        return self.build_finished_message("complete", 1, metrics_by_name)
 
     def _scheduled(self) -> list[TemperedAttention | ValueAttachment]:
         return [self.tempered, *self.values.attachments.values()]
 
     def _measured(self) -> Finished:
-        step = step_of(self.trainer)
+        step = current_step(self.trainer)
         # where a plan has come to its end or stays, the current temperature is the final one
         has_ended = all(
             tempered.progress == 1.0 or isinstance(tempered.plan.schedule, Constant)
             for tempered in self._scheduled()
         )
         metrics_by_key: dict[tuple[str, str, str], dict[str, float]] = {}
-        if self._callback.has(step):
+        if self._callback.has_report_at(step):
             metrics_by_key["validate", "final" if has_ended else self.request.program.validate_at, "None"] = (
                 self.logged
             )
         metrics_by_name: dict[str, dict[str, float]] = {}
-        for evaluation in self._asked():
+        for evaluation in self._requested_evaluations():
             key = (evaluation.on, "final" if has_ended else evaluation.at, repr(evaluation.temperature))
             if key not in metrics_by_key:
                 metrics_by_key[key] = self.evaluate(evaluation)
@@ -433,10 +445,10 @@ class Run:
             ):
                 metrics_by_name[evaluation.name] = metrics_by_key[key]
             elif evaluation.temperature is None:
-                return self.finished("diverged", step)
-        return self.finished("complete", step, metrics_by_name)
+                return self.build_finished_message("diverged", step)
+        return self.build_finished_message("complete", step, metrics_by_name)
 
-    def _asked(self) -> list[Evaluation]:
+    def _requested_evaluations(self) -> list[Evaluation]:
         return [Evaluation(name="validate", on="validate"), *self.request.evaluations]
 
     @contextlib.contextmanager

@@ -14,7 +14,7 @@ import lightning as L
 from tempopt.errors import SpecError
 
 
-def step_of(trainer: L.Trainer) -> int:
+def current_step(trainer: L.Trainer) -> int:
     """Return the number of steps that a training has taken, from 0 to :func:`steps_of`.
 
     The last batch under manual optimization may go beyond ``max_steps``, if it takes several steps.
@@ -25,7 +25,7 @@ def step_of(trainer: L.Trainer) -> int:
     return trainer.global_step
 
 
-def steps_of(trainer: L.Trainer) -> int:
+def total_steps(trainer: L.Trainer) -> int:
     """Return the number of steps of a whole training.
 
     Raises:

@@ -22,10 +22,10 @@ from lightning.pytorch.loggers.logger import DummyLogger
 
 from tempopt.errors import SpecError, masked
 from tempopt.temperature import TemperatureParameters
-from tempopt.training.callbacks import Tempered, TrackCallback
+from tempopt.training.callbacks import TemperatureLogger, TemperatureTarget
 from tempopt.training.lightning_internals import logs_hyperparameters
-from tempopt.training.loggers import Ended, GivenLogger, State
-from tempopt.training.messages import Finished, Label, RunRequest, Stop
+from tempopt.training.loggers import GivenLogger, RunEnd, State
+from tempopt.training.messages import Finished, RunLabel, RunRequest, Stop
 
 _LONGEST = 300
 # A tracker that had a run wait so long before it failed is not asked again by the runs of the next while, or
@@ -36,14 +36,14 @@ _away: dict[str, float] = {}
 """When each tracker that is away may be asked again, by this process's monotonic clock; kept between runs."""
 _GUARDED = ("log_metrics", "log_hyperparams", "log_graph", "save")
 # What a logger is called that is made only to see whether it can be.
-_NOBODY = Label(study="study", begun="", run="run", kind="search", arm="search")
+_NOBODY = RunLabel(study="study", study_created_at="", run="run", kind="search", arm="search")
 
 
 @dataclass(slots=True, kw_only=True)
 class _Tracker:
     """A logger of one run, which may get lost; ``finalize`` is there once it is open."""
 
-    given: GivenLogger
+    logger_config: GivenLogger
     logger: Logger
     finalize: Callable[[str], None] | None = None
     lost: bool = False
@@ -72,7 +72,7 @@ class Trackers:
         logger_configs: Sequence[GivenLogger],
         request: RunRequest,
         *,
-        tempered: Tempered,
+        tempered: TemperatureTarget,
         observations_at: Callable[[int], dict[str, float]],
         rank: int = 0,
     ) -> None:
@@ -82,12 +82,12 @@ class Trackers:
         self._hyperparameters: Mapping[str, Any] = {}
         self._faults: list[str] = []
         self._silent: list[Logger] = [DummyLogger() for _ in logger_configs]
-        self._track = TrackCallback(tempered=tempered, observations_at=observations_at)
+        self._track = TemperatureLogger(tempered=tempered, observations_at=observations_at)
         self._trackers: list[_Tracker] = []
         for logger_config in logger_configs if rank == 0 else ():
-            logger = None if self._is_away(logger_config) else self._made(logger_config)
+            logger = None if self._is_away(logger_config) else self._create_logger(logger_config)
             if logger is not None and request.label is not None:
-                self._trackers.append(_Tracker(given=logger_config, logger=logger))
+                self._trackers.append(_Tracker(logger_config=logger_config, logger=logger))
 
     def __bool__(self) -> bool:
         return bool(self._trackers)
@@ -151,7 +151,7 @@ class Trackers:
             stop: The agent's wish that it end, if there was one.
         """
         measurements = {} if finished is None else finished.measurements
-        outcome = Ended(
+        outcome = RunEnd(
             state=_state(finished, stop),
             step=self._track.last_step,
             value=math.nan if finished is None or not finished.reports else finished.reports[-1][1],
@@ -164,7 +164,7 @@ class Trackers:
             with self._carefully(tracker):
                 if values:
                     tracker.logger.log_metrics(values, step=outcome.step)
-                tracker.given.kind.close(tracker.logger, outcome)
+                tracker.logger_config.kind.close(tracker.logger, outcome)
                 tracker.finalize(outcome.status)
 
     def _is_away(self, logger_config: GivenLogger) -> bool:
@@ -176,7 +176,7 @@ class Trackers:
         )
         return True
 
-    def _made(self, logger_config: GivenLogger) -> Logger | None:
+    def _create_logger(self, logger_config: GivenLogger) -> Logger | None:
         label = self._request.label
         start_time = time.monotonic()
         try:
@@ -194,7 +194,7 @@ class Trackers:
     def _open(self, tracker: _Tracker, start: int) -> None:
         label, logger = self._request.label, tracker.logger
         assert label is not None
-        tracker.given.kind.open(logger, label, start=start, is_retry=self._request.attempt > 1)
+        tracker.logger_config.kind.open(logger, label, start=start, is_retry=self._request.attempt > 1)
         tracker.finalize = logger.finalize
         for name in _GUARDED:
             vars(logger)[name] = self._guarded(tracker, getattr(logger, name))
@@ -217,7 +217,7 @@ class Trackers:
             yield
         except Exception as error:
             tracker.lost = True
-            self._fault(tracker.given, error, start_time)
+            self._fault(tracker.logger_config, error, start_time)
 
     def _fault(self, logger_config: GivenLogger, error: Exception, start_time: float) -> None:
         now = time.monotonic()
@@ -238,7 +238,7 @@ class Trackers:
 
 def hyperparameters(
     request: RunRequest,
-    tempered: Tempered,
+    tempered: TemperatureTarget,
     plan: TemperatureParameters,
     *,
     owners: Sequence[L.LightningModule | L.LightningDataModule | None] = (),
@@ -286,5 +286,5 @@ def _next_step(checkpoint: Path) -> int:
     """Return the step that is logged next by a run that resumes from a checkpoint."""
     content = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
     # one that was written before the study had a logger knows only the optimizer's steps
-    state = content["callbacks"].get(TrackCallback.__qualname__, {"next_step": content["global_step"]})
+    state = content["callbacks"].get(TemperatureLogger.__qualname__, {"next_step": content["global_step"]})
     return int(state["next_step"])

@@ -14,10 +14,10 @@ from torch import nn
 
 from tempopt.attention.attach.checkpoints import VALUES
 from tempopt.attention.attach.values import Transform, ValueAttachment, attach_value
-from tempopt.training.named_temperature_callback import FollowValue
+from tempopt.training.named_temperature_callback import ValueTemperatureCallback
 
 
-class ValueCallback(FollowValue):
+class ValueCallback(ValueTemperatureCallback):
     """Have one number of a LightningModule follow a temperature schedule over the steps of training.
 
     The number is the temperature of a loss, a sampler or a gate, as in ``criterion.temperature``. It is

@@ -92,15 +92,15 @@ def _failed(request: RunRequest, error: BaseException, ranks: Ranks) -> Failed:
     kind = "error"
     if isinstance(error, UsageError):
         kind = "usage"
-    elif gpu_memory.ran_out(error):
+    elif gpu_memory.is_cuda_oom(error):
         kind = "gpu_memory"
     elif is_disk_refusal(error):
         kind = "disk"
-    elif isinstance(error, _LOST) or gpu_memory.cpu_ran_out(error):
+    elif isinstance(error, _LOST) or gpu_memory.is_cpu_oom(error):
         kind = "infrastructure"
     message = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
     if kind == "gpu_memory":
-        message = gpu_memory.shortage(error, request.memory_share)
+        message = gpu_memory.oom_message(error, request.memory_share)
     if ranks.rank and kind != "usage":
         message = f"{message} (in rank {ranks.rank} of {ranks.size})"
     return Failed(

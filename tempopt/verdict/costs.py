@@ -13,7 +13,7 @@ def seconds(ticket: TicketRow) -> float:
     return ticket.seconds
 
 
-def spent(ticket: TicketRow) -> float:
+def gpu_seconds_of(ticket: TicketRow) -> float:
     """Return the seconds of cards that a ticket took, its training seconds where it trained on none."""
     return ticket.gpu_seconds or ticket.seconds
 

@@ -16,11 +16,11 @@ from typing import Literal
 
 import numpy as np
 
-from tempopt.spec.alpha_ledger import level
+from tempopt.spec.alpha_ledger import alpha_for_verdict
 from tempopt.spec.sections import Pairs
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import TicketRow
-from tempopt.storage.ticket_queries import oriented, usable
+from tempopt.storage.ticket_queries import is_usable, to_maximize
 from tempopt.temperature import training_key
 from tempopt.verdict.paired_evidence import gains_by_pair
 from tempopt.verdict.statistics.group_sequential import boundaries, spent
@@ -50,7 +50,7 @@ _HALVINGS = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class NoiseEstimate:
     """What runs tell of the standard deviation of a pair's difference.
 
     Args:
@@ -76,7 +76,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Detectable:
+class DetectableEffect:
     """The smallest gain that a confirmation shows with a chance of 80 %.
 
     Args:
@@ -98,27 +98,27 @@ class Detectable:
         """The gain in standard deviations between seeds: the least and the most that it may be."""
         return self.effect * math.sqrt(2 * (1 - HIGHEST_CORRELATION)), self.effect * math.sqrt(2.0)
 
-    def range(self, noise: Known) -> tuple[float, float]:
+    def range(self, noise: NoiseEstimate) -> tuple[float, float]:
         """Return the range of the gain in units of the metric."""
         low, high = noise.difference
         return self.effect * low, self.effect * high
 
 
-def detectable(spec: StudySpec) -> Detectable:
+def detectable(spec: StudySpec) -> DetectableEffect:
     """Return the smallest gain that a study can show in its first verdict.
 
     By Student's test; those of signs and ranks see a little less. Where the twin may differ from the baseline
     both have to show the gain, so that each is asked for half of the chance to miss it.
     """
     comparisons = 2 if spec.other_names or spec.method_names else 1
-    alpha = level(1)
+    alpha = alpha_for_verdict(1)
     single_power = 1 - (1 - POWER) / comparisons
     confirm = spec.study.seeds.confirm
     if confirm.min == confirm.max:
         effect = detectable_effect(confirm.max, alpha=alpha, power=single_power)
     else:
         effect, _ = _sequential_effect(confirm.min, confirm.max, alpha, single_power)
-    return Detectable(
+    return DetectableEffect(
         pairs=confirm.max,
         alpha=alpha,
         power=POWER,
@@ -139,7 +139,7 @@ def expected_pairs(spec: StudySpec, *, gain: bool) -> float:
     """
     confirm = spec.study.seeds.confirm
     if gain and confirm.min < confirm.max:
-        return _simulated(confirm.min, confirm.max, level(1)).outcome(LARGE_GAIN)[1]
+        return _simulated(confirm.min, confirm.max, alpha_for_verdict(1)).outcome(LARGE_GAIN)[1]
     steps = [end - start for start, end in pairwise((0, *confirm.looks))]
     chances = (math.comb(2 * look, look) / float(4**look) for look in range(len(steps)))
     return math.fsum(step * chance for step, chance in zip(steps, chances, strict=True))
@@ -205,7 +205,7 @@ class Simulated:
         return float(shown_S.mean()), float(pairs_S.mean())
 
 
-def known_of(rows: Sequence[TicketRow], spec: StudySpec) -> Known | None:
+def estimate_noise(rows: Sequence[TicketRow], spec: StudySpec) -> NoiseEstimate | None:
     """Return what the runs of a study tell of a pair's difference; None: too few are complete, or all equal.
 
     The differences of confirmed pairs, those of parameter sets on common choosing seeds where there are none,
@@ -219,7 +219,7 @@ def known_of(rows: Sequence[TicketRow], spec: StudySpec) -> Known | None:
     return noise if noise is not None and noise.deviation > 0 else None
 
 
-def _confirmed(rows: Sequence[TicketRow], spec: StudySpec) -> Known | None:
+def _confirmed(rows: Sequence[TicketRow], spec: StudySpec) -> NoiseEstimate | None:
     rounds = sorted({row.round for row in rows if row.kind == "confirm"}, reverse=True)
     for of_round in rounds:
         differences = [
@@ -230,22 +230,22 @@ def _confirmed(rows: Sequence[TicketRow], spec: StudySpec) -> Known | None:
         if varied_gains:
             # a gain has to hold over both, and the noisier one decides
             widest = max(varied_gains, key=stdev)
-            return Known(
+            return NoiseEstimate(
                 source="confirm", runs=2 * len(widest), deviation=stdev(widest), freedom=len(widest) - 1
             )
     return None
 
 
-def _on_common_seeds(rows: Sequence[TicketRow], spec: StudySpec) -> Known | None:
+def _on_common_seeds(rows: Sequence[TicketRow], spec: StudySpec) -> NoiseEstimate | None:
     """Return what remains of values on common seeds beside what parameters do and what seeds do."""
     rounds = sorted({row.round for row in rows if row.kind == "choose"}, reverse=True)
     for of_round in rounds:
         values: dict[str, dict[int, float]] = {}
         for row in rows:
-            if (row.kind, row.round) == ("choose", of_round) and usable(row) and row.pair is not None:
+            if (row.kind, row.round) == ("choose", of_round) and is_usable(row) and row.pair is not None:
                 assert row.value is not None
                 pair_values = values.setdefault(training_key(row.parameters or {}), {})
-                pair_values[row.pair] = oriented(row.value, spec.study.direction)
+                pair_values[row.pair] = to_maximize(row.value, spec.study.direction)
         tables = [
             np.array(
                 [
@@ -262,27 +262,27 @@ def _on_common_seeds(rows: Sequence[TicketRow], spec: StudySpec) -> Known | None
     return None
 
 
-def _residual(table_CP: np.ndarray) -> Known | None:
+def _residual(table_CP: np.ndarray) -> NoiseEstimate | None:
     candidates, pairs = table_CP.shape
     freedom = (candidates - 1) * (pairs - 1)
     if freedom < _FEWEST:
         return None
     rest_CP = table_CP - table_CP.mean(axis=1, keepdims=True) - table_CP.mean(axis=0) + table_CP.mean()
     deviation = math.sqrt(2.0 * float((rest_CP**2).sum()) / freedom)
-    return Known(source="choose", runs=table_CP.size, deviation=deviation, freedom=freedom)
+    return NoiseEstimate(source="choose", runs=table_CP.size, deviation=deviation, freedom=freedom)
 
 
-def _single(rows: Iterable[TicketRow]) -> Known | None:
+def _single(rows: Iterable[TicketRow]) -> NoiseEstimate | None:
     values: dict[str, list[float]] = {}
     for row in rows:
-        if row.kind == "baseline" and usable(row) and row.value is not None:
+        if row.kind == "baseline" and is_usable(row) and row.value is not None:
             values.setdefault(training_key(row.parameters or {}), []).append(row.value)
     repeated_values = [run_values for run_values in values.values() if len(run_values) > 1]
     freedom = sum(len(run_values) - 1 for run_values in repeated_values)
     if freedom < _FEWEST:
         return None
     squares = sum((len(run_values) - 1) * variance(run_values) for run_values in repeated_values)
-    return Known(
+    return NoiseEstimate(
         source="baseline",
         runs=sum(map(len, repeated_values)),
         deviation=math.sqrt(squares / freedom),

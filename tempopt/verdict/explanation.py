@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING
 
 from tempopt.spec.domains import UNSET
 from tempopt.storage.rows import NewTicket, Parameters, TicketRow
-from tempopt.storage.ticket_queries import Arm, current_round, joined, next_number, of_kind, rounds_behind
+from tempopt.storage.ticket_queries import (
+    Arm,
+    current_round,
+    join_arms,
+    next_number,
+    of_kind,
+    rounds_of_verdict,
+)
 from tempopt.temperature import (
     GENERATION,
     LR_RATIOS,
@@ -23,16 +30,16 @@ from tempopt.temperature import (
     NORMALISATION,
     active_groups,
     at_constant,
-    effective,
+    drop_unused_params,
     join_name,
-    learning,
+    remove_part,
     training_key,
-    without,
+    with_learned_temperatures,
 )
-from tempopt.verdict.paired_evidence import is_decided
+from tempopt.verdict.paired_evidence import is_confirmation_complete
 from tempopt.verdict.pairs import confirmed_arms
 from tempopt.verdict.selection import list_missing_on_choosing_seeds
-from tempopt.verdict.selection import means as means_of
+from tempopt.verdict.selection import mean_by_candidate as means_of
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
@@ -79,7 +86,7 @@ def ablated(spec: StudySpec, arms: Mapping[Arm, Parameters]) -> dict[str, Parame
         arms: What is confirmed.
     """
     winner = arms["search"]
-    ablations = {part: without(winner, part) for part in active_groups(winner)}
+    ablations = {part: remove_part(winner, part) for part in active_groups(winner)}
     moving_parts = [part for part in ablations if part.rpartition(".")[2] in _MOVING]
     if len(moving_parts) == 1:
         constant = arms.get("constant_twin") or arms.get("constant")
@@ -91,10 +98,10 @@ def ablated(spec: StudySpec, arms: Mapping[Arm, Parameters]) -> dict[str, Parame
         baseline = spec.search[name].baseline
         value = NEUTRAL[name] if name in NORMALISATION else baseline
         if value != UNSET and winner.get(name, value) != value:
-            ablations[name] = effective({**winner, name: value})
+            ablations[name] = drop_unused_params({**winner, name: value})
     generation_params = {name: NEUTRAL[name] for name in GENERATION if name in spec.search and name in winner}
     if any(winner[name] != value for name, value in generation_params.items()):
-        ablations["generation"] = effective({**winner, **generation_params})
+        ablations["generation"] = drop_unused_params({**winner, **generation_params})
     return ablations
 
 
@@ -117,7 +124,7 @@ def simpler_plans(arms: Mapping[Arm, Parameters]) -> list[Simpler]:
                 parameters = at_constant(parameters, level, name)
         for part in parts:
             if part not in part_set:
-                parameters = without(parameters, part)
+                parameters = remove_part(parameters, part)
         if (key := training_key(parameters)) not in known_keys:
             known_keys.add(key)
             plans.append(Simpler(parts=part_set, parameters=parameters))
@@ -136,7 +143,9 @@ def explanation_tickets(
     """
     this_round = current_round(tickets)
     arms = confirmed_arms(of_kind(tickets, "confirm", of_round=this_round))
-    if not {"search", "baseline", "twin"} <= arms.keys() or not is_decided(tickets, spec, this_round):
+    if not {"search", "baseline", "twin"} <= arms.keys() or not is_confirmation_complete(
+        tickets, spec, this_round
+    ):
         return []
     if not (is_requested or spec.study.explain or _has_begun(tickets, this_round)):
         return []
@@ -164,7 +173,7 @@ def explained_round(tickets: Sequence[TicketRow], of_round: int) -> int | None:
     """Return in which of the rounds that a verdict rests on the winner was explained; None: in none."""
     rounds = (
         round_number
-        for round_number in rounds_behind(tickets, of_round)
+        for round_number in rounds_of_verdict(tickets, of_round)
         if of_kind(tickets, "ablation", of_round=round_number)
     )
     return max(rounds, default=None)
@@ -189,7 +198,9 @@ def _learned_sets(spec: StudySpec, arms: Mapping[Arm, Parameters]) -> list[Param
     """Return the baseline with its temperatures learned, at each learning rate; none if they cannot be."""
     learned_spec = spec.study.learned
     return (
-        [learning(arms["baseline"], ratio, learns=learned_spec) for ratio in LR_RATIOS] if spec.learns else []
+        [with_learned_temperatures(arms["baseline"], ratio, learns=learned_spec) for ratio in LR_RATIOS]
+        if spec.learns
+        else []
     )
 
 
@@ -237,7 +248,7 @@ def _confirming_tickets(
     if (learned := _best_learned(tickets, spec, arms, this_round)) is not None:
         params_by_arm[LEARNED_ARM] = learned
     confirmed = {training_key(parameters) for parameters in arms.values()}
-    new_arms = joined(
+    new_arms = join_arms(
         {
             arm: parameters
             for arm, parameters in params_by_arm.items()

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from statistics import geometric_mean
 
 from tempopt.storage.rows import Kind, Measurement
-from tempopt.storage.ticket_queries import last_values, usable
+from tempopt.storage.ticket_queries import is_usable, last_values
 from tempopt.verdict.paired_evidence import Evidence
 
 Ends = dict[str, tuple[float, float, float]]
@@ -14,7 +14,7 @@ Ends = dict[str, tuple[float, float, float]]
 and highest over the runs."""
 
 
-def measured_ends(
+def final_temperatures(
     evidence: Evidence,
     measurements: Iterable[Measurement],
     arm: str,
@@ -34,7 +34,7 @@ def measured_ends(
         ticket.id
         for of_round in evidence.rounds
         for ticket in evidence.tickets(kind, arm, of_round)
-        if usable(ticket)
+        if is_usable(ticket)
     }
     last_taus = last_values(
         (measurement for measurement in measurements if measurement.ticket_id in ticket_ids), curve

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tempopt.verdict.detectable_gain import CONFIDENCE, LARGE_GAIN, Detectable, Known
+from tempopt.verdict.detectable_gain import CONFIDENCE, LARGE_GAIN, DetectableEffect, NoiseEstimate
 from tempopt.verdict.planned_runs import PlannedRuns
 
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
 _SOURCES = {"choose": "runs on common seeds", "confirm": "confirming runs"}
 
 
-def lasting(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return a duration as people plan with it: ``42 s``, ``12 min``, ``5.5 h`` or ``9 days``."""
     for unit, name, until in ((1.0, "s", 90.0), (_MINUTE, "min", 90 * _MINUTE), (_HOUR, "h", 2 * _DAY)):
         if seconds < until:
@@ -21,12 +21,12 @@ def _short(value: float) -> str:
     return f"{value:.0f}" if value >= 9.95 else f"{value:.2g}"
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """Return a share as the verdict writes it: ``80 %``."""
     return f"{100 * share:.0f} %"
 
 
-def on(workers: int, gpus: float) -> str:
+def format_worker_count(workers: int, gpus: float) -> str:
     """Return what a study is carried out with: ``2 workers``, ``one GPU``."""
     if not gpus:
         return "1 worker" if workers == 1 else f"{workers} workers"
@@ -42,10 +42,10 @@ def runs_text(runs: PlannedRuns) -> str:
     if gain == no_gain and gain.min == gain.max:
         return "1 run" if gain.max == 1 else f"{gain.max:.0f} runs"
     with_gain = f"about {gain.typical:.0f} runs with a gain of {LARGE_GAIN:g} sd"
-    return f"{with_gain}, {no_gain.typical:.0f} without a gain; at most {runs.most():.0f}"
+    return f"{with_gain}, {no_gain.typical:.0f} without a gain; at most {runs.max_total():.0f}"
 
 
-def effect_text(detectable: Detectable) -> str:
+def effect_text(detectable: DetectableEffect) -> str:
     """Return the gain that can be shown while no run is known."""
     low, high = detectable.in_seeds
     return (
@@ -54,7 +54,7 @@ def effect_text(detectable: Detectable) -> str:
     )
 
 
-def gain_text(detectable: Detectable, noise: Known, metric: str, baseline: str) -> str:
+def gain_text(detectable: DetectableEffect, noise: NoiseEstimate, metric: str, baseline: str) -> str:
     """Return the range of the smallest gain that can be shown.
 
     Args:
@@ -66,7 +66,8 @@ def gain_text(detectable: Detectable, noise: Known, metric: str, baseline: str) 
     low, high = detectable.range(noise)
     source = f"runs at {baseline}" if noise.source == "baseline" else _SOURCES[noise.source]
     return (
-        f"the smallest gain in {metric} that {detectable.pairs} pairs show with {percent(detectable.power)} "
-        f"power is between {low:.2g} and {high:.2g} ({percent(CONFIDENCE)} confidence, "
+        f"the smallest gain in {metric} that {detectable.pairs} pairs show with "
+        f"{format_percent(detectable.power)} power is between {low:.2g} and {high:.2g} "
+        f"({format_percent(CONFIDENCE)} confidence, "
         f"from {noise.runs} {source})"
     )

@@ -15,11 +15,11 @@ from typing import Literal
 from tempopt.spec.guards import GuardSpec
 from tempopt.spec.program import guard_name
 from tempopt.storage.rows import Kind, Measurement
-from tempopt.storage.ticket_queries import usable
-from tempopt.verdict.inference import counting
-from tempopt.verdict.paired_evidence import Evidence, Runs
-from tempopt.verdict.run_evaluations import counted
-from tempopt.verdict.statistics.non_inferiority import headroom
+from tempopt.storage.ticket_queries import is_usable
+from tempopt.verdict.inference import eval_runs_by_round
+from tempopt.verdict.paired_evidence import Evidence, PairedRuns
+from tempopt.verdict.run_evaluations import metric_name_for_kind
+from tempopt.verdict.statistics.non_inferiority import margin_left
 from tempopt.verdict.statistics.paired_tests import PairedTest
 
 State = Literal["kept", "broken", "not_shown", "not_measured"]
@@ -29,7 +29,7 @@ NOT_THERE = "it was not measured at that temperature"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Guard:
+class GuardResult:
     """What the confirmation says of one guard.
 
     Args:
@@ -67,7 +67,7 @@ class Guard:
     why: str = ""
 
     @property
-    def in_the_way(self) -> bool:
+    def blocks_recommendation(self) -> bool:
         """Whether the winner may not be recommended for it."""
         return self.state != "kept"
 
@@ -78,14 +78,14 @@ class Guard:
         return value / abs(self.baseline)
 
 
-def judged_guards(
+def evaluate_guards(
     evidence: Evidence,
     measurements: Iterable[Measurement],
     *,
     arm: str = "search",
     kind: Kind = "confirm",
     reference: str = "baseline",
-) -> tuple[Guard, ...]:
+) -> tuple[GuardResult, ...]:
     """Return what the pairs of a verdict say of each guard of the study, in the order of the spec.
 
     Args:
@@ -98,15 +98,15 @@ def judged_guards(
     values_by_name = _by_name(measurements)
     guards = []
     for spec in evidence.spec.study.guarded:
-        values = values_by_name.get(guard_name(counted("confirm", evidence.spec), spec.name), {})
+        values = values_by_name.get(guard_name(metric_name_for_kind("confirm", evidence.spec), spec.name), {})
         runs = _measured(evidence, arm, values, kind), _measured(evidence, reference, values)
-        guards.append(_judged(spec, evidence, *runs))
+        guards.append(_evaluate_guard(spec, evidence, *runs))
     return tuple(guards)
 
 
 def guards_at_inference(
     evidence: Evidence, measurements: Iterable[Measurement], plan: str
-) -> tuple[Guard, ...]:
+) -> tuple[GuardResult, ...]:
     """Return what is said of each guard of models trained at τ = 1 that are evaluated under another plan.
 
     Metrics are compared on the pairs on which the gain under that plan is counted.
@@ -119,13 +119,16 @@ def guards_at_inference(
     values_by_name, split = _by_name(measurements), evidence.spec.study.confirm_on
     guards = []
     for spec in evidence.spec.study.guarded:
-        names = f"{split}:{plan}", counted("confirm", evidence.spec)
+        names = f"{split}:{plan}", metric_name_for_kind("confirm", evidence.spec)
         values = [values_by_name.get(guard_name(name, spec.name), {}) for name in names]
         if not values[0]:
             guards.append(_not_measured(spec, NOT_THERE))
             continue
-        runs = [counting(_measured(evidence, "baseline", metric_values), split) for metric_values in values]
-        guards.append(_judged(spec, evidence, *runs))
+        runs = [
+            eval_runs_by_round(_measured(evidence, "baseline", metric_values), split)
+            for metric_values in values
+        ]
+        guards.append(_evaluate_guard(spec, evidence, *runs))
     return tuple(guards)
 
 
@@ -138,7 +141,7 @@ def _by_name(measurements: Iterable[Measurement]) -> dict[str, dict[int, float]]
 
 def _measured(
     evidence: Evidence, arm: str, values: Mapping[int, float], kind: Kind = "confirm"
-) -> list[Runs]:
+) -> list[PairedRuns]:
     """Return what the runs of an arm came to in a metric, round by round."""
     runs_by_round = []
     for of_round in evidence.rounds:
@@ -146,27 +149,31 @@ def _measured(
         pair_values = {
             t.pair: values[t.id]
             for t in runs
-            if t.pair is not None and usable(t) and math.isfinite(values.get(t.id, math.nan))
+            if t.pair is not None and is_usable(t) and math.isfinite(values.get(t.id, math.nan))
         }
         ended_pairs = {t.pair for t in runs if t.pair is not None and t.outcome in ("complete", "diverged")}
-        runs_by_round.append(Runs(values=pair_values, diverged=frozenset(ended_pairs - pair_values.keys())))
+        runs_by_round.append(
+            PairedRuns(values=pair_values, diverged=frozenset(ended_pairs - pair_values.keys()))
+        )
     return runs_by_round
 
 
-def _not_measured(spec: GuardSpec, why: str) -> Guard:
+def _not_measured(spec: GuardSpec, why: str) -> GuardResult:
     return _without_test(spec, "not_measured", why)
 
 
-def _without_test(spec: GuardSpec, state: State, why: str) -> Guard:
-    return Guard(name=spec.name, text=spec.text, state=state, side=spec.side, margin=spec.margin, why=why)
+def _without_test(spec: GuardSpec, state: State, why: str) -> GuardResult:
+    return GuardResult(
+        name=spec.name, text=spec.text, state=state, side=spec.side, margin=spec.margin, why=why
+    )
 
 
-def _judged(
+def _evaluate_guard(
     spec: GuardSpec,
     evidence: Evidence,
-    winner: Sequence[Runs],
-    baseline: Sequence[Runs],
-) -> Guard:
+    winner: Sequence[PairedRuns],
+    baseline: Sequence[PairedRuns],
+) -> GuardResult:
     pairs = [
         sorted(arm_runs.pairs & reference_runs.pairs)
         for arm_runs, reference_runs in zip(winner, baseline, strict=True)
@@ -183,7 +190,9 @@ def _judged(
         ]
         for arm in (winner, baseline)
     )
-    headrooms = headroom(of_winner, of_baseline, side=spec.side, margin=spec.margin, relative=spec.relative)
+    headrooms = margin_left(
+        of_winner, of_baseline, side=spec.side, margin=spec.margin, relative=spec.relative
+    )
     headroom_iterator = iter(headrooms)
     answer = evidence.tested(
         [{pair: next(headroom_iterator) for pair in round_pairs} for round_pairs in pairs], "maximize"

@@ -16,9 +16,9 @@ from statistics import fmean
 
 from tempopt.spec.program import GUARD
 from tempopt.storage.rows import Measurement
-from tempopt.storage.ticket_queries import oriented, usable
-from tempopt.verdict.paired_evidence import Answer, Evidence, Runs, keeps
-from tempopt.verdict.run_evaluations import counted
+from tempopt.storage.ticket_queries import is_usable, to_maximize
+from tempopt.verdict.paired_evidence import Evidence, PairedResult, PairedRuns, test_keeps_share
+from tempopt.verdict.run_evaluations import metric_name_for_kind
 from tempopt.verdict.statistics.fieller import Ratio, fieller
 
 AS_TRAINED = "as trained"
@@ -29,7 +29,7 @@ _Values = Mapping[str, Mapping[_Pair, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tuned:
+class TunedInference:
     """An arm whose models were evaluated at the temperature that is best for them.
 
     Args:
@@ -39,7 +39,7 @@ class Tuned:
     """
 
     plan: str
-    answer: Answer
+    answer: PairedResult
     curve: dict[str, float]
 
 
@@ -58,15 +58,15 @@ class InferenceOnly:
             likewise, gains over the baseline as trained; None if the winner was not measured.
     """
 
-    baseline: Tuned
-    twin: Tuned | None
-    winner: Tuned | None
+    baseline: TunedInference
+    twin: TunedInference | None
+    winner: TunedInference | None
     share: Ratio | None
-    difference: Answer | None
-    kept: Answer | None
+    difference: PairedResult | None
+    keep_share_result: PairedResult | None
 
     @property
-    def answer(self) -> Answer:
+    def answer(self) -> PairedResult:
         """What the baseline's models gain at inference."""
         return self.baseline.answer
 
@@ -77,7 +77,7 @@ class InferenceOnly:
 
 
 def inference_only(
-    evidence: Evidence, measurements: Iterable[Measurement], total: Answer
+    evidence: Evidence, measurements: Iterable[Measurement], total: PairedResult
 ) -> InferenceOnly | None:
     """Return the answers about inference; None if there are none, as where no evaluation reads a temperature.
 
@@ -101,7 +101,7 @@ def inference_only(
     difference = None if winner is None else evidence.compare(winner[1], runs_of_baseline)
     kept_answer = None
     if winner is not None:
-        kept_answer = keeps(evidence, runs_of_baseline, winner[1], evidence.runs("baseline"))
+        kept_answer = test_keeps_share(evidence, runs_of_baseline, winner[1], evidence.runs("baseline"))
     share = None
     if total.significant and twin is not None:
         share = share_of(evidence, twin[1], evidence.runs("twin"))
@@ -111,11 +111,11 @@ def inference_only(
         winner=None if winner is None else winner[0],
         share=share,
         difference=difference,
-        kept=kept_answer,
+        keep_share_result=kept_answer,
     )
 
 
-def share_of(evidence: Evidence, simpler: Sequence[Runs], twin: Sequence[Runs]) -> Ratio | None:
+def share_of(evidence: Evidence, simpler: Sequence[PairedRuns], twin: Sequence[PairedRuns]) -> Ratio | None:
     """Return what something gains over the twin as a share of what the winner gains over it."""
     winner = evidence.runs("search")
     pairs = [
@@ -132,9 +132,9 @@ def share_of(evidence: Evidence, simpler: Sequence[Runs], twin: Sequence[Runs]) 
     )
 
 
-def _only(runs: Sequence[Runs], pairs: Sequence[frozenset[int]]) -> list[Runs]:
+def _only(runs: Sequence[PairedRuns], pairs: Sequence[frozenset[int]]) -> list[PairedRuns]:
     return [
-        Runs(
+        PairedRuns(
             values={pair: value for pair, value in round_runs.values.items() if pair in round_pairs},
             diverged=round_runs.diverged & round_pairs,
         )
@@ -144,15 +144,15 @@ def _only(runs: Sequence[Runs], pairs: Sequence[frozenset[int]]) -> list[Runs]:
 
 def _tuned(
     evidence: Evidence, arm: str, ticket_values: Mapping[int, Mapping[str, float]]
-) -> tuple[Tuned, list[Runs]] | None:
+) -> tuple[TunedInference, list[PairedRuns]] | None:
     """Return an arm at the plans that were picked for it, with the runs that they make of it."""
-    metric_name, split = counted("confirm", evidence.spec), evidence.spec.study.confirm_on
+    metric_name, split = metric_name_for_kind("confirm", evidence.spec), evidence.spec.study.confirm_on
     plan_values: dict[str, dict[_Pair, float]] = {}
     validation_values: dict[str, dict[_Pair, float]] = {}
     pairs = set()
     for of_round in evidence.rounds:
         for ticket in evidence.tickets("confirm", arm, of_round):
-            if not usable(ticket) or ticket.pair is None:
+            if not is_usable(ticket) or ticket.pair is None:
                 continue
             pairs.add((of_round, ticket.pair))
             for name, value in ticket_values.get(ticket.id, {}).items():
@@ -174,7 +174,7 @@ def _tuned(
     plan = _best(evidence, validation_values, plans, picking_pairs)
     runs = evidence.runs(arm)
     tuned_runs = [
-        Runs(
+        PairedRuns(
             values={
                 pair: plan_values[plan][round_number, pair]
                 for round_number, pair in counting_pairs
@@ -194,7 +194,7 @@ def _tuned(
     )
     answer = dataclasses.replace(answer, dropped=answer.dropped - picked_on)
     curve = {candidate: fmean(validation_values[candidate][pair] for pair in pairs) for candidate in plans}
-    return Tuned(plan=plan, answer=answer, curve=curve), tuned_runs
+    return TunedInference(plan=plan, answer=answer, curve=curve), tuned_runs
 
 
 def _divided(pairs: set[_Pair], split: str) -> tuple[set[_Pair], set[_Pair]]:
@@ -210,7 +210,7 @@ def _divided(pairs: set[_Pair], split: str) -> tuple[set[_Pair], set[_Pair]]:
     return pairs - counting_pairs, counting_pairs
 
 
-def counting(runs: Sequence[Runs], split: str) -> list[Runs]:
+def eval_runs_by_round(runs: Sequence[PairedRuns], split: str) -> list[PairedRuns]:
     """Return the runs on which a plan of inference is counted, round by round."""
     return _only(
         runs, [frozenset(pair for pair in round_runs.pairs if _counts(pair, split)) for round_runs in runs]
@@ -226,6 +226,6 @@ def _best(evidence: Evidence, validation_values: _Values, plans: Sequence[str], 
 
     def mean(plan: str) -> tuple[float, bool]:
         value = fmean(validation_values[plan][pair] for pair in sorted(pairs))
-        return oriented(value, evidence.spec.study.direction), plan == AS_TRAINED
+        return to_maximize(value, evidence.spec.study.direction), plan == AS_TRAINED
 
     return max(plans, key=mean)

@@ -14,9 +14,9 @@ from tempopt.storage.ticket_queries import parameters_of
 from tempopt.temperature import LEARNED
 from tempopt.training.messages import LEARNED_CURVE
 from tempopt.verdict.explanation import LEARNED_ARM
-from tempopt.verdict.final_temperatures import Ends, measured_ends
+from tempopt.verdict.final_temperatures import Ends, final_temperatures
 from tempopt.verdict.inference import share_of
-from tempopt.verdict.paired_evidence import Answer, Evidence
+from tempopt.verdict.paired_evidence import Evidence, PairedResult
 from tempopt.verdict.statistics.fieller import Ratio
 
 
@@ -34,8 +34,8 @@ class Learned:
     """
 
     params: Parameters
-    answer: Answer
-    winner: Answer | None
+    answer: PairedResult
+    winner: PairedResult | None
     share: Ratio | None
     ends: Ends
 
@@ -45,7 +45,9 @@ class Learned:
         return float(self.params[LEARNED])
 
 
-def learned(evidence: Evidence, measurements: Iterable[Measurement], total: Answer) -> Learned | None:
+def evaluate_learned_arm(
+    evidence: Evidence, measurements: Iterable[Measurement], total: PairedResult
+) -> Learned | None:
     """Return what learned temperatures come to; None if none were trained, or no pair of theirs is left.
 
     Args:
@@ -65,5 +67,5 @@ def learned(evidence: Evidence, measurements: Iterable[Measurement], total: Answ
         answer=answer,
         winner=evidence.compare(evidence.runs("search"), runs),
         share=share_of(evidence, runs, baseline) if total.significant else None,
-        ends=measured_ends(evidence, measurements, LEARNED_ARM, LEARNED_CURVE, kind="ablation"),
+        ends=final_temperatures(evidence, measurements, LEARNED_ARM, LEARNED_CURVE, kind="ablation"),
     )

@@ -19,20 +19,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tempopt.spec.alpha_ledger import level
+from tempopt.spec.alpha_ledger import alpha_for_verdict
 from tempopt.storage.rows import Kind, TicketRow
 from tempopt.storage.ticket_queries import (
     added_pairs,
+    is_usable,
     of_kind,
-    oriented,
     pairs_of,
-    rounds_behind,
-    usable,
+    rounds_of_verdict,
+    to_maximize,
     verdicts,
 )
 from tempopt.verdict.statistics.failure_rates import FailureRates, failure_rates
 from tempopt.verdict.statistics.group_sequential import Look, spent
-from tempopt.verdict.statistics.paired_tests import Direction, PairedTest, Stage, paired, skewness
+from tempopt.verdict.statistics.paired_tests import Direction, PairedTest, TestStage, paired_test, skewness
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
@@ -43,7 +43,7 @@ _SKEWED = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class PairedResult:
     """One comparison of an arm with a reference on paired seeds, or the more cautious of several.
 
     Args:
@@ -61,15 +61,15 @@ class Answer:
     dropped: int = 0
     diverged: int = 0
     reference_diverged: int = 0
-    each: tuple[Answer, ...] = ()
+    component_results: tuple[PairedResult, ...] = ()
     lost: int = 0
     skewness: float | None = None
 
     @property
     def is_skewed(self) -> bool:
         """Whether the differences are visibly skewed: the tests take them to spread alike to both sides."""
-        if self.each:
-            return any(answer.is_skewed for answer in self.each)
+        if self.component_results:
+            return any(answer.is_skewed for answer in self.component_results)
         return self.skewness is not None and abs(self.skewness) > _SKEWED
 
     @property
@@ -77,26 +77,26 @@ class Answer:
         """Whether the arm is better, by p, and does not diverge more often; of several, than each of them."""
         if self.lost:
             return False
-        if self.each:
-            return all(answer.significant for answer in self.each)
+        if self.component_results:
+            return all(answer.significant for answer in self.component_results)
         return self.paired.significant and self.diverged <= self.reference_diverged
 
     @property
     def fails_less(self) -> bool:
         """Whether the arm diverges on fewer pairs than the reference; of several, than each of them."""
-        if self.each:
-            return all(answer.fails_less for answer in self.each)
+        if self.component_results:
+            return all(answer.fails_less for answer in self.component_results)
         return self.diverged < self.reference_diverged
 
     @property
     def worse(self) -> bool:
         """Whether the arm is significantly worse; of several references, than each of them."""
-        if self.each:
-            return all(answer.worse for answer in self.each)
+        if self.component_results:
+            return all(answer.worse for answer in self.component_results)
         return self.paired.is_worse
 
 
-def cautious(answers: Sequence[Answer | None]) -> Answer | None:
+def most_conservative(answers: Sequence[PairedResult | None]) -> PairedResult | None:
     """Return the comparison with all of several references at once; None: of none is a run left.
 
     It claims what each of them claims (an intersection-union test, Berger 1982, which needs no correction):
@@ -110,7 +110,7 @@ def cautious(answers: Sequence[Answer | None]) -> Answer | None:
     tests = [answer.paired for answer in valid_answers]
     min_answer = min(valid_answers, key=lambda answer: answer.paired.gain)
     one_sign = len({test.gain > 0 for test in tests}) == 1
-    return Answer(
+    return PairedResult(
         paired=PairedTest(
             gain=min_answer.paired.gain,
             ci_low=min(test.ci_low for test in tests),
@@ -122,13 +122,13 @@ def cautious(answers: Sequence[Answer | None]) -> Answer | None:
         dropped=max(answer.dropped for answer in valid_answers),
         diverged=min_answer.diverged,
         reference_diverged=min_answer.reference_diverged,
-        each=tuple(valid_answers),
+        component_results=tuple(valid_answers),
         lost=lost,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Runs:
+class PairedRuns:
     """Value by pair and the pairs that diverged; what was lost is in neither."""
 
     values: dict[int, float]
@@ -139,11 +139,11 @@ class Runs:
         return self.diverged | self.values.keys()
 
     @classmethod
-    def of(cls, tickets: Iterable[TicketRow]) -> Runs:
+    def of(cls, tickets: Iterable[TicketRow]) -> PairedRuns:
         """Return what runs came to."""
         tickets = list(tickets)
         values = {
-            t.pair: t.value for t in tickets if usable(t) and t.pair is not None and t.value is not None
+            t.pair: t.value for t in tickets if is_usable(t) and t.pair is not None and t.value is not None
         }
         diverged = {
             t.pair for t in tickets if t.outcome in ("complete", "diverged") and t.pair is not None
@@ -175,19 +175,19 @@ class Evidence:
     ) -> None:
         self.spec = spec
         self.verdict = verdicts(tickets, of_round)
-        self.alpha = share * level(self.verdict)
-        self.rounds = [of_round] if alone else rounds_behind(tickets, of_round)
+        self.alpha = share * alpha_for_verdict(self.verdict)
+        self.rounds = [of_round] if alone else rounds_of_verdict(tickets, of_round)
         self._tickets = [ticket for ticket in tickets if ticket.round in self.rounds]
 
     def tickets(self, kind: Kind, arm: str, of_round: int) -> list[TicketRow]:
         """Return the tickets of an arm in one of the rounds."""
         return of_kind(self._tickets, kind, arm, of_round=of_round)
 
-    def runs(self, arm: str, kind: Kind = "confirm") -> list[Runs]:
+    def runs(self, arm: str, kind: Kind = "confirm") -> list[PairedRuns]:
         """Return the runs of an arm, round by round."""
-        return [Runs.of(self.tickets(kind, arm, of_round)) for of_round in self.rounds]
+        return [PairedRuns.of(self.tickets(kind, arm, of_round)) for of_round in self.rounds]
 
-    def compare(self, arm: Sequence[Runs], reference: Sequence[Runs]) -> Answer | None:
+    def compare(self, arm: Sequence[PairedRuns], reference: Sequence[PairedRuns]) -> PairedResult | None:
         """Return the comparison over the pairs of which neither run was lost; None if there is none.
 
         Args:
@@ -200,7 +200,7 @@ class Evidence:
             return None
         counted_pairs = [pair for round_differences in differences for pair in round_differences]
         num_planned = sum(map(self.planned, self.rounds))
-        return Answer(
+        return PairedResult(
             paired=test,
             dropped=num_planned - len(counted_pairs),
             diverged=_common(arm, differences),
@@ -221,7 +221,7 @@ class Evidence:
         if not stages:
             return None
         *earlier, last_stage = stages
-        return paired(
+        return paired_test(
             last_stage.differences,
             test=self.spec.study.test,
             direction=direction,
@@ -230,13 +230,13 @@ class Evidence:
             earlier=earlier,
         )
 
-    def stages(self, arm: Sequence[Runs], reference: Sequence[Runs]) -> list[Stage]:
+    def stages(self, arm: Sequence[PairedRuns], reference: Sequence[PairedRuns]) -> list[TestStage]:
         """Return the differences of each round that has any, and how they were looked at."""
         return self._stages(self._differences(arm, reference))
 
-    def _stages(self, differences: Sequence[Mapping[int, float]]) -> list[Stage]:
+    def _stages(self, differences: Sequence[Mapping[int, float]]) -> list[TestStage]:
         return [
-            Stage(
+            TestStage(
                 differences=tuple(round_differences.values()),
                 looks=self._looks(round_differences.keys(), of_round),
             )
@@ -244,7 +244,9 @@ class Evidence:
             if round_differences
         ]
 
-    def _differences(self, arm: Sequence[Runs], reference: Sequence[Runs]) -> list[dict[int, float]]:
+    def _differences(
+        self, arm: Sequence[PairedRuns], reference: Sequence[PairedRuns]
+    ) -> list[dict[int, float]]:
         return [
             _differences(arm_runs, reference_runs, self.spec)
             for arm_runs, reference_runs in zip(arm, reference, strict=True)
@@ -272,18 +274,21 @@ class Evidence:
                 looks[usable_pairs] = spent(look, confirm.max)
         return tuple(looks.items()) or None
 
-    def gains(self, arm: Sequence[Runs], reference: Sequence[Runs]) -> list[float]:
+    def gains(self, arm: Sequence[PairedRuns], reference: Sequence[PairedRuns]) -> list[float]:
         """Return what an arm gains over its reference on each pair that counts, more being better."""
         return [
-            oriented(difference, self.spec.study.direction)
+            to_maximize(difference, self.spec.study.direction)
             for round_differences in self._differences(arm, reference)
             for difference in round_differences.values()
         ]
 
 
-def keeps(
-    evidence: Evidence, simple: Sequence[Runs], winner: Sequence[Runs], baseline: Sequence[Runs]
-) -> Answer | None:
+def test_keeps_share(
+    evidence: Evidence,
+    simple: Sequence[PairedRuns],
+    winner: Sequence[PairedRuns],
+    baseline: Sequence[PairedRuns],
+) -> PairedResult | None:
     """Return whether something simpler keeps ``study.keep_share`` of the winner's gain over the baseline.
 
     It is shown to where the answer is significant: simple is compared with what lies between the winner and
@@ -302,7 +307,7 @@ def keeps(
         worst = worst_of((value for arm_runs in runs for value in arm_runs.values.values()), default=0.0)
         _, winner_runs, baseline_runs = runs
         thresholds.append(
-            Runs(
+            PairedRuns(
                 values={
                     pair: share * winner_runs.values.get(pair, worst)
                     + (1 - share) * baseline_runs.values.get(pair, worst)
@@ -313,14 +318,14 @@ def keeps(
     return evidence.compare(simple, thresholds)
 
 
-def _common(runs: Sequence[Runs], differences: Sequence[Mapping[int, float]]) -> int:
+def _common(runs: Sequence[PairedRuns], differences: Sequence[Mapping[int, float]]) -> int:
     return sum(
         len(arm_runs.diverged & round_differences.keys())
         for arm_runs, round_differences in zip(runs, differences, strict=True)
     )
 
 
-def _differences(arm: Runs, reference: Runs, spec: StudySpec) -> dict[int, float]:
+def _differences(arm: PairedRuns, reference: PairedRuns, spec: StudySpec) -> dict[int, float]:
     """Return by pair, in their order, the arm's value minus the reference's, where neither was lost."""
     values = [*arm.values.values(), *reference.values.values()]
     pick: Callable[..., float] = min if spec.study.direction == "maximize" else max
@@ -345,22 +350,22 @@ def gains_by_pair(
     """
     confirm = of_kind(tickets, "confirm", of_round=of_round)
     arm_runs, reference_runs = (
-        Runs.of(of_kind(confirm, "confirm", arm_name)) for arm_name in (arm, reference)
+        PairedRuns.of(of_kind(confirm, "confirm", arm_name)) for arm_name in (arm, reference)
     )
     return gains_of(arm_runs, reference_runs, spec)
 
 
-def gains_of(arm: Runs, reference: Runs, spec: StudySpec) -> dict[int, float]:
+def gains_of(arm: PairedRuns, reference: PairedRuns, spec: StudySpec) -> dict[int, float]:
     """Return the gain of an arm's runs over a reference's by pair, as a comparison of one round counts it."""
     return {
-        pair: oriented(difference, spec.study.direction)
+        pair: to_maximize(difference, spec.study.direction)
         for pair, difference in _differences(arm, reference, spec).items()
     }
 
 
 def paired_failures(
-    arm: Sequence[Runs],
-    reference: Sequence[Runs],
+    arm: Sequence[PairedRuns],
+    reference: Sequence[PairedRuns],
     *,
     alpha: float,
     has_failed: Callable[[float], bool] | None = None,
@@ -386,23 +391,23 @@ def paired_failures(
     return failure_rates(*failed, alpha=alpha)
 
 
-def gain(evidence: Evidence) -> Answer | None:
+def gain_over_baseline(evidence: Evidence) -> PairedResult | None:
     """Return what the winner gains over τ = 1: over baseline and twin, each; None: no pair is left.
 
     If one of them has lost all of its runs, the other says what there is to say, and no gain is shown.
     """
     winner = evidence.runs("search")
-    return cautious([evidence.compare(winner, reference) for reference in at_one(evidence)])
+    return most_conservative([evidence.compare(winner, reference) for reference in baseline_runs(evidence)])
 
 
-def at_one(evidence: Evidence) -> list[list[Runs]]:
+def baseline_runs(evidence: Evidence) -> list[list[PairedRuns]]:
     """Return the runs that a gain has to hold over: the baseline's, and the twin's if it has its own."""
     baseline, twin = evidence.runs("baseline"), evidence.runs("twin")
     # a twin without a run is another arm than the baseline, too: those that are equal share theirs
     return [baseline] if twin == baseline else [baseline, twin]
 
 
-def is_decided(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> bool:
+def is_confirmation_complete(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> bool:
     """Return whether a round's confirmation, all of whose tickets are over, gets no more pairs.
 
     It has all of its pairs, a gain is shown, or none is in sight. To stop where the winner is behind is not
@@ -412,7 +417,7 @@ def is_decided(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> 
     pairs = pairs_of(of_kind(tickets, "confirm", of_round=of_round))
     if added_pairs(tickets, of_round) or pairs >= spec.study.seeds.confirm.max:
         return True
-    answer = gain(Evidence(tickets, spec, of_round))
+    answer = gain_over_baseline(Evidence(tickets, spec, of_round))
     if answer is None or answer.significant:
         return answer is not None
     return answer.paired.gain <= 0 and not answer.fails_less

@@ -17,23 +17,23 @@ from tempopt.storage.ticket_queries import (
     current_round,
     finished,
     fresh_seed,
-    joined,
+    join_arms,
     next_number,
     of_kind,
     pairs_of,
     parameters_of,
 )
-from tempopt.temperature import is_neutral, neutral, training_key
-from tempopt.verdict.paired_evidence import Evidence, gain, is_decided
+from tempopt.temperature import is_neutral, to_neutral, training_key
+from tempopt.verdict.paired_evidence import Evidence, gain_over_baseline, is_confirmation_complete
 from tempopt.verdict.references import baseline_of, constants_to_train, winner
-from tempopt.verdict.selection import Recommend, recommend_none
+from tempopt.verdict.selection import Recommend, no_recommendations
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
 
 
-def choices(
-    tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend = recommend_none
+def select_arm_params(
+    tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend = no_recommendations
 ) -> dict[Arm, Parameters]:
     """Return the parameter set of each arm that decides, as far as the arms have been chosen.
 
@@ -48,13 +48,13 @@ def choices(
     arms: dict[Arm, Parameters | None] = {
         "search": winner_params,
         "baseline": baseline_of(tickets, spec, winner_params, recommend),
-        "twin": neutral(winner_params),
+        "twin": to_neutral(winner_params),
     }
     return {arm: parameters for arm, parameters in arms.items() if parameters is not None}
 
 
 def confirm_tickets(
-    tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend = recommend_none
+    tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend = no_recommendations
 ) -> list[NewTicket]:
     """Return the next pairs that decide: every arm's choice on new seeds.
 
@@ -70,17 +70,17 @@ def confirm_tickets(
     this_round = current_round(tickets)
     confirm = of_kind(tickets, "confirm", of_round=this_round)
     num_pairs, looks = pairs_of(confirm), spec.study.seeds.confirm.looks
-    if confirm and is_decided(tickets, spec, this_round):
+    if confirm and is_confirmation_complete(tickets, spec, this_round):
         return []
     end = next(look for look in looks if look > num_pairs)
-    arms = deciding_arms(confirm) if confirm else choices(tickets, spec, recommend)
+    arms = deciding_arms(confirm) if confirm else select_arm_params(tickets, spec, recommend)
     if not {"baseline", "search"} <= arms.keys():
         return []
     return _pair_tickets(tickets, spec, arms, range(num_pairs, end), this_round)
 
 
 def constant_tickets(
-    tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend = recommend_none
+    tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend = no_recommendations
 ) -> list[NewTicket]:
     """Return the runs of constant temperatures on the confirming seeds; none unless a gain is shown.
 
@@ -96,7 +96,7 @@ def constant_tickets(
     arms = confirmed_arms(confirm)
     if not confirm or {"constant", "constant_twin"} & arms.keys():
         return []
-    answer = gain(Evidence(tickets, spec, this_round))
+    answer = gain_over_baseline(Evidence(tickets, spec, this_round))
     if answer is None or not answer.significant:
         return []
     trained_keys = {training_key(parameters) for parameters in arms.values()}
@@ -129,7 +129,7 @@ def _pair_tickets(
 ) -> list[NewTicket]:
     """Return the runs of all arms on these pairs; arms with the same parameters share theirs."""
     seeds = {pair: fresh_seed(spec.study.seed, "confirm", pair, of_round) for pair in pairs}
-    plan = [(pair, arm, parameters) for pair in pairs for arm, parameters in joined(arms).items()]
+    plan = [(pair, arm, parameters) for pair in pairs for arm, parameters in join_arms(arms).items()]
     return [
         NewTicket(
             kind="confirm",
@@ -157,7 +157,7 @@ def more_pairs(tickets: Sequence[TicketRow], spec: StudySpec, count: int) -> lis
     """
     this_round = current_round(tickets)
     confirm = of_kind(tickets, "confirm", of_round=this_round)
-    if not confirm or not finished(confirm) or not is_decided(tickets, spec, this_round):
+    if not confirm or not finished(confirm) or not is_confirmation_complete(tickets, spec, this_round):
         return []
     return _pair_tickets(tickets, spec, deciding_arms(confirm), range(count), this_round + 1)
 

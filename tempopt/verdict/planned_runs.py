@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tempopt.spec.domains import Range
+from tempopt.spec.domains import RangeDomain
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import KINDS, Kind
 from tempopt.temperature import AS_FOUND, GENERATION, GROUPS, LR_RATIOS, split_name
@@ -61,7 +61,7 @@ class PlannedRuns:
         counts = self.gain if gain else self.no_gain
         return sum((span for kind, span in counts.items() if kind not in without), _NONE)
 
-    def most(self, without: tuple[Kind, ...] = ()) -> float:
+    def max_total(self, without: tuple[Kind, ...] = ()) -> float:
         """Return the number of runs of all kinds but some at most, whatever is found."""
         return max(self.total(gain=gain, without=without).max for gain in (False, True))
 
@@ -118,7 +118,7 @@ def _pairs(spec: StudySpec, *, gain: bool) -> Span:
 def _is_continuous(spec: StudySpec) -> bool:
     """Return whether the search has so many parameter sets that no two trials try the same."""
     return any(
-        isinstance(domain, Range) and domain.step is None and not isinstance(domain.low, int)
+        isinstance(domain, RangeDomain) and domain.step is None and not isinstance(domain.low, int)
         for domain in spec.search.values()
     )
 

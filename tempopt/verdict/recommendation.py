@@ -27,16 +27,23 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Literal
 
-from tempopt.spec.alpha_ledger import level
+from tempopt.spec.alpha_ledger import alpha_for_verdict
 from tempopt.storage.rows import Parameters
-from tempopt.storage.ticket_queries import DECIDING_ARMS, usable
-from tempopt.temperature import active_groups, is_controlled, moves, training_key
-from tempopt.verdict.guards import Guard
+from tempopt.storage.ticket_queries import DECIDING_ARMS, is_usable
+from tempopt.temperature import active_groups, is_controlled, is_scheduled, training_key
+from tempopt.verdict.guards import GuardResult
 from tempopt.verdict.inference import AS_TRAINED
-from tempopt.verdict.paired_evidence import Answer, Evidence, Runs, at_one, cautious, keeps
+from tempopt.verdict.paired_evidence import (
+    Evidence,
+    PairedResult,
+    PairedRuns,
+    baseline_runs,
+    most_conservative,
+    test_keeps_share,
+)
 from tempopt.verdict.run_evaluations import inference_plans
 from tempopt.verdict.statistics.paired_tests import pairs_to_add
-from tempopt.verdict.widening import Widening, at_ends
+from tempopt.verdict.widening import Widening, find_params_at_range_ends
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
@@ -75,7 +82,7 @@ class MorePairs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PassedOver:
+class BlockedOption:
     """What would be recommended if it were shown to keep the guards of the study.
 
     Args:
@@ -88,7 +95,7 @@ class PassedOver:
     action: Action
     parameters: Parameters
     plan: str | None
-    guards: tuple[Guard, ...]
+    guards: tuple[GuardResult, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,18 +122,18 @@ class Recommendation:
     """
 
     action: Action
-    now: Action
+    action_without_training: Action
     parameters: Parameters
     at_inference: dict[str, Any] | None = None
     plan: str | None = None
-    gain: Answer | None = None
-    winner: Answer | None = None
+    gain: PairedResult | None = None
+    winner: PairedResult | None = None
     reason: Literal["gain", "stability"] | None = None
     min_gain: float = 0.0
     excluded: float | None = None
     pairs: MorePairs | None = None
     widen: tuple[Widening, ...] = ()
-    passed_over: tuple[PassedOver, ...] = ()
+    passed_over: tuple[BlockedOption, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,12 +142,12 @@ class _Option:
 
     action: Action
     parameters: Parameters
-    gain: Answer | None
-    kept: bool
-    winner: Answer | None
+    gain: PairedResult | None
+    is_share_kept: bool
+    winner: PairedResult | None
     plan: str | None = None
 
-    guards: tuple[Guard, ...] = ()
+    guards: tuple[GuardResult, ...] = ()
 
     def gains(self, min_gain: float) -> bool:
         """Whether its gain is shown, and worth having."""
@@ -159,15 +166,15 @@ class _Option:
         is_behind = (
             winner_answer is not None and winner_answer.significant and winner_answer.paired.gain >= min_gain
         )
-        return self.gains(min_gain) and self.kept and not is_behind
+        return self.gains(min_gain) and self.is_share_kept and not is_behind
 
     @property
-    def in_the_way(self) -> tuple[Guard, ...]:
+    def in_the_way(self) -> tuple[GuardResult, ...]:
         """The guards that it may not be recommended for."""
-        return tuple(guard for guard in self.guards if guard.in_the_way)
+        return tuple(guard for guard in self.guards if guard.blocks_recommendation)
 
-    def passed_over(self, guards: tuple[Guard, ...]) -> PassedOver:
-        return PassedOver(action=self.action, parameters=self.parameters, plan=self.plan, guards=guards)
+    def passed_over(self, guards: tuple[GuardResult, ...]) -> BlockedOption:
+        return BlockedOption(action=self.action, parameters=self.parameters, plan=self.plan, guards=guards)
 
 
 def recommend(verdict: Verdict, evidence: Evidence) -> Recommendation:
@@ -187,10 +194,14 @@ def recommend(verdict: Verdict, evidence: Evidence) -> Recommendation:
     option, passed_over = _picked(verdict, options, min_gain)
     if option is None:
         return _change_nothing(verdict, min_gain, passed_over=passed_over)
-    widen = () if option.action == "inference_only" else tuple(at_ends(option.parameters, evidence.spec))
+    widen = (
+        ()
+        if option.action == "inference_only"
+        else tuple(find_params_at_range_ends(option.parameters, evidence.spec))
+    )
     return Recommendation(
         action="widen_range" if widen else option.action,
-        now=option.action,
+        action_without_training=option.action,
         parameters=option.parameters,
         at_inference=_at_inference(option.plan, verdict, evidence.spec),
         plan=option.plan,
@@ -205,15 +216,15 @@ def recommend(verdict: Verdict, evidence: Evidence) -> Recommendation:
 
 def _picked(
     verdict: Verdict, options: Sequence[_Option], min_gain: float
-) -> tuple[_Option | None, tuple[PassedOver, ...]]:
+) -> tuple[_Option | None, tuple[BlockedOption, ...]]:
     """Return what to do where a gain is shown, and what guards are in the way of; None: change nothing."""
     if verdict.guards_kept:
         candidates = [option for option in options if option.replaces_winner(min_gain)]
     else:
         # the winner is out, and what it would be better by does not count: what keeps enough of it goes first
         gaining_options = [option for option in options if option.gains(min_gain)]
-        candidates = sorted(gaining_options, key=lambda option: not option.kept)
-    passed_over: list[PassedOver] = []
+        candidates = sorted(gaining_options, key=lambda option: not option.is_share_kept)
+    passed_over: list[BlockedOption] = []
     for option in candidates:
         if not (broken_guards := option.in_the_way):
             return option, tuple(passed_over)
@@ -224,14 +235,14 @@ def _picked(
         action=_training(verdict.params),
         parameters=verdict.params,
         gain=verdict.total,
-        kept=True,
+        is_share_kept=True,
         winner=None,
         plan=_winners_plan(verdict, min_gain),
     )
     return winner, tuple(passed_over)
 
 
-def _mean_and_deviation(runs: Sequence[Runs]) -> tuple[float, float]:
+def _mean_and_deviation(runs: Sequence[PairedRuns]) -> tuple[float, float]:
     values = [value for of_round in runs for value in of_round.values.values()]
     return fmean(values) if values else 0.0, stdev(values) if len(values) > 1 else 0.0
 
@@ -240,9 +251,13 @@ def _none_shown(verdict: Verdict, evidence: Evidence, min_gain: float) -> Recomm
     if verdict.is_more_stable and verdict.guards_kept and not verdict.total.worse:
         training = _training(verdict.params)
         return Recommendation(
-            action=training, now=training, parameters=verdict.params, reason="stability", min_gain=min_gain
+            action=training,
+            action_without_training=training,
+            parameters=verdict.params,
+            reason="stability",
+            min_gain=min_gain,
         )
-    passed_over: list[PassedOver] = []
+    passed_over: list[BlockedOption] = []
     for option in _inference(verdict):
         assert option.gain is not None
         test = option.gain.paired
@@ -254,7 +269,7 @@ def _none_shown(verdict: Verdict, evidence: Evidence, min_gain: float) -> Recomm
         elif is_enough_alone:
             return Recommendation(
                 action="inference_only",
-                now="inference_only",
+                action_without_training="inference_only",
                 parameters=option.parameters,
                 at_inference=_at_inference(option.plan, verdict, evidence.spec),
                 plan=option.plan,
@@ -278,11 +293,11 @@ def _change_nothing(
     min_gain: float,
     pairs: MorePairs | None = None,
     *,
-    passed_over: Sequence[PassedOver] = (),
+    passed_over: Sequence[BlockedOption] = (),
 ) -> Recommendation:
     return Recommendation(
         action="change_nothing" if pairs is None else "more_pairs",
-        now="change_nothing",
+        action_without_training="change_nothing",
         parameters=verdict.baseline_params,
         min_gain=min_gain,
         excluded=_excluded(verdict),
@@ -295,7 +310,7 @@ def _excluded(verdict: Verdict) -> float | None:
     """Return above what no gain is compatible with the pairs; None where nothing bounds it."""
     total = verdict.total
     # where τ = 1 has diverged the gain is a lower bound, which excludes nothing above
-    bounded = not any(answer.reference_diverged for answer in total.each or (total,))
+    bounded = not any(answer.reference_diverged for answer in total.component_results or (total,))
     upper_bound = max(total.paired.ci_high, 0.0)
     return upper_bound if bounded and not total.lost and math.isfinite(upper_bound) else None
 
@@ -308,7 +323,7 @@ def _inference(verdict: Verdict) -> Iterator[_Option]:
         action="inference_only",
         parameters=verdict.baseline_params,
         gain=inference.answer,
-        kept=inference.kept is not None and inference.kept.significant,
+        is_share_kept=inference.keep_share_result is not None and inference.keep_share_result.significant,
         winner=inference.difference,
         plan=inference.plan,
         guards=verdict.guards_of.get("inference_only", ()),
@@ -317,7 +332,7 @@ def _inference(verdict: Verdict) -> Iterator[_Option]:
 
 def _other_trainings(verdict: Verdict, evidence: Evidence) -> Iterator[_Option]:
     """Return the configurations trained on the winner's pairs with fewer parts, or shown to be better."""
-    winner, baseline, references = evidence.runs("search"), evidence.runs("baseline"), at_one(evidence)
+    winner, baseline, references = evidence.runs("search"), evidence.runs("baseline"), baseline_runs(evidence)
     known_keys = {training_key(verdict.params)}
     simplest = verdict.simplest
     if simplest is not None and training_key(simplest.parameters) not in known_keys:
@@ -326,7 +341,7 @@ def _other_trainings(verdict: Verdict, evidence: Evidence) -> Iterator[_Option]:
             action=_training(simplest.parameters),
             parameters=simplest.parameters,
             gain=simplest.gain,
-            kept=simplest.holds,
+            is_share_kept=simplest.holds,
             winner=simplest.lost,
             guards=verdict.guards_of.get("simplest", ()),
         )
@@ -341,12 +356,12 @@ def _other_trainings(verdict: Verdict, evidence: Evidence) -> Iterator[_Option]:
             continue
         known_keys.add(training_key(parameters))
         runs = evidence.runs(arm)
-        kept_answer = keeps(evidence, runs, winner, baseline)
+        kept_answer = test_keeps_share(evidence, runs, winner, baseline)
         yield _Option(
             action="train_at_constant",
             parameters=parameters,
-            gain=cautious([evidence.compare(runs, reference) for reference in references]),
-            kept=kept_answer is not None and kept_answer.significant,
+            gain=most_conservative([evidence.compare(runs, reference) for reference in references]),
+            is_share_kept=kept_answer is not None and kept_answer.significant,
             winner=answer,
             guards=verdict.guards_of.get(arm, ()),
         )
@@ -365,7 +380,7 @@ def _parts(option: _Option) -> tuple[int, float]:
 def _training(parameters: Mapping[str, Any]) -> Action:
     if is_controlled(parameters):
         return "train_with_control"
-    return "train_with_schedule" if moves(parameters) else "train_at_constant"
+    return "train_with_schedule" if is_scheduled(parameters) else "train_at_constant"
 
 
 def _winners_plan(verdict: Verdict, min_gain: float) -> str | None:
@@ -390,7 +405,7 @@ def _more_pairs(evidence: Evidence, min_gain: float) -> MorePairs | None:
     """
     study = evidence.spec.study
     winner, needed = evidence.runs("search"), []
-    for reference in at_one(evidence):
+    for reference in baseline_runs(evidence):
         gains = evidence.gains(winner, reference)
         if not gains or min(gains) == max(gains) > 0:
             continue
@@ -399,7 +414,7 @@ def _more_pairs(evidence: Evidence, min_gain: float) -> MorePairs | None:
             min_gain,
             test=study.test,
             direction=study.direction,
-            alpha=level(evidence.verdict + 1),
+            alpha=alpha_for_verdict(evidence.verdict + 1),
         )
         if pairs is None:
             return None
@@ -416,7 +431,7 @@ def _priced(evidence: Evidence, pairs: int) -> MorePairs:
         for ticket in evidence.tickets("confirm", arm, of_round)
     }.values()
     runs = len(tickets) / max(1, num_done)
-    trained_tickets = [ticket for ticket in tickets if usable(ticket)]
+    trained_tickets = [ticket for ticket in tickets if is_usable(ticket)]
     mean_seconds = fmean(ticket.seconds for ticket in trained_tickets) if trained_tickets else 0.0
     mean_gpu_seconds = fmean(ticket.gpu_seconds for ticket in trained_tickets) if trained_tickets else 0.0
     total = math.ceil(runs * pairs)

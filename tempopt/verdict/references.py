@@ -19,26 +19,26 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tempopt.seeds import derive, seed_name, shared_seed
-from tempopt.spec.conditions import counted
+from tempopt.spec.conditions import active_params
 from tempopt.storage.rows import Kind, NewTicket, Parameters, TicketRow
-from tempopt.storage.ticket_queries import Arm, current_round, next_number, of_kind, usable
+from tempopt.storage.ticket_queries import Arm, current_round, is_usable, next_number, of_kind
 from tempopt.temperature import (
     active_groups,
     at_constant,
     is_neutral,
     mean_level,
-    neutral,
     same_training,
     temperatures_of,
+    to_neutral,
     training_key,
 )
 from tempopt.verdict.selection import (
     Recommend,
     first_winner,
     list_missing_on_choosing_seeds,
-    means,
-    recommend_none,
-    searched,
+    mean_by_candidate,
+    no_recommendations,
+    search_candidates,
 )
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ _FEWEST_CONSTANTS = 4
 
 
 def winner(
-    tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend = recommend_none
+    tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend = no_recommendations
 ) -> Parameters | None:
     """Return what is to be confirmed: the search's choice, or that with the baseline's other parameters.
 
@@ -60,7 +60,10 @@ def winner(
     if winner_params is None:
         return None
     baseline = baseline_of(tickets, spec, winner_params, recommend)
-    mean_of, exchanged = means(tickets, spec, current_round(tickets)), exchange(spec, winner_params, baseline)
+    mean_of, exchanged = (
+        mean_by_candidate(tickets, spec, current_round(tickets)),
+        exchange(spec, winner_params, baseline),
+    )
     mean, exchanged_mean = mean_of.get(training_key(winner_params)), mean_of.get(training_key(exchanged))
     is_better = mean is not None and exchanged_mean is not None and exchanged_mean > mean
     return exchanged if is_better else winner_params
@@ -69,7 +72,7 @@ def winner(
 def exchange(spec: StudySpec, parameters: Parameters, baseline: Parameters) -> Parameters:
     """Return parameters with the other parameters of the baseline."""
     other_params = {name: baseline[name] for name in spec.other_names if name in baseline}
-    return counted(spec.search, {**parameters, **other_params})
+    return active_params(spec.search, {**parameters, **other_params})
 
 
 def baseline_of(
@@ -82,8 +85,8 @@ def baseline_of(
     """
     if is_neutral(winner_params):
         return winner_params
-    candidates = searched("baseline", tickets, spec, recommend)
-    return candidates[0] if candidates else neutral(winner_params)
+    candidates = search_candidates("baseline", tickets, spec, recommend)
+    return candidates[0] if candidates else to_neutral(winner_params)
 
 
 def tuning_tickets(tickets: Sequence[TicketRow], spec: StudySpec) -> list[NewTicket]:
@@ -96,7 +99,7 @@ def tuning_tickets(tickets: Sequence[TicketRow], spec: StudySpec) -> list[NewTic
         spec: The study's spec.
     """
     this_round = current_round(tickets)
-    if not any(map(usable, of_kind(tickets, "search"))) or has_tuned(tickets, spec, this_round):
+    if not any(map(is_usable, of_kind(tickets, "search"))) or has_tuned(tickets, spec, this_round):
         return []
     first_number = next_number(tickets, "baseline")
     return [
@@ -152,11 +155,11 @@ def constants_to_train(
     for name in temperatures_of(winner):
         at_mean = at_constant(at_mean, mean_level(winner, name), name)
     arms: dict[Arm, Parameters] = {"constant_twin": at_mean}
-    num_constants = sum(map(usable, of_kind(tickets, "constant")))
+    num_constants = sum(map(is_usable, of_kind(tickets, "constant")))
     if num_constants < _FEWEST_CONSTANTS:
         # the best of so few would be no match
         return arms
-    if best := searched("constant", tickets, spec, recommend)[:1]:
+    if best := search_candidates("constant", tickets, spec, recommend)[:1]:
         arms["constant"] = best[0]
     return arms
 

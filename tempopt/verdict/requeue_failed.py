@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tempopt.storage.rows import SEARCHING, NewTicket, TicketRow
-from tempopt.storage.ticket_queries import current_round, of_kind, pairs_of, rounds_behind
-from tempopt.verdict.paired_evidence import Evidence, gain
+from tempopt.storage.rows import SEARCH_KINDS, NewTicket, TicketRow
+from tempopt.storage.ticket_queries import current_round, of_kind, pairs_of, rounds_of_verdict
+from tempopt.verdict.paired_evidence import Evidence, gain_over_baseline
 from tempopt.verdict.pairs import more_pairs
 from tempopt.verdict.set_comparison import more_compare_pairs
 
@@ -21,7 +21,9 @@ _FEWEST = 2
 """One pair alone shows nothing."""
 
 
-def retried(tickets: Sequence[TicketRow], spec: StudySpec) -> tuple[list[TicketRow], list[NewTicket]]:
+def failed_runs_to_requeue(
+    tickets: Sequence[TicketRow], spec: StudySpec
+) -> tuple[list[TicketRow], list[NewTicket]]:
     """Return the failed tickets that wait again, and fresh pairs in place of those that a verdict lacks.
 
     Pairs that come in after a verdict are another look at its question. They are a round of their own, as
@@ -34,7 +36,7 @@ def retried(tickets: Sequence[TicketRow], spec: StudySpec) -> tuple[list[TicketR
     """
     this_round = current_round(tickets)
     confirm = of_kind(tickets, "confirm", of_round=this_round)
-    has_verdict = _seen(tickets, spec)
+    has_verdict = _has_verdict(tickets, spec)
     waiting_tickets = [
         ticket
         for ticket in tickets
@@ -58,12 +60,12 @@ def further_pairs(tickets: Sequence[TicketRow], spec: StudySpec, count: int) -> 
     return more_pairs(tickets, spec, count)
 
 
-def _seen(tickets: Sequence[TicketRow], spec: StudySpec) -> bool:
+def _has_verdict(tickets: Sequence[TicketRow], spec: StudySpec) -> bool:
     """Return whether there is a verdict of the current round, whatever it says."""
     decided = bool(further_pairs(tickets, spec, 1))
     if not spec.about_temperature:
         return decided
-    return decided and gain(Evidence(tickets, spec, current_round(tickets))) is not None
+    return decided and gain_over_baseline(Evidence(tickets, spec, current_round(tickets))) is not None
 
 
 def _counts(
@@ -74,7 +76,7 @@ def _counts(
     has_verdict: bool,
 ) -> bool:
     this_round = current_round(tickets)
-    if ticket.kind in SEARCHING:
+    if ticket.kind in SEARCH_KINDS:
         return True
     if ticket.round != this_round:
         return False
@@ -88,7 +90,7 @@ def _counts(
 
 def _lost_pairs(tickets: Sequence[TicketRow], this_round: int) -> int:
     """Return how many pairs the verdict of a round lacks, less those that were added since."""
-    first_round, *added_rounds = rounds_behind(tickets, this_round)
+    first_round, *added_rounds = rounds_of_verdict(tickets, this_round)
     confirm_tickets = [
         ticket for ticket in of_kind(tickets, "confirm") if ticket.round in (first_round, *added_rounds)
     ]

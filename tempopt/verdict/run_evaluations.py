@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from tempopt.spec.domains import Choices, Range
-from tempopt.storage.rows import SAMPLED, Kind
+from tempopt.spec.domains import Choices, RangeDomain
+from tempopt.storage.rows import SAMPLED_KINDS, Kind
 from tempopt.temperature import (
     CREDITED,
     GROUPS,
     NORMALISATION,
-    as_found,
-    effective,
+    drop_unused_params,
+    initial_named_temperatures,
     is_controlled,
     is_neutral,
     join_name,
@@ -82,7 +82,7 @@ def dataloader(kind: Kind, spec: StudySpec) -> On:
     return "test" if confirming and spec.study.confirm_on == "test" else "validate"
 
 
-def counted(kind: Kind, spec: StudySpec) -> str:
+def metric_name_for_kind(kind: Kind, spec: StudySpec) -> str:
     """Return the name of the measurement whose value becomes the value of a ticket of this kind."""
     split = dataloader(kind, spec)
     return split if spec.study.validate_at == "final" else f"{split}_current"
@@ -90,7 +90,7 @@ def counted(kind: Kind, spec: StudySpec) -> str:
 
 def value_of(kind: Kind, spec: StudySpec, measured: Mapping[str, float]) -> float:
     """Return the value of a complete run from what it measured, by name."""
-    return measured[counted(kind, spec)]
+    return measured[metric_name_for_kind(kind, spec)]
 
 
 def inference_constants(spec: StudySpec, temperature: str = "") -> list[float]:
@@ -116,7 +116,7 @@ def _searched(spec: StudySpec, temperature: str) -> tuple[float, float]:
     levels: list[float] = []
     for name in GROUPS["level"]:
         match spec.search.get(join_name(temperature, name)):
-            case Range(low=low, high=high):
+            case RangeDomain(low=low, high=high):
                 levels += [float(low), float(high)]
             case Choices(choices=choices):
                 levels += [float(choice) for choice in choices if isinstance(choice, int | float)]
@@ -159,7 +159,7 @@ def _of_attention(spec: StudySpec, winner: Mapping[str, Any]) -> dict[str, dict[
 
 def _final(winner: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return the schedule of a named temperature of the winner, of which inference reads the end."""
-    return schedule_of(winner, name) or {"temperature_init": as_found(winner)[name]}
+    return schedule_of(winner, name) or {"temperature_init": initial_named_temperatures(winner)[name]}
 
 
 def _scalings(spec: StudySpec, winner: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -198,9 +198,9 @@ def evaluations(
         parameters: Those of the ticket, whose normaliser stays at inference.
     """
     split = dataloader(kind, spec)
-    guards = spec.study.guarded_metrics if kind in (*SAMPLED, "confirm", "ablation") else []
+    guards = spec.study.guarded_metrics if kind in (*SAMPLED_KINDS, "confirm", "ablation") else []
     end_guards, current_guards = (
-        guards if counted(kind, spec) == name else [] for name in (split, f"{split}_current")
+        guards if metric_name_for_kind(kind, spec) == name else [] for name in (split, f"{split}_current")
     )
     base_evaluations = [
         Evaluation(name=split, on=split, guards=end_guards),
@@ -226,7 +226,7 @@ def evaluations(
         Evaluation(
             name=f"{loader}:{name}",
             on=loader,
-            temperature=effective({**plan, **normalisation} if _of_attentions(plan) else plan),
+            temperature=drop_unused_params({**plan, **normalisation} if _of_attentions(plan) else plan),
             guards=guards if loader == split and "baseline" in arms else [],
         )
         for loader in loaders

@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from tempopt.spec.search_space import distinct
-from tempopt.storage.racing import best_parameters, candidate_parameters, in_race, next_pairs
+from tempopt.spec.search_space import params_key
+from tempopt.storage.racing import best_parameters, candidate_parameters, next_pairs, surviving_candidates
 from tempopt.storage.rows import Kind, NewTicket, Parameters, TicketRow
 from tempopt.storage.ticket_queries import (
     current_round,
     finished,
     fresh_seed,
+    is_usable,
     next_number,
     of_kind,
-    oriented,
     pairs_of,
-    usable,
+    to_maximize,
 )
 from tempopt.temperature import training_key
 from tempopt.verdict.statistics.paired_tests import Direction
@@ -46,22 +46,22 @@ def candidates(tickets: Iterable[TicketRow], k: int, direction: Direction) -> li
     """
     runs: dict[str, list[TicketRow]] = {}
     for ticket in tickets:
-        if usable(ticket) and ticket.parameters is not None:
-            runs.setdefault(distinct(ticket.parameters), []).append(ticket)
+        if is_usable(ticket) and ticket.parameters is not None:
+            runs.setdefault(params_key(ticket.parameters), []).append(ticket)
     ranked = sorted(
         runs.values(),
-        key=lambda run: oriented(fmean(t.value for t in run if t.value is not None), direction),
+        key=lambda run: to_maximize(fmean(t.value for t in run if t.value is not None), direction),
         reverse=True,
     )
     return [dict(run[0].parameters) for run in ranked[:k] if run[0].parameters is not None]
 
 
-def recommend_none(arm: Kind, count: int) -> list[Parameters]:
+def no_recommendations(arm: Kind, count: int) -> list[Parameters]:
     """Name no parameter set: candidates are then those with the best values."""
     return []
 
 
-def searched(
+def search_candidates(
     arm: str, tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend
 ) -> list[Parameters]:
     """Return the candidates of an arm that has searched, best first; none: nothing of it is complete."""
@@ -90,7 +90,7 @@ def choose_tickets(tickets: Sequence[TicketRow], spec: StudySpec, recommend: Rec
     if num_pairs:
         candidates_by_rank = _racing(choose, spec)
     else:
-        sets = searched("search", tickets, spec, recommend)
+        sets = search_candidates("search", tickets, spec, recommend)
         candidates_by_rank = dict(enumerate(sets)) if len(sets) > 1 else {}
     plan = [
         (pair, "search", rank, parameters)
@@ -124,7 +124,7 @@ def _racing(arm_tickets: Sequence[TicketRow], spec: StudySpec) -> dict[int, Para
     """Return the candidates that need more seeds, by number; none: the winner is chosen."""
     if not 0 < pairs_of(arm_tickets) < spec.study.seeds.choose:
         return {}
-    numbers = in_race(arm_tickets, spec.study.direction)
+    numbers = surviving_candidates(arm_tickets, spec.study.direction)
     return (
         {candidate: candidate_parameters(arm_tickets, candidate) for candidate in numbers}
         if len(numbers) > 1
@@ -144,7 +144,7 @@ def most_to_choose(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
 
 
 def first_winner(
-    tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend = recommend_none
+    tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend = no_recommendations
 ) -> Parameters | None:
     """Return the search's choice in the current round; None: there is none, or none yet.
 
@@ -155,7 +155,7 @@ def first_winner(
     if choose:
         is_decided = finished(choose) and not _racing(choose, spec)
         return best_parameters(choose, spec.study.direction) if is_decided else None
-    sets = searched("search", tickets, spec, recommend)
+    sets = search_candidates("search", tickets, spec, recommend)
     return sets[0] if len(sets) == 1 else None
 
 
@@ -185,7 +185,7 @@ def list_missing_on_choosing_seeds(
     return _tickets(tickets, spec, plan)
 
 
-def means(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> dict[str, float]:
+def mean_by_candidate(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> dict[str, float]:
     """Return the mean over a round's choosing seeds, more being better, of what was trained on all of them.
 
     By ``training_key``; what diverged or was lost on one of them has none.
@@ -193,13 +193,13 @@ def means(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> dict[
     values: dict[str, dict[int, float]] = {}
     for ticket in of_kind(tickets, "choose", of_round=of_round):
         if (
-            usable(ticket)
+            is_usable(ticket)
             and ticket.parameters is not None
             and ticket.value is not None
             and ticket.pair is not None
         ):
             pair_values = values.setdefault(training_key(ticket.parameters), {})
-            pair_values[ticket.pair] = oriented(ticket.value, spec.study.direction)
+            pair_values[ticket.pair] = to_maximize(ticket.value, spec.study.direction)
     return {
         key: fmean(pair_values.values())
         for key, pair_values in values.items()

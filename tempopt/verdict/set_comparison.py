@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tempopt.errors import SpecError, UsageError
 from tempopt.seeds import derive
-from tempopt.spec.alpha_ledger import level
+from tempopt.spec.alpha_ledger import alpha_for_verdict
 from tempopt.spec.compared_sets import ComparedSet, digest, fewest_pairs
 from tempopt.spec.sections import Pairs
 from tempopt.storage.rows import Measurement, NewTicket, Parameters, TicketRow
@@ -30,16 +30,16 @@ from tempopt.storage.ticket_queries import (
     added_pairs,
     current_round,
     finished,
+    is_usable,
     next_number,
     of_kind,
     pairs_of,
     parameters_of,
-    rounds_behind,
-    usable,
+    rounds_of_verdict,
 )
 from tempopt.temperature import TEMPERATURE_PARAMETERS, training_key
-from tempopt.verdict.guards import Guard, judged_guards
-from tempopt.verdict.paired_evidence import Answer, Evidence, Runs, gains_of, paired_failures
+from tempopt.verdict.guards import GuardResult, evaluate_guards
+from tempopt.verdict.paired_evidence import Evidence, PairedResult, PairedRuns, gains_of, paired_failures
 from tempopt.verdict.statistics.failure_rates import FailureRates
 
 if TYPE_CHECKING:
@@ -68,11 +68,11 @@ class Variant:
 
     name: str
     params: Parameters
-    answer: Answer | None
+    answer: PairedResult | None
     runs: int = 0
     failures: FailureRates | None = None
     fails_more: bool = False
-    guards: tuple[Guard, ...] = ()
+    guards: tuple[GuardResult, ...] = ()
 
     @property
     def failed(self) -> int:
@@ -98,7 +98,7 @@ class Variant:
     @property
     def keeps_guards(self) -> bool:
         """Whether it is shown to keep each guard that can be measured."""
-        return not any(guard.in_the_way for guard in self.guards)
+        return not any(guard.blocks_recommendation for guard in self.guards)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ class SetPair:
 
     name: str
     reference: str
-    answer: Answer | None
+    answer: PairedResult | None
 
     @property
     def winner(self) -> str | None:
@@ -200,7 +200,7 @@ class Comparison:
         }
 
     @property
-    def taken(self) -> str | None:
+    def recommended_set(self) -> str | None:
         """The set to take: the best variant; of compared pairs the first that none is shown to beat.
 
         A set that diverges on more seeds than another one that none is shown to beat is passed over.
@@ -216,7 +216,7 @@ class Comparison:
     @property
     def max_loss(self) -> float:
         """What the best set may gain over the one to take, at most: the highest upper end of intervals."""
-        set_name = self.taken
+        set_name = self.recommended_set
         ends = [
             pair.upper_gain_over(set_name)
             for pair in self.pairs
@@ -264,7 +264,7 @@ def more_compare_pairs(tickets: Sequence[TicketRow], spec: StudySpec, count: int
     return _pairs(tickets, spec, spec.compare, range(count), this_round + 1)
 
 
-def compare_to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
+def remaining_comparison_runs(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
     """Return how many tickets the current round will still get beside those there are, at most."""
     this_round = current_round(tickets)
     confirm = of_kind(tickets, "confirm", of_round=this_round)
@@ -333,7 +333,7 @@ def _undecided(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> 
 # ---- what they say
 
 
-def compared(
+def evaluate_comparison(
     tickets: Sequence[TicketRow], spec: StudySpec, measurements: Sequence[Measurement] = ()
 ) -> Comparison | None:
     """Return what the last round that is over says of each variant, None before the first is.
@@ -362,7 +362,7 @@ def compared(
             confirmed_on=spec.study.confirm_on,
             round=of_round,
             looks=looks,
-            alpha=level(looks),
+            alpha=alpha_for_verdict(looks),
             means=_means(tickets, spec, of_round),
             pairs=pairs,
         )
@@ -372,10 +372,10 @@ def compared(
 def _means(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> dict[str, float]:
     """Return the mean of each set's complete runs, over the rounds that the comparison rests on."""
     assert spec.compare is not None
-    rounds = rounds_behind(tickets, of_round)
+    rounds = rounds_of_verdict(tickets, of_round)
     values: dict[str, list[float]] = {compared_set.name: [] for compared_set in spec.compare}
     for ticket in of_kind(tickets, "confirm"):
-        if ticket.round in rounds and usable(ticket) and ticket.value is not None:
+        if ticket.round in rounds and is_usable(ticket) and ticket.value is not None:
             values[ticket.arm].append(ticket.value)
     return {name: fmean(set_values) for name, set_values in values.items() if set_values}
 
@@ -401,7 +401,7 @@ def _variant(
     of_round: int,
     name: str,
     measurements: Sequence[Measurement],
-    of_reference: Mapping[str, Answer | None],
+    of_reference: Mapping[str, PairedResult | None],
 ) -> Variant:
     evidence, reference = _evidence(tickets, spec, of_round, name), _sets(spec)[0].name
     variant_tickets = [
@@ -421,7 +421,7 @@ def _variant(
         and evidence.has_all_pairs
         and failures.p_value < evidence.alpha
         and failures.arm.failed > failures.reference.failed,
-        guards=judged_guards(evidence, measurements, arm=name, reference=reference),
+        guards=evaluate_guards(evidence, measurements, arm=name, reference=reference),
     )
 
 
@@ -438,7 +438,9 @@ def _evidence(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int, vari
     return Evidence(pair_tickets, spec, of_round, share=1.0 / len(variants))
 
 
-def _answer(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int, variant: str) -> Answer | None:
+def _answer(
+    tickets: Sequence[TicketRow], spec: StudySpec, of_round: int, variant: str
+) -> PairedResult | None:
     evidence = _evidence(tickets, spec, of_round, variant)
     return evidence.compare(evidence.runs(variant), evidence.runs(_sets(spec)[0].name))
 
@@ -451,12 +453,12 @@ def set_gains(
     More is better, whatever the direction; pairs of which a run was lost are left out.
     """
     numbered_gains, pair_offset = [], 0
-    for round_number in rounds_behind(tickets, of_round):
+    for round_number in rounds_of_verdict(tickets, of_round):
         confirm = of_kind(tickets, "confirm", of_round=round_number)
         set_tickets = [ticket for ticket in confirm if ticket.arm == name]
         set_pairs = {ticket.pair for ticket in set_tickets}
         reference_tickets = [t for t in confirm if t.arm == reference and t.pair in set_pairs]
-        gains = gains_of(Runs.of(set_tickets), Runs.of(reference_tickets), spec)
+        gains = gains_of(PairedRuns.of(set_tickets), PairedRuns.of(reference_tickets), spec)
         numbered_gains += [(pair_offset + pair, gain) for pair, gain in gains.items()]
         pair_offset += pairs_of(confirm)
     return numbered_gains

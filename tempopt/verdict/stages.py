@@ -11,38 +11,38 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tempopt.spec.sections import FEWEST, KNOWLEDGE_GRADIENT
-from tempopt.storage.rows import KINDS, SEARCHING, Kind, NewTicket, TicketRow
+from tempopt.storage.rows import KINDS, SEARCH_KINDS, Kind, NewTicket, TicketRow
 from tempopt.storage.ticket_queries import (
     added_pairs,
     arms_of,
     current_round,
     finished,
-    joined,
+    is_terminal,
+    join_arms,
     next_number,
     of_kind,
-    over,
     pairs_of,
 )
 from tempopt.verdict.explanation import explanation_tickets
-from tempopt.verdict.paired_evidence import is_decided
+from tempopt.verdict.paired_evidence import is_confirmation_complete
 from tempopt.verdict.pairs import confirm_tickets, constant_tickets, deciding_arms
 from tempopt.verdict.references import has_tuned, reference_tickets, search_seed, tuning_tickets
-from tempopt.verdict.selection import Recommend, choose_tickets, most_to_choose, recommend_none
-from tempopt.verdict.set_comparison import compare_tickets, compare_to_come
+from tempopt.verdict.selection import Recommend, choose_tickets, most_to_choose, no_recommendations
+from tempopt.verdict.set_comparison import compare_tickets, remaining_comparison_runs
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
 
 __all__ = [
+    "count_remaining_runs",
     "current_round",
     "first_tickets",
     "more_tickets",
     "next_tickets",
-    "to_come",
-    "to_prove",
+    "remaining_confirmation_runs",
 ]
 
-PROVING: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind not in SEARCHING)
+PROVING: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind not in SEARCH_KINDS)
 """The kinds that a round ends with, after its search tickets."""
 
 
@@ -62,7 +62,7 @@ def first_tickets(spec: StudySpec) -> list[NewTicket]:
     ] + _search(spec, range(spec.study.trials), 0, spec.enqueued(spec.study.enqueue))
 
 
-def proving(tickets: Sequence[TicketRow]) -> bool:
+def is_confirming(tickets: Sequence[TicketRow]) -> bool:
     """Return whether what the current round has found is being proved, or was."""
     this_round = current_round(tickets)
     return any(ticket.kind in PROVING and ticket.round == this_round for ticket in tickets)
@@ -84,7 +84,10 @@ def more_tickets(
     """
     first_number = next_number(tickets, "search")
     return _search(
-        spec, range(first_number, first_number + count), current_round(tickets) + proving(tickets), enqueued
+        spec,
+        range(first_number, first_number + count),
+        current_round(tickets) + is_confirming(tickets),
+        enqueued,
     )
 
 
@@ -106,7 +109,7 @@ def _search(
 
 
 def next_tickets(
-    tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend = recommend_none
+    tickets: Sequence[TicketRow], spec: StudySpec, recommend_fn: Recommend = no_recommendations
 ) -> list[NewTicket]:
     """Return the tickets that follow when all that there are are over; none when the study is, too.
 
@@ -119,32 +122,32 @@ def next_tickets(
         return compare_tickets(tickets, spec)
     if of_kind(tickets, "confirm", of_round=current_round(tickets)):
         return (
-            confirm_tickets(tickets, spec, recommend)
-            or constant_tickets(tickets, spec, recommend)
+            confirm_tickets(tickets, spec, recommend_fn)
+            or constant_tickets(tickets, spec, recommend_fn)
             or explanation_tickets(tickets, spec)
         )
     return (
         tuning_tickets(tickets, spec)
-        or choose_tickets(tickets, spec, recommend)
-        or reference_tickets(tickets, spec, recommend)
-        or confirm_tickets(tickets, spec, recommend)
+        or choose_tickets(tickets, spec, recommend_fn)
+        or reference_tickets(tickets, spec, recommend_fn)
+        or confirm_tickets(tickets, spec, recommend_fn)
     )
 
 
-def to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
+def count_remaining_runs(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
     """Return how many tickets the current round will still get until it is decided, at most.
 
     Constants that follow a gain, and what explains it, are not among them.
     """
     if spec.compare is not None:
-        return compare_to_come(tickets, spec)
+        return remaining_comparison_runs(tickets, spec)
     this_round = current_round(tickets)
     if added_pairs(tickets, this_round):
         return 0
     pairs, tunes = spec.study.seeds.confirm.max, bool(spec.other_names)
     if confirm := of_kind(tickets, "confirm", of_round=this_round):
-        num_arms = len(joined(deciding_arms(confirm)))
-        is_over = finished(confirm) and is_decided(tickets, spec, this_round)
+        num_arms = len(join_arms(deciding_arms(confirm)))
+        is_over = finished(confirm) and is_confirmation_complete(tickets, spec, this_round)
         return 0 if is_over else num_arms * (pairs - pairs_of(confirm))
     num_arms = 2 + (tunes or bool(spec.method_names))
     num_tuning = 0 if has_tuned(tickets, spec, this_round) else spec.num_tuning
@@ -178,6 +181,8 @@ def _num_asked(tickets: Sequence[TicketRow], kind: Kind) -> int:
     return sum(ticket.kind == kind and ticket.state != "withdrawn" for ticket in tickets)
 
 
-def to_prove(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
+def remaining_confirmation_runs(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
     """Return how many runs will still choose and confirm: those asked for, and those to come at most."""
-    return sum(t.kind in PROVING and not over(t) for t in tickets) + to_come(tickets, spec)
+    return sum(t.kind in PROVING and not is_terminal(t) for t in tickets) + count_remaining_runs(
+        tickets, spec
+    )

@@ -15,35 +15,35 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from tempopt.storage.rows import Measurement, Parameters, TicketRow
-from tempopt.storage.ticket_queries import Arm, current_round, finished, of_kind, oriented
-from tempopt.temperature import moves, training_key
+from tempopt.storage.ticket_queries import Arm, current_round, finished, of_kind, to_maximize
+from tempopt.temperature import is_scheduled, training_key
 from tempopt.training.messages import CONTROLLED_CURVE
 from tempopt.verdict.explanation import SIMPLEST, ablated, arm_without, explained_round, simplest
-from tempopt.verdict.final_temperatures import Ends, measured_ends
-from tempopt.verdict.guards import Guard, guards_at_inference, judged_guards
+from tempopt.verdict.final_temperatures import Ends, final_temperatures
+from tempopt.verdict.guards import GuardResult, evaluate_guards, guards_at_inference
 from tempopt.verdict.inference import InferenceOnly, inference_only
-from tempopt.verdict.learned import Learned, learned
+from tempopt.verdict.learned import Learned, evaluate_learned_arm
 from tempopt.verdict.paired_evidence import (
-    Answer,
     Evidence,
-    Runs,
-    at_one,
-    cautious,
-    gain,
-    is_decided,
+    PairedResult,
+    PairedRuns,
+    baseline_runs,
+    gain_over_baseline,
+    is_confirmation_complete,
+    most_conservative,
     paired_failures,
 )
 from tempopt.verdict.pairs import confirmed_arms
 from tempopt.verdict.recommendation import Recommendation, recommend
 from tempopt.verdict.statistics.failure_rates import FailureRates
-from tempopt.verdict.statistics.paired_tests import PairedTest, not_worse
+from tempopt.verdict.statistics.paired_tests import PairedTest, non_inferiority_test
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class GainPart:
     """What the winner loses without one of its parts.
 
     Args:
@@ -54,7 +54,7 @@ class Part:
 
     name: str
     parameters: Parameters
-    answer: Answer
+    answer: PairedResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,14 +71,14 @@ class Simplest:
 
     parts: tuple[str, ...]
     parameters: Parameters
-    gain: Answer
-    lost: Answer
-    kept: PairedTest
+    gain: PairedResult
+    lost: PairedResult
+    keep_share_test: PairedTest
 
     @property
     def holds(self) -> bool:
         """Whether it is shown to keep that share of the gain, and does not diverge more often."""
-        return self.kept.significant and self.lost.reference_diverged <= self.lost.diverged
+        return self.keep_share_test.significant and self.lost.reference_diverged <= self.lost.diverged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,28 +119,28 @@ class Verdict:
         recommendation: What to do; None only while the verdict is being made.
     """
 
-    total: Answer
-    over_baseline: Answer | None
-    over_twin: Answer | None
-    twin_over_baseline: Answer | None
+    total: PairedResult
+    over_baseline: PairedResult | None
+    over_twin: PairedResult | None
+    twin_over_baseline: PairedResult | None
     params: dict[str, Any]
     baseline_params: dict[str, Any]
     twin_params: dict[str, Any]
     test: str
     confirmed_on: str
-    against_constant: Answer | None
-    over_constant: Answer | None
-    over_constant_twin: Answer | None
+    against_constant: PairedResult | None
+    over_constant: PairedResult | None
+    over_constant_twin: PairedResult | None
     constant_params: dict[str, Any] | None
     constant_twin_params: dict[str, Any] | None
     inference_only: InferenceOnly | None
     learned: Learned | None
-    parts: tuple[Part, ...]
+    parts: tuple[GainPart, ...]
     simplest: Simplest | None
     failures: FailureRates | None
     has_all_pairs: bool
-    guards: tuple[Guard, ...]
-    guards_of: dict[str, tuple[Guard, ...]]
+    guards: tuple[GuardResult, ...]
+    guards_of: dict[str, tuple[GuardResult, ...]]
     round: int
     looks: int
     alpha: float
@@ -151,7 +151,7 @@ class Verdict:
     @property
     def is_constant(self) -> bool:
         """Whether the winner's temperature stays as it is during training."""
-        return not moves(self.params)
+        return not is_scheduled(self.params)
 
     @property
     def schedule_shown(self) -> bool:
@@ -176,16 +176,16 @@ class Verdict:
     @property
     def untrained(self) -> bool:
         """Whether what the winner has to beat at τ = 1 diverged on every seed: what it gains is not known."""
-        answers = self.total.each or (self.total,)
+        answers = self.total.component_results or (self.total,)
         return any(answer.reference_diverged == answer.paired.n_pairs for answer in answers)
 
     @property
     def guards_kept(self) -> bool:
         """Whether the winner is shown to keep each guard of the study that can be measured."""
-        return not any(guard.in_the_way for guard in self.guards)
+        return not any(guard.blocks_recommendation for guard in self.guards)
 
 
-def conclude(
+def compute_verdict(
     tickets: Sequence[TicketRow], measurements: Iterable[Measurement], spec: StudySpec
 ) -> Verdict | None:
     """Return the answers of the last round that is confirmed, or None before the first is.
@@ -229,7 +229,7 @@ def earlier_verdicts(
     return tuple(verdict for verdict in verdicts if verdict is not None)
 
 
-def standing(latest: Verdict, earlier: Sequence[Verdict]) -> Verdict | None:
+def find_valid_earlier_verdict(latest: Verdict, earlier: Sequence[Verdict]) -> Verdict | None:
     """Return the newest earlier verdict whose recommendation stays valid where the latest changes nothing.
 
     All verdicts share one error rate, so one that shows nothing takes nothing back.
@@ -238,13 +238,13 @@ def standing(latest: Verdict, earlier: Sequence[Verdict]) -> Verdict | None:
         latest: The latest verdict of a study.
         earlier: Those before it, oldest first.
     """
-    if latest.recommendation is None or latest.recommendation.now != "change_nothing":
+    if latest.recommendation is None or latest.recommendation.action_without_training != "change_nothing":
         return None
     for verdict in reversed(earlier):
         recommendation = verdict.recommendation
         if (
             recommendation is not None
-            and recommendation.now != "change_nothing"
+            and recommendation.action_without_training != "change_nothing"
             and not _taken_back(verdict, latest)
         ):
             return verdict
@@ -259,7 +259,7 @@ def _taken_back(earlier: Verdict, latest: Verdict) -> bool:
     """
     earlier_advice, latest_advice = earlier.recommendation, latest.recommendation
     assert earlier_advice is not None and latest_advice is not None
-    if earlier_advice.now == "inference_only":
+    if earlier_advice.action_without_training == "inference_only":
         inference = latest.inference_only
         if inference is None or inference.plan != earlier_advice.plan:
             return False
@@ -276,16 +276,16 @@ def _conclude_round(
     of_round: int, tickets: Sequence[TicketRow], measurements: Sequence[Measurement], spec: StudySpec
 ) -> Verdict | None:
     confirm = of_kind(tickets, "confirm", of_round=of_round)
-    if not confirm or not finished(confirm) or not is_decided(tickets, spec, of_round):
+    if not confirm or not finished(confirm) or not is_confirmation_complete(tickets, spec, of_round):
         return None
     # what was searched then, whatever is searched now
     evidence, arms = Evidence(tickets, spec, of_round), confirmed_arms(confirm)
-    total = gain(evidence)
+    total = gain_over_baseline(evidence)
     if total is None or not {"search", "baseline"} <= arms.keys():
         return None
     winner = evidence.runs("search")
     over_baseline = evidence.compare(winner, evidence.runs("baseline"))
-    ablation = _apart(tickets, evidence)
+    ablation = _ablation_evidence(tickets, evidence)
     inference = inference_only(evidence, measurements, total)
     simplest_plan = None if ablation is None or not total.significant else _simplest(ablation, arms, tickets)
     constant_answers = _over_constants(evidence, arms)
@@ -301,13 +301,13 @@ def _conclude_round(
         twin_params=arms.get("twin", arms["baseline"]),
         test=spec.study.test,
         confirmed_on=spec.study.confirm_on,
-        against_constant=cautious(list(constants.values())) if constants else None,
+        against_constant=most_conservative(list(constants.values())) if constants else None,
         over_constant=constant_answers.get("constant"),
         over_constant_twin=constant_answers.get("constant_twin"),
         constant_params=arms.get("constant"),
         constant_twin_params=arms.get("constant_twin"),
         inference_only=inference,
-        learned=learned(evidence, measurements, total),
+        learned=evaluate_learned_arm(evidence, measurements, total),
         parts=() if ablation is None else _parts(ablation, arms),
         simplest=simplest_plan,
         failures=_failures(evidence),
@@ -318,7 +318,7 @@ def _conclude_round(
         looks=evidence.verdict,
         alpha=evidence.alpha,
         mean_at_one=_mean_at_one(evidence),
-        controlled=measured_ends(evidence, measurements, "search", CONTROLLED_CURVE),
+        controlled=final_temperatures(evidence, measurements, "search", CONTROLLED_CURVE),
     )
     return replace(verdict, recommendation=recommend(verdict, evidence))
 
@@ -326,14 +326,14 @@ def _conclude_round(
 def _mean_at_one(evidence: Evidence) -> float | None:
     """Return the mean at τ = 1: of baseline and twin, that over which the winner gains least."""
     winner = evidence.runs("search")
-    answers = [(evidence.compare(winner, runs), runs) for runs in at_one(evidence)]
+    answers = [(evidence.compare(winner, runs), runs) for runs in baseline_runs(evidence)]
     compared_runs = [(answer.paired.gain, runs) for answer, runs in answers if answer is not None]
     runs = min(compared_runs, key=lambda pair: pair[0])[1] if compared_runs else []
     values = [value for of_round in runs for value in of_round.values.values()]
     return fmean(values) if values else None
 
 
-def _over_constants(evidence: Evidence, arms: dict[Arm, Parameters]) -> dict[Arm, Answer | None]:
+def _over_constants(evidence: Evidence, arms: dict[Arm, Parameters]) -> dict[Arm, PairedResult | None]:
     """Return the winner against each constant that is confirmed."""
     winner = evidence.runs("search")
     constants: tuple[Arm, ...] = ("constant", "constant_twin")
@@ -342,7 +342,7 @@ def _over_constants(evidence: Evidence, arms: dict[Arm, Parameters]) -> dict[Arm
 
 def _runs_with(
     evidence: Evidence, arms: dict[Arm, Parameters], parameters: Parameters, arm: str
-) -> list[Runs]:
+) -> list[PairedRuns]:
     """Return runs of these parameters: a confirmed arm's that has the same, else those of the ablation."""
     confirmed_arm = _arm_of(arms, parameters)
     return evidence.runs(confirmed_arm) if confirmed_arm is not None else evidence.runs(arm, "ablation")
@@ -353,7 +353,7 @@ def _arm_of(arms: dict[Arm, Parameters], parameters: Parameters) -> Arm | None:
     return next((arm for arm in arms if training_key(arms[arm]) == text), None)
 
 
-def _apart(tickets: Sequence[TicketRow], evidence: Evidence) -> Evidence | None:
+def _ablation_evidence(tickets: Sequence[TicketRow], evidence: Evidence) -> Evidence | None:
     """Return the pairs on which the winner was taken apart, None if it was not, or not yet."""
     of_round = explained_round(tickets, evidence.rounds[-1])
     if of_round is None or not finished(of_kind(tickets, "ablation", of_round=of_round)):
@@ -361,13 +361,13 @@ def _apart(tickets: Sequence[TicketRow], evidence: Evidence) -> Evidence | None:
     return Evidence(tickets, evidence.spec, of_round, alone=True)
 
 
-def _parts(evidence: Evidence, arms: dict[Arm, Parameters]) -> tuple[Part, ...]:
+def _parts(evidence: Evidence, arms: dict[Arm, Parameters]) -> tuple[GainPart, ...]:
     parts = []
     for name, parameters in ablated(evidence.spec, arms).items():
         runs = _runs_with(evidence, arms, parameters, arm_without(name))
         answer = evidence.compare(evidence.runs("search"), runs)
         if answer is not None:
-            parts.append(Part(name=name, parameters=parameters, answer=answer))
+            parts.append(GainPart(name=name, parameters=parameters, answer=answer))
     return tuple(parts)
 
 
@@ -382,7 +382,7 @@ def _simplest(
     winner, baseline = evidence.runs("search"), evidence.runs("baseline")
     gain_answer, loss_answer = evidence.compare(runs, baseline), evidence.compare(winner, runs)
     values = [
-        {pair: oriented(value, study.direction) for pair, value in arm_runs[0].values.items()}
+        {pair: to_maximize(value, study.direction) for pair, value in arm_runs[0].values.items()}
         for arm_runs in (runs, winner, baseline)
     ]
     pairs = sorted(runs[0].pairs & winner[0].pairs & baseline[0].pairs)
@@ -393,7 +393,7 @@ def _simplest(
     simple_values, winner_values, baseline_values = (
         [arm_values.get(pair, worst) for pair in pairs] for arm_values in values
     )
-    kept_test = not_worse(
+    kept_test = non_inferiority_test(
         simple_values,
         winner_values,
         baseline_values,
@@ -403,16 +403,20 @@ def _simplest(
         alpha=evidence.alpha,
     )
     return Simplest(
-        parts=plan.parts, parameters=plan.parameters, gain=gain_answer, lost=loss_answer, kept=kept_test
+        parts=plan.parts,
+        parameters=plan.parameters,
+        gain=gain_answer,
+        lost=loss_answer,
+        keep_share_test=kept_test,
     )
 
 
 def _guards(
     evidence: Evidence, arms: dict[Arm, Parameters], measurements: Sequence[Measurement]
-) -> tuple[Guard, ...]:
+) -> tuple[GuardResult, ...]:
     if training_key(arms["search"]) == training_key(arms["baseline"]):
         return ()
-    return judged_guards(evidence, measurements)
+    return evaluate_guards(evidence, measurements)
 
 
 def _guards_of(
@@ -422,9 +426,9 @@ def _guards_of(
     measurements: Sequence[Measurement],
     inference: InferenceOnly | None,
     simplest: Simplest | None,
-) -> dict[str, tuple[Guard, ...]]:
+) -> dict[str, tuple[GuardResult, ...]]:
     """Return what is said of each guard for what is simpler than the winner."""
-    guards_by_name: dict[str, tuple[Guard, ...]] = {}
+    guards_by_name: dict[str, tuple[GuardResult, ...]] = {}
     if not evidence.spec.study.guards:
         return guards_by_name
     if inference is not None:
@@ -432,10 +436,10 @@ def _guards_of(
     constants: tuple[Arm, ...] = ("constant", "constant_twin")
     for arm in constants:
         if arm in arms:
-            guards_by_name[arm] = judged_guards(evidence, measurements, arm=arm)
+            guards_by_name[arm] = evaluate_guards(evidence, measurements, arm=arm)
     if simplest is not None and ablation is not None:
         confirmed_arm = _arm_of(arms, simplest.parameters)
-        guards_by_name["simplest"] = judged_guards(
+        guards_by_name["simplest"] = evaluate_guards(
             ablation,
             measurements,
             arm=confirmed_arm or SIMPLEST,
@@ -449,12 +453,12 @@ def _failures(evidence: Evidence) -> FailureRates | None:
     limit, direction = evidence.spec.study.failure, evidence.spec.study.direction
 
     def has_failed(value: float) -> bool:
-        return limit is not None and oriented(value - limit, direction) < 0
+        return limit is not None and to_maximize(value - limit, direction) < 0
 
     winner = evidence.runs("search")
     rates = [
         paired_failures(winner, reference, alpha=evidence.alpha, has_failed=has_failed)
-        for reference in at_one(evidence)
+        for reference in baseline_runs(evidence)
     ]
     valid_rates = [rate for rate in rates if rate is not None]
     if len(valid_rates) < len(rates):

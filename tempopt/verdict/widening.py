@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tempopt.spec.domains import Range
+from tempopt.spec.domains import RangeDomain
 from tempopt.temperature import CREDITED, GROUPS, schedule_of, split_name
 from tempopt.temperature.ranges import RANGES
 
@@ -44,7 +44,7 @@ class Widening:
     to_high: float
 
 
-def at_ends(parameters: Mapping[str, Any], spec: StudySpec) -> Iterator[Widening]:
+def find_params_at_range_ends(parameters: Mapping[str, Any], spec: StudySpec) -> Iterator[Widening]:
     """Return the searched ranges of temperatures at whose ends parameters lie, as far as they can be wider.
 
     Numbers that shape a schedule (a power, a share of training) are no reason to search again, nor is a
@@ -54,7 +54,7 @@ def at_ends(parameters: Mapping[str, Any], spec: StudySpec) -> Iterator[Widening
         value = parameters.get(name)
         temperature, bare = split_name(name)
         shapes = bare in GROUPS["schedule"] and bare not in GROUPS["level"]
-        if not isinstance(domain, Range) or name not in CREDITED or shapes:
+        if not isinstance(domain, RangeDomain) or name not in CREDITED or shapes:
             continue
         if temperature and bare in GROUPS["level"] and not schedule_of(parameters, temperature):
             continue
@@ -72,7 +72,7 @@ def at_ends(parameters: Mapping[str, Any], spec: StudySpec) -> Iterator[Widening
             )
 
 
-def _wider(name: str, domain: Range, value: float) -> tuple[float, float] | None:
+def _wider(name: str, domain: RangeDomain, value: float) -> tuple[float, float] | None:
     """Return a range that is half as wide again at the end where a value lies, as far as is allowed.
 
     None: the value lies at neither end, or that end is the last value that is allowed.
@@ -89,7 +89,7 @@ def _wider(name: str, domain: Range, value: float) -> tuple[float, float] | None
     return None
 
 
-def _beyond(name: str, domain: Range, end: float, opposite_end: float) -> float:
+def _beyond(name: str, domain: RangeDomain, end: float, opposite_end: float) -> float:
     """Return where a range ends that is half as wide again at an end, or the last value that is allowed."""
     ratio = math.sqrt(end / opposite_end) if domain.low > 0 else 1.0
     min_step = domain.step or isinstance(domain.low, int)
@@ -116,7 +116,7 @@ def _beyond(name: str, domain: Range, end: float, opposite_end: float) -> float:
     )
 
 
-def _number(value: float, domain: Range) -> float:
+def _number(value: float, domain: RangeDomain) -> float:
     """Return a value as it is written: whole where the range is, in its steps, else with three digits."""
     if domain.step is not None:
         steps = math.trunc((value - domain.low) / domain.step + math.copysign(_ROUNDING, value - domain.low))
@@ -124,7 +124,7 @@ def _number(value: float, domain: Range) -> float:
     return float(round(value)) if isinstance(domain.low, int) else float(f"{value:.3g}")
 
 
-def _inward(value: float, end: float, domain: Range) -> float:
+def _inward(value: float, end: float, domain: RangeDomain) -> float:
     """Return a value as :func:`_number` does, but no farther from an end of its range."""
     towards = math.ceil if value < end else math.floor
     if isinstance(domain.low, int) or not value:

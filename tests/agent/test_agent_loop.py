@@ -14,7 +14,7 @@ import pytest
 from optuna.trial import TrialState
 
 from tempopt.agent.agent_loop import Agent
-from tempopt.agent.observer import Unobserved
+from tempopt.agent.observer import NullObserver
 from tempopt.errors import SpecError, StudyChanged, StudyFailed, UsageError
 from tempopt.service.studies import load_study, resume, search
 from tempopt.storage.store import Store
@@ -193,7 +193,7 @@ def test_an_agent_may_die_between_any_two_writes(
 
 
 def test_a_killed_worker_takes_no_agent_and_no_ticket_with_it() -> None:
-    class Killer(Unobserved):
+    class Killer(NullObserver):
         def __init__(self) -> None:
             self.kills = 0
             self.notes: list[str] = []

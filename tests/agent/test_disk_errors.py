@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tempopt.agent import disk_errors
-from tempopt.agent.disk_errors import DiskWatch
+from tempopt.agent.disk_errors import DiskErrorTracker
 from tempopt.errors import StudyFailed
 from tempopt.service.studies import resume, search
 from tempopt.spec.study_spec import StudySpec
-from tempopt.training.messages import Failed, NotKept, RunRequest
+from tempopt.training.messages import CheckpointFailed, Failed, RunRequest
 from tests.fake_worker import FakeWorker
 from tests.toy_study import URL, EndedStudy, Watcher, is_same_study, read_study, tickets, toy_spec
 
@@ -25,13 +25,13 @@ def notes() -> list[str]:
 
 
 @pytest.fixture
-def watch(notes: list[str]) -> DiskWatch:
+def watch(notes: list[str]) -> DiskErrorTracker:
     spec = StudySpec.parse(toy_spec(), source="a test")
-    return DiskWatch(spec, checkpoints="s3://bucket/toy", logs="/runs/toy", note=notes.append)
+    return DiskErrorTracker(spec, checkpoints="s3://bucket/toy", logs="/runs/toy", note=notes.append)
 
 
 def test_checkpoints_that_cannot_be_written_are_told_once_and_when_they_can_be(
-    watch: DiskWatch, notes: list[str]
+    watch: DiskErrorTracker, notes: list[str]
 ) -> None:
     for error_text in ("", "Disk quota exceeded", "Disk quota exceeded", "Access Denied", "", ""):
         watch.checkpoint(error_text)
@@ -43,7 +43,7 @@ def test_checkpoints_that_cannot_be_written_are_told_once_and_when_they_can_be(
 
 
 def test_a_run_that_prints_nothing_does_not_show_that_logs_are_written_again(
-    watch: DiskWatch, notes: list[str]
+    watch: DiskErrorTracker, notes: list[str]
 ) -> None:
     for error_text in ("No space left on device", None, "No space left on device"):
         watch.log(error_text)
@@ -62,7 +62,7 @@ def refusals(fake_workers: None, monkeypatch: pytest.MonkeyPatch) -> Callable[[C
         def refuse(worker: FakeWorker, request: RunRequest) -> None:
             if request.task == "train" and refuses(request):
                 run: dict[str, Any] = {"ticket": request.ticket, "attempt": request.attempt}
-                worker._say(NotKept(**run, why="No space left on device"))
+                worker._say(CheckpointFailed(**run, why="No space left on device"))
                 worker._say(Failed(**run, kind="disk", message=FULL))
             else:
                 train(worker, request)

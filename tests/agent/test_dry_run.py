@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tempopt.agent.dry_run import rehearse, stage_text
+from tempopt.agent.dry_run import format_stage, run_dry_run
 from tempopt.agent.study_runner import StudyRunner
 from tempopt.spec.study_spec import StudySpec
 from tempopt.training.messages import Failed, Finished, Message, RunRequest, Stage
@@ -61,7 +61,7 @@ def spec() -> StudySpec:
 def test_parts_are_told_as_they_end() -> None:
     stages: list[str] = []
     worker: Any = DryRunWorker()
-    rehearse(spec(), worker, task="rehearse", on_stage=lambda stage: stages.append(stage_text(stage)))
+    run_dry_run(spec(), worker, task="rehearse", on_stage=lambda stage: stages.append(format_stage(stage)))
     assert stages == [
         "Dry run: made model and data (0.0 s).",
         "Dry run: tested the temperatures of 12 layers (41.3 s).",

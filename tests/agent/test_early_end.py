@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tempopt.agent.local_client import TicketClient
-from tempopt.agent.observer import Unobserved
-from tempopt.sampling.arms import Arms
+from tempopt.agent.local_client import LocalStudyClient
+from tempopt.agent.observer import NullObserver
+from tempopt.sampling.arms import SearchArms
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.changes import Ended, Outcomes
+from tempopt.storage.changes import RunEnded, RunOutcome
 from tempopt.storage.optuna_calls import make_study
 from tempopt.storage.rows import TicketRow
 from tempopt.storage.store import Store
@@ -28,7 +28,7 @@ class Scene:
         self.meanwhile: Callable[[], Any] = lambda: None
         self._folder = folder
         self._patch = monkeypatch
-        monkeypatch.setattr(Arms, "prospect", self._prospect)
+        monkeypatch.setattr(SearchArms, "prospect", self._prospect)
         spec_data = toy_spec(
             parallel=2,
             trials=6,
@@ -53,21 +53,21 @@ class Scene:
         callback()
         return (1e-9 if ticket.number in self.worthless else 1.0), 0.2
 
-    def client(self, name: str) -> TicketClient:
+    def client(self, name: str) -> LocalStudyClient:
         self._patch.setattr("tempopt.agent.local_client.agent_name", lambda: name)
-        return TicketClient(
+        return LocalStudyClient(
             spec=self.spec,
             study=self.study,
             store=self.store,
             folder=self._folder / name,
             workers=1,
-            abandon=lambda ids: None,
-            observer=Unobserved(),
+            on_abandoned=lambda ids: None,
+            observer=NullObserver(),
         )
 
     def end(self, ticket: TicketRow, agent: str) -> None:
-        outcomes = Outcomes(outcome="complete", value=0.5, steps=24, seconds=1.0)
-        end_change = Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
+        outcomes = RunOutcome(outcome="complete", value=0.5, steps=24, seconds=1.0)
+        end_change = RunEnded(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
         assert not self.store.write(self.study.id, [end_change], agent=agent, lease=60.0).refused
 
     def search(self) -> list[tuple[int, str, bool]]:
@@ -112,7 +112,7 @@ def test_trials_that_were_asked_for_in_the_meantime_are_counted(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # 0.02 each: four of them are less than half a standard error of 0.2, twenty more of them are not
-    monkeypatch.setattr(Arms, "prospect", lambda self, ticket: scene._prospect(ticket) and (0.02, 0.2))
+    monkeypatch.setattr(SearchArms, "prospect", lambda self, ticket: scene._prospect(ticket) and (0.02, 0.2))
     client = scene.client("A")
     rows = scene.store.tickets(scene.study.id)
     extra_tickets = more_tickets(rows, scene.spec, 20)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tempopt.agent.gpu_locks import claimed
+from tempopt.agent.gpu_locks import claim_gpus
 from tempopt.agent.machine import Machine
-from tempopt.agent.placement import Placement, count_workers, deal
+from tempopt.agent.placement import Placement, assign_placements, count_workers
 from tempopt.errors import UsageError
 from tempopt.spec.resources import Need
 
@@ -32,7 +32,7 @@ with claimed(MACHINE, deal_gpus(float(sys.argv[1]), int(sys.argv[2]))) as places
 def deal_gpus(gpus: float, count: int | None = None) -> Callable[[Machine], list[Placement]]:
     """Return what deals so many workers of so many cards each, None: all that fit."""
     need = Need(gpus=gpus, ranks=max(1, int(gpus)))
-    return lambda machine: deal(
+    return lambda machine: assign_placements(
         need, count_workers(need, machine, num_requested=count, max_workers=99), machine
     )
 
@@ -63,14 +63,14 @@ def claimed_by(process: subprocess.Popen[str]) -> list[str]:
 def test_a_card_is_one_processs_until_it_is_killed() -> None:
     with agent(0.5, 3) as first:
         assert claimed_by(first) == ["GPU-a", "GPU-a", "GPU-b"]
-        with claimed(MACHINE, deal_gpus(0.25)) as places:
+        with claim_gpus(MACHINE, deal_gpus(0.25)) as places:
             assert set(cards(places)) == {"MIG-GPU-c/1/0"}
             with pytest.raises(UsageError, match=rf"Taken: GPU-a by process {first.pid}; GPU-b by process"):
-                with claimed(MACHINE, deal_gpus(1.0)):
+                with claim_gpus(MACHINE, deal_gpus(1.0)):
                     raise AssertionError("a card was given out twice")
         first.kill()
         first.wait()
-    with claimed(MACHINE, deal_gpus(1.0)) as places:
+    with claim_gpus(MACHINE, deal_gpus(1.0)) as places:
         assert cards(places) == list(MACHINE.cards)
 
 
@@ -83,24 +83,24 @@ def test_two_that_begin_at_the_same_moment_share_out_what_there_is() -> None:
 
 
 def test_what_was_not_taken_or_was_refused_is_free() -> None:
-    with claimed(MACHINE, deal_gpus(1.0, 1)) as places:
+    with claim_gpus(MACHINE, deal_gpus(1.0, 1)) as places:
         assert cards(places) == ["GPU-a"]
-        with pytest.raises(UsageError, match="3 workers"), claimed(MACHINE, deal_gpus(1.0, 3)):
+        with pytest.raises(UsageError, match="3 workers"), claim_gpus(MACHINE, deal_gpus(1.0, 3)):
             raise AssertionError("there are but two")
-        with claimed(MACHINE, deal_gpus(1.0)) as placements:
+        with claim_gpus(MACHINE, deal_gpus(1.0)) as placements:
             assert cards(placements) == ["GPU-b", "MIG-GPU-c/1/0"]
-    with claimed(MACHINE, deal_gpus(1.0)) as places:
+    with claim_gpus(MACHINE, deal_gpus(1.0)) as places:
         assert cards(places) == list(MACHINE.cards)
 
 
 def test_cards_that_somebody_has_dealt_and_trials_without_cards_claim_nothing(folder: Path) -> None:
     dealt_machine = dataclasses.replace(MACHINE, dealt=True)
-    with claimed(dealt_machine, deal_gpus(1.0)), claimed(dealt_machine, deal_gpus(1.0)) as places:
+    with claim_gpus(dealt_machine, deal_gpus(1.0)), claim_gpus(dealt_machine, deal_gpus(1.0)) as places:
         assert cards(places) == list(MACHINE.cards)
-    with claimed(Machine(cores=2), deal_gpus(0.0)) as places:
+    with claim_gpus(Machine(cores=2), deal_gpus(0.0)) as places:
         assert len(places) == 2
     assert not folder.exists()
-    with claimed(MACHINE, deal_gpus(0.0, 2)), claimed(MACHINE, deal_gpus(1.0)) as places:
+    with claim_gpus(MACHINE, deal_gpus(0.0, 2)), claim_gpus(MACHINE, deal_gpus(1.0)) as places:
         assert len(places) == 3
 
 
@@ -109,13 +109,13 @@ def test_the_folder_is_closed_to_others_and_one_that_is_not_ours_is_refused(
 ) -> None:
     folder.mkdir(mode=0o777)
     folder.chmod(0o777)
-    with claimed(MACHINE, deal_gpus(1.0)):
+    with claim_gpus(MACHINE, deal_gpus(1.0)):
         assert folder.stat().st_mode & 0o777 == 0o700
     other_folder = tmp_path / "elsewhere"
     folder.rename(other_folder)
     folder.symlink_to(other_folder)
     with (
         pytest.raises(UsageError, match=r"belongs to another user.*TMPDIR"),
-        claimed(MACHINE, deal_gpus(1.0)),
+        claim_gpus(MACHINE, deal_gpus(1.0)),
     ):
         raise AssertionError("a folder of somebody else was used")

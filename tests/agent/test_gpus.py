@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tempopt.agent.agent_loop import Agent
-from tempopt.agent.observer import Unobserved
-from tempopt.agent.run_requests import Requests
+from tempopt.agent.observer import NullObserver
+from tempopt.agent.run_requests import RunRequestBuilder
 from tempopt.errors import UsageError
 from tempopt.service.studies import resume, search
 from tempopt.training.messages import RunRequest
@@ -40,7 +40,7 @@ def runs() -> list[list[str]]:
     return [line.split() for line in Path("runs").read_text().splitlines()]
 
 
-class Notes(Unobserved):
+class Notes(NullObserver):
     def __init__(self) -> None:
         self.notes: list[str] = []
 
@@ -88,27 +88,27 @@ class AgentDied(BaseException):
 def test_an_agent_that_dies_before_the_second_attempt_leaves_it_to_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    request = Requests.of
+    request = RunRequestBuilder.build
     dead_agents: set[str] = set()
     requests: list[RunRequest] = []
 
-    def dying(self: Requests, ticket: Any, share: Any) -> RunRequest:
+    def dying(self: RunRequestBuilder, ticket: Any, share: Any) -> RunRequest:
         if ticket.alone:
             raise AgentDied
         return request(self, ticket, share)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Requests, "of", dying)
+        patch.setattr(RunRequestBuilder, "of", dying)
         patch.setattr(Agent, "_leave", lambda self: dead_agents.add(self._client._name))
         with pytest.raises(AgentDied):
             search(hungry_spec(1, {"gpus": 0.5, "workers": 2}), storage=URL)
     monkeypatch.setattr("tempopt.agent.study_cache.is_dead", lambda agent: agent in dead_agents)
 
-    def record_request(self: Requests, ticket: Any, share: Any) -> RunRequest:
+    def record_request(self: RunRequestBuilder, ticket: Any, share: Any) -> RunRequest:
         requests.append(request(self, ticket, share))
         return requests[-1]
 
-    monkeypatch.setattr(Requests, "of", record_request)
+    monkeypatch.setattr(RunRequestBuilder, "of", record_request)
     resume("toy", storage=URL, workers=2)
     (solo_ticket,) = [t for t in tickets() if t.alone]
     assert (solo_ticket.outcome, solo_ticket.attempt) == ("complete", 3)

@@ -10,17 +10,24 @@ from typing import Any
 
 import pytest
 
-from tempopt.agent.local_client import TicketClient
-from tempopt.agent.observer import Observer, Unobserved
+from tempopt.agent.local_client import LocalStudyClient
+from tempopt.agent.observer import NullObserver, Observer
 from tempopt.agent.placement import Placement
-from tempopt.agent.ticket_transitions import lost
+from tempopt.agent.ticket_transitions import build_attempt_lost
 from tempopt.agent.worker_slot import WorkerSlot
 from tempopt.errors import StoreUnreachable
-from tempopt.sampling.arms import Arms
+from tempopt.sampling.arms import SearchArms
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.changes import Began, Ended, Lost, Outcomes, Reported, Wanted
+from tempopt.storage.changes import (
+    AttemptLost,
+    ClaimRequest,
+    MetricReported,
+    RunEnded,
+    RunOutcome,
+    RunStarted,
+)
 from tempopt.storage.optuna_calls import make_study
-from tempopt.storage.rows import SEARCHING, Checkpoint, StudyRow, TicketRow
+from tempopt.storage.rows import SEARCH_KINDS, Checkpoint, StudyRow, TicketRow
 from tempopt.storage.store import Store
 from tempopt.verdict.stages import first_tickets
 from tests.toy_study import URL, toy_spec, work_in
@@ -33,16 +40,16 @@ def _client(
     folder: Path,
     abandon: Callable[[Collection[int]], None] = lambda ids: None,
     observer: Observer | None = None,
-) -> TicketClient:
+) -> LocalStudyClient:
     """Return the client of an agent with one worker, without an observer unless one is given."""
-    return TicketClient(
+    return LocalStudyClient(
         spec=spec,
         study=study,
         store=store,
         folder=folder,
         workers=1,
-        abandon=abandon,
-        observer=observer or Unobserved(),
+        on_abandoned=abandon,
+        observer=observer or NullObserver(),
     )
 
 
@@ -65,7 +72,9 @@ def test_checkpoints_that_the_store_still_names_are_not_deleted_by_whoever_lost_
         def keep(step: int, row: TicketRow) -> TicketRow:
             path = folder / f"step-{step}-1.ckpt"
             path.write_bytes(b"x")
-            return client.keep(row, Checkpoint(step=step, url=str(path), digest="d", size=1), age=0.0)
+            return client.keep(
+                row, Checkpoint(step=step, url=str(path), digest="d", size=1), trained_seconds=0.0
+            )
 
         ticket = keep(1, keep(0, ticket))
         client._deliver()
@@ -73,7 +82,7 @@ def test_checkpoints_that_the_store_still_names_are_not_deleted_by_whoever_lost_
         # frozen now, past the lease: another takes the run over
         store.write(study.id, [], agent=client._name, renew={ticket.id: 1}, lease=-1.0)
         other_ticket = store.take_ticket(
-            study.id, "another", Wanted(limits={"baseline": 0}, lease=60.0, max_attempts=3)
+            study.id, "another", ClaimRequest(limits={"baseline": 0}, lease=60.0, max_attempts=3)
         )
         assert other_ticket is not None and other_ticket.id == ticket.id
         client._deliver()
@@ -104,19 +113,21 @@ def test_who_waits_for_others_only_reads_and_looks_for_what_they_lost_now_and_th
         make_study(store.url, name="toy", direction="minimize", metric="val_loss")
         store.add_tickets(study.id, first_tickets(spec))
         other_tickets = {
-            kind: take(store, study.id, f"at {kind}", Wanted(limits={kind: 0}, lease=60.0, max_attempts=3))
-            for kind in SEARCHING
+            kind: take(
+                store, study.id, f"at {kind}", ClaimRequest(limits={kind: 0}, lease=60.0, max_attempts=3)
+            )
+            for kind in SEARCH_KINDS
         }
         client = _client(spec, study, store, tmp_path)
         for clock.now in (100.0, 100.1, 101.9, 102.0, 102.1, 103.9):
             assert client.next_ticket([]) is None
         assert take_times == [100.0, 102.0]
         # what another has ended lets the next one begin at once
-        outcomes = Outcomes(outcome="complete", value=0.5, steps=1, seconds=1.0)
+        outcomes = RunOutcome(outcome="complete", value=0.5, steps=1, seconds=1.0)
         first = other_tickets["baseline"]
         assert first is not None
         store.begin(first.id, 1, {}, {}, None)
-        end_change = Ended(ticket_id=first.id, attempt=1, outcomes=outcomes)
+        end_change = RunEnded(ticket_id=first.id, attempt=1, outcomes=outcomes)
         assert not store.write(study.id, [end_change], agent="at baseline", lease=60.0).refused
         clock.now = 103.95
         ticket = client.next_ticket([])
@@ -139,13 +150,13 @@ def test_what_others_were_given_is_read_and_not_drawn_again(
             assert ticket is not None
             held_ids.append(ticket.id)
         sampled_numbers: list[int] = []
-        draw = Arms._sampled
+        draw = SearchArms._draw_active_params
 
-        def count_call(self: Arms, arm: Any, number: int) -> dict[str, Any]:
+        def count_call(self: SearchArms, arm: Any, number: int) -> dict[str, Any]:
             sampled_numbers.append(number)
             return draw(self, arm, number)
 
-        monkeypatch.setattr(Arms, "_sampled", count_call)
+        monkeypatch.setattr(SearchArms, "_sampled", count_call)
         ticket = second_client.next_ticket([])
         assert ticket is not None and ticket.number == 3
         assert sampled_numbers == [3]
@@ -167,23 +178,27 @@ def test_a_run_that_ends_the_study_leaves_no_checkpoint_behind(
         for step in range(3):
             path = folder / f"step-{step}-1.ckpt"
             path.write_bytes(b"x")
-            ticket = client.keep(ticket, Checkpoint(step=step, url=str(path), digest="d", size=1), age=0.0)
-        outcomes = Outcomes(outcome="complete", value=0.5, steps=3, seconds=1.0)
+            ticket = client.keep(
+                ticket, Checkpoint(step=step, url=str(path), digest="d", size=1), trained_seconds=0.0
+            )
+        outcomes = RunOutcome(outcome="complete", value=0.5, steps=3, seconds=1.0)
         row = dataclasses.replace(ticket, state="done", outcome="complete", value=0.5)
-        client.ended(Ended(ticket_id=ticket.id, attempt=1, outcomes=outcomes), ticket, row, {})
+        client.report_run_ended(RunEnded(ticket_id=ticket.id, attempt=1, outcomes=outcomes), ticket, row, {})
         assert len(list(folder.iterdir())) == 3  # the store names two of them yet
-        client.speak()
+        client.flush()
         assert not folder.exists() or not list(folder.iterdir())
 
 
-def _write_checkpoint(client: TicketClient, folder: Path, number: int) -> tuple[TicketRow, Path]:
+def _write_checkpoint(client: LocalStudyClient, folder: Path, number: int) -> tuple[TicketRow, Path]:
     """Take a search ticket whose run then writes a checkpoint."""
     ticket = client.next_ticket([])
     assert ticket is not None and (ticket.kind, ticket.number) == ("search", number)
     path = folder / "toy" / f"search-{number:04d}" / "step-8-1.ckpt"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"x" * 10)
-    return client.keep(ticket, Checkpoint(step=8, url=str(path), digest="d", size=10), age=0.0), path
+    return client.keep(
+        ticket, Checkpoint(step=8, url=str(path), digest="d", size=10), trained_seconds=0.0
+    ), path
 
 
 @pytest.fixture
@@ -207,13 +222,15 @@ def test_who_lost_a_run_deletes_nothing_that_it_has_written(search_study: Any, t
     # frozen now, past the lease: another takes the run over
     store.write(study.id, [], agent=client._name, renew={ticket.id: 1}, lease=-1.0)
     other_ticket = store.take_ticket(
-        study.id, "another", Wanted(limits={"search": 0}, lease=60.0, max_attempts=3)
+        study.id, "another", ClaimRequest(limits={"search": 0}, lease=60.0, max_attempts=3)
     )
     assert other_ticket is not None and other_ticket.id == ticket.id
-    outcomes = Outcomes(outcome="pruned", value=0.9, steps=9, seconds=1.0)
+    outcomes = RunOutcome(outcome="pruned", value=0.9, steps=9, seconds=1.0)
     row = dataclasses.replace(ticket, state="done", outcome="pruned", value=0.9, checkpoints=())
-    client.ended(Ended(ticket_id=ticket.id, attempt=1, outcomes=outcomes), ticket, row, {8: 0.9})
-    client.speak()
+    client.report_run_ended(
+        RunEnded(ticket_id=ticket.id, attempt=1, outcomes=outcomes), ticket, row, {8: 0.9}
+    )
+    client.flush()
     assert abandoned_ids == [ticket.id]
     assert path.is_file()
     assert [checkpoint.url for checkpoint in store.tickets(study.id)[0].checkpoints] == [str(path)]
@@ -226,19 +243,19 @@ def test_what_a_run_that_failed_for_good_has_written_is_deleted(search_study: An
     client._deliver()
     worker: Any = SimpleNamespace(place=Placement())
     work = WorkerSlot(worker=worker, ticket=ticket, folder=tmp_path)
-    change, waiting_row = lost(work, "it died", attempts=2, alone=False)
+    change, waiting_row = build_attempt_lost(work, "it died", attempts=2, alone=False)
     assert waiting_row.state == "waiting" and waiting_row.checkpoints == ticket.checkpoints
-    change, row = lost(work, "it died", attempts=1, alone=False)
+    change, row = build_attempt_lost(work, "it died", attempts=1, alone=False)
     assert row.state == "failed"
     client.lost(change, ticket, row, {})
     client._deliver()
     assert not path.exists()
 
 
-class Onlooker(Unobserved):
+class Onlooker(NullObserver):
     """An observer that wants to see every five seconds what other agents do."""
 
-    others_every = 5.0
+    poll_interval_seconds = 5.0
 
 
 def test_what_others_do_is_asked_as_often_as_somebody_looks_and_not_at_all_if_nobody_does(
@@ -262,20 +279,20 @@ def test_what_others_do_is_asked_as_often_as_somebody_looks_and_not_at_all_if_no
         plain_client = _client(spec, study, store, tmp_path)
         watched_client = _client(spec, study, store, tmp_path, observer=Onlooker())
         other_ticket = store.take_ticket(
-            study.id, "far:7:8:9", Wanted(limits={"baseline": 0}, lease=60.0, max_attempts=3)
+            study.id, "far:7:8:9", ClaimRequest(limits={"baseline": 0}, lease=60.0, max_attempts=3)
         )
         assert other_ticket is not None
-        start_change = Began(
+        start_change = RunStarted(
             ticket_id=other_ticket.id, attempt=1, total_steps=24, code="c", machine="far", device="cpu"
         )
-        report = Reported(ticket_id=other_ticket.id, attempt=1, step=8, value=0.5)
+        report = MetricReported(ticket_id=other_ticket.id, attempt=1, step=8, value=0.5)
         store.write(study.id, [start_change, report], agent="far:7:8:9", lease=60.0)
         own_ticket = watched_client.next_ticket([])
         assert own_ticket is not None
         ask_times.clear()
         for clock.now in (100.0, 100.5, 104.9, 105.0, 109.9):
-            (worker_view,) = watched_client.others()
-            assert plain_client.others() == []
+            (worker_view,) = watched_client.other_workers()
+            assert plain_client.other_workers() == []
         assert ask_times == [100.0, 105.0]
         assert (
             worker_view.agent,
@@ -291,12 +308,14 @@ def test_what_others_do_is_asked_as_often_as_somebody_looks_and_not_at_all_if_no
             0.5,
         )
         # an end that the store has not heard of goes first, and a store that is away is no reason to stop
-        watched_client.tell(Lost(ticket_id=own_ticket.id, attempt=1, error="x", max_attempts=3))
+        watched_client.enqueue_change(
+            AttemptLost(ticket_id=own_ticket.id, attempt=1, error="x", max_attempts=3)
+        )
         clock.now = 200.0
-        assert watched_client.others() == [worker_view]
-        watched_client.speak()
+        assert watched_client.other_workers() == [worker_view]
+        watched_client.flush()
         monkeypatch.setattr(Store, "news", _raise_unreachable)
-        assert watched_client.others() == [worker_view]
+        assert watched_client.other_workers() == [worker_view]
         assert ask_times == [100.0, 105.0]
 
 

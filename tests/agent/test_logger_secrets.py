@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tempopt.errors import SpecError
-from tempopt.spec.logger_secrets import refuse_secrets
+from tempopt.spec.logger_secrets import check_no_secrets
 from tempopt.training.loggers import loggers_given
 
 SECRET = "hunter22"
@@ -34,7 +34,7 @@ def test_a_secret_in_a_logger_is_refused_with_where_it_belongs(logger: Any, reme
         assert "MLFLOW_TRACKING_URI" in fault and "WANDB_API_KEY" in fault
         assert SECRET not in fault
         with pytest.raises(SpecError, match="holds a password or a key"):
-            refuse_secrets(loggers)
+            check_no_secrets(loggers)
 
 
 @pytest.mark.parametrize(
@@ -48,4 +48,4 @@ def test_a_secret_in_a_logger_is_refused_with_where_it_belongs(logger: Any, reme
     ],
 )
 def test_what_is_no_secret_is_left_alone(arguments: dict[str, Any]) -> None:
-    refuse_secrets({"class_path": "MLFlowLogger", "init_args": arguments})
+    check_no_secrets({"class_path": "MLFlowLogger", "init_args": arguments})

@@ -14,7 +14,7 @@ import optuna
 import pytest
 
 from tempopt.errors import SpecError, UsageError
-from tempopt.service.studies import join, load_study, resume, search
+from tempopt.service.studies import load_study, resume, run_agent, search
 from tempopt.storage.rows import TicketRow
 from tempopt.storage.store import Store
 from tests.servers import worker_pids
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.usefixtures("toy_folder")
 def test_agents_that_join_change_nothing_but_the_time(undisturbed_run: EndedStudy, tmp_path: Path) -> None:
     process = start(toy_spec(), tmp_path)
     wait_until(lambda rows: any(t.state == "running" for t in rows))
-    join("toy", storage=URL, workers=1)
+    run_agent("toy", storage=URL, workers=1)
     assert process.wait(timeout=240) == 0
     assert is_same_study(read_study(load_study(URL, "toy")), undisturbed_run)
     assert {t.agent for t in tickets() if t.agent} != {None}
@@ -65,9 +65,9 @@ def test_a_paused_study_rests_and_goes_on_where_it_was(undisturbed_fake: EndedSt
     assert not any(t.state == "running" for t in rows) and any(t.state == "waiting" for t in rows)
     assert all(t.failures == 0 for t in rows)
     with pytest.raises(UsageError, match="tempopt resume toy"):
-        join("toy", storage=URL)
+        run_agent("toy", storage=URL)
     assert is_same_study(read_study(resume("toy", storage=URL, workers=1)), undisturbed_fake)
-    assert join("toy", storage=URL) == load_study(URL, "toy")
+    assert run_agent("toy", storage=URL) == load_study(URL, "toy")
 
 
 @pytest.mark.usefixtures("fake_workers")
@@ -111,7 +111,7 @@ def test_a_search_ends_where_nothing_left_of_it_could_be_noticed(tmp_path: Path)
     # the ticket that is the last depends on what may be known, and not on who asks
     process = start(spec, tmp_path, fake=True)
     wait_until(lambda rows: any(t.state == "running" for t in rows))
-    join("toy", storage=URL, workers=2)
+    run_agent("toy", storage=URL, workers=2)
     assert process.wait(timeout=240) == 0
     assert is_same_study(read_study(load_study(URL, "toy")), single_run)
 
@@ -120,7 +120,7 @@ def test_a_search_ends_where_nothing_left_of_it_could_be_noticed(tmp_path: Path)
 def test_more_trials_open_another_round_with_seeds_of_its_own(undisturbed_fake: EndedStudy) -> None:
     search(toy_spec(), storage=URL, workers=2)
     first = facts()
-    result = resume("toy", storage=URL, workers=2, more=4)
+    result = resume("toy", storage=URL, workers=2, add_trials=4)
     rows = tickets()
     old_tickets, new_tickets = [t for t in rows if t.round == 0], [t for t in rows if t.round == 1]
     assert len([t for t in rows if t.kind == "search"]) == 12

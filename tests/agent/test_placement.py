@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tempopt.agent.machine import Machine
-from tempopt.agent.placement import Placement, count_workers, deal, room
+from tempopt.agent.placement import Placement, assign_placements, capacity, count_workers
 from tempopt.errors import UsageError
 from tempopt.spec.resources import Need
 
@@ -39,11 +39,11 @@ def test_whatever_there_is_room_for_can_be_dealt_and_overcommits_nothing(
     need: Need, machine: Machine, memory: int | None
 ) -> None:
     need = dataclasses.replace(need, memory=memory)
-    count = room(need, machine)
+    count = capacity(need, machine)
     # by cores, cards and memory, said another way than the code says it
     assert count * need.cpus <= machine.cores
     assert need.memory is None or machine.memory is None or count * need.memory <= machine.memory
-    places = deal(need, min(count, 200), machine)
+    places = assign_placements(need, min(count, 200), machine)
     counts: Counter[str] = Counter()
     for placement in places:
         cards = placement.gpus or ()
@@ -60,7 +60,7 @@ def test_whatever_there_is_room_for_can_be_dealt_and_overcommits_nothing(
 
 @given(need=NEEDS, machine=MACHINES)
 def test_there_is_room_for_all_that_fits(need: Need, machine: Machine) -> None:
-    num_workers = room(need, machine) + 1
+    num_workers = capacity(need, machine) + 1
     too_little = [num_workers * need.cpus > machine.cores]
     if 0 < need.gpus < 1:
         # no trial is on two cards
@@ -74,7 +74,7 @@ def test_there_is_room_for_all_that_fits(need: Need, machine: Machine) -> None:
 def test_auto_takes_all_the_room_up_to_what_may_be_in_flight_and_never_more(
     need: Need, machine: Machine, max_workers: int
 ) -> None:
-    fit = room(need, machine)
+    fit = capacity(need, machine)
     if fit == 0:
         with pytest.raises(UsageError, match=r"resources"):
             count_workers(need, machine, num_requested=None, max_workers=max_workers)
@@ -88,28 +88,28 @@ FOUR = Machine(cores=2, memory=16 * 10**9, cards=("GPU-a", "GPU-b", "3", "MIG-c"
 
 
 def test_shares_fill_one_card_after_another() -> None:
-    places = deal(Need(gpus=0.25), 6, FOUR)
+    places = assign_placements(Need(gpus=0.25), 6, FOUR)
     assert [placement.gpus for placement in places] == [("GPU-a",)] * 4 + [("GPU-b",)] * 2
     assert {placement.share for placement in places} == {0.25}
     assert {placement.threads for placement in places} == {1}
 
 
 def test_a_trial_of_several_cards_has_them_to_itself() -> None:
-    places = deal(Need(gpus=2.0, ranks=2, cpus=8), 1, FOUR)
+    places = assign_placements(Need(gpus=2.0, ranks=2, cpus=8), 1, FOUR)
     assert places == [Placement(gpus=("GPU-a", "GPU-b"), share=1.0, threads=4, ranks=2)]
 
 
 def test_what_needs_no_card_sees_none_where_there_are_some() -> None:
-    assert deal(Need(), 1, FOUR) == [Placement(gpus=())]
+    assert assign_placements(Need(), 1, FOUR) == [Placement(gpus=())]
     busy = Machine(cores=1, busy=(("GPU-a", 7),))
-    assert deal(Need(), 1, busy) == [Placement(gpus=())]
-    assert deal(Need(), 1, Machine(cores=1)) == [Placement(gpus=None)]
+    assert assign_placements(Need(), 1, busy) == [Placement(gpus=())]
+    assert assign_placements(Need(), 1, Machine(cores=1)) == [Placement(gpus=None)]
 
 
 def test_threads_are_what_was_asked_or_the_trials_cores_shared_out() -> None:
-    assert deal(Need(cpus=6, ranks=2), 1, FOUR)[0].threads == 3
-    assert deal(Need(cpus=1, ranks=2), 1, FOUR)[0].threads == 1
-    assert deal(Need(cpus=6), 1, FOUR, threads=2)[0].threads == 2
+    assert assign_placements(Need(cpus=6, ranks=2), 1, FOUR)[0].threads == 3
+    assert assign_placements(Need(cpus=1, ranks=2), 1, FOUR)[0].threads == 1
+    assert assign_placements(Need(cpus=6), 1, FOUR, threads=2)[0].threads == 2
 
 
 def test_more_than_there_are_cores_may_be_asked_for_by_number() -> None:

@@ -19,9 +19,9 @@ from tempopt.agent.placement import Placement
 from tempopt.agent.process import WorkerProcess
 from tempopt.agent.rank_process import COLD
 from tempopt.training.messages import (
+    CheckpointSaved,
     Failed,
     Finished,
-    Kept,
     Message,
     Progress,
     Ready,
@@ -46,7 +46,7 @@ def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[
         with monkeypatch.context() as patch:
             if start_method == "cold":
                 patch.setenv(COLD, "1")
-            workers.append(WorkerProcess(slot=len(workers), place=Placement(threads=threads)))
+            workers.append(WorkerProcess(slot=len(workers), placement=Placement(threads=threads)))
         return workers[-1]
 
     yield start
@@ -69,7 +69,7 @@ def carry_out(worker: WorkerProcess, request: RunRequest) -> list[Message]:
     messages: list[Message] = []
     while not messages or not isinstance(messages[-1], Finished | Failed):
         message = worker.receive()
-        assert message is not None, worker.obituary()
+        assert message is not None, worker.exit_description()
         messages.append(message)
     return messages
 
@@ -193,7 +193,7 @@ def test_a_killed_worker_is_reported_dead_with_the_signal(worker: WorkerProcess,
     os.kill(worker.pid, signal.SIGKILL)
     while worker.receive() is not None:
         pass
-    assert worker.obituary() == "the worker was killed by SIGKILL"
+    assert worker.exit_description() == "the worker was killed by SIGKILL"
 
 
 @either
@@ -202,7 +202,7 @@ def test_a_worker_ends_when_its_agent_is_gone(worker: WorkerProcess, request_for
     while not isinstance(worker.receive(), Started):
         pass
     worker.connection.close()
-    assert worker.obituary() == "the worker was killed by SIGKILL"
+    assert worker.exit_description() == "the worker was killed by SIGKILL"
 
 
 def parent_of(worker: WorkerProcess) -> int:
@@ -242,7 +242,7 @@ def test_a_run_that_is_told_to_leave_keeps_a_checkpoint_and_goes_on_in_another_w
     worker.send(Stop(ticket=1, attempt=1, keep=True))
     checkpoints = []
     while not isinstance(message := worker.receive(), Finished):
-        if isinstance(message, Kept):
+        if isinstance(message, CheckpointSaved):
             checkpoints.insert(0, message.saved)
     assert message.state == "stopped"
     assert checkpoints[0].step == message.step
@@ -273,7 +273,7 @@ def test_workers_die_with_their_parent_and_new_ones_are_forked_from_a_new_one(
     os.kill(parent, signal.SIGKILL)
     while worker.receive() is not None:
         pass
-    assert worker.obituary() == "the worker was killed by SIGKILL"
+    assert worker.exit_description() == "the worker was killed by SIGKILL"
     results(carry_out(start(), request_for()))
 
 

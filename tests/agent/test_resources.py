@@ -56,7 +56,7 @@ def test_a_fault_is_said_in_one_line(resources: dict[str, Any], message: str) ->
 )
 def test_memory_is_bytes_however_it_is_written_and_reads_again(memory: Any, size: int | None) -> None:
     spec = spec_of(resources={"memory": memory, "gpus": 0.25})
-    assert spec.need(gpus=True).memory == size
+    assert spec.resource_need(gpus=True).memory == size
     assert StudySpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
 
 
@@ -78,8 +78,8 @@ def test_what_a_trial_takes_follows_from_what_is_said_and_what_there_is(
     trainer: dict[str, Any], resources: dict[str, Any], with_cards: Need, without_cards: Need | None
 ) -> None:
     spec = spec_of(trainer={"max_steps": 5, **trainer}, resources=resources)
-    assert spec.need(gpus=True) == with_cards
-    assert spec.need(gpus=False) == (without_cards or with_cards)
+    assert spec.resource_need(gpus=True) == with_cards
+    assert spec.resource_need(gpus=False) == (without_cards or with_cards)
 
 
 @pytest.mark.parametrize(
@@ -104,6 +104,6 @@ def test_this_machines_resources_are_in_force_and_no_part_of_the_study() -> None
     spec = spec_of(resources={"workers": "auto", "gpus": 0.5})
     local_spec = spec.with_overrides(["resources.workers=2", "resources.gpus=0.25", "resources.threads=3"])
     assert (local_spec.resources_here.workers, local_spec.resources_here.threads) == (2, 3)
-    assert local_spec.need(gpus=True).gpus == 0.25
+    assert local_spec.resource_need(gpus=True).gpus == 0.25
     assert local_spec.to_json() == spec.to_json()
     assert local_spec.identity() == spec.identity() == spec_of().identity()

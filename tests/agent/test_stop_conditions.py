@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tempopt.agent.stop_conditions import beyond_notice, ended_by
+from tempopt.agent.stop_conditions import find_convergence_reason, find_stop_reason
 from tempopt.errors import SpecError
 from tempopt.storage.rows import TicketRow
-from tempopt.verdict.costs import spent
-from tempopt.verdict.stages import to_come
+from tempopt.verdict.costs import gpu_seconds_of
+from tempopt.verdict.stages import count_remaining_runs
 
 
 def cache(rows: list[TicketRow], *, hours: float = 0.0) -> Any:
@@ -20,7 +20,7 @@ def cache(rows: list[TicketRow], *, hours: float = 0.0) -> Any:
     return SimpleNamespace(
         tickets={row.id: row for row in rows},
         of_kind=lambda kind: [row for row in rows if row.kind == kind],
-        spent=sum(spent(row) for row in rows),
+        spent=sum(gpu_seconds_of(row) for row in rows),
         age=3600.0 * hours,
     )
 
@@ -45,20 +45,20 @@ def test_hours_of_cards_are_counted_where_there_are_cards_and_hours_of_training_
         make_ticket("search", 1, state="waiting", seconds=0.0),
     ]
     spec = make_spec(limits={"gpu_hours": limit})
-    reason = ended_by(spec, cache(rows), workers=1)
+    reason = find_stop_reason(spec, cache(rows), workers=1)
     assert (reason is not None) == ends
     if reason is not None:
         hours_used = (gpu_seconds or 3600.0) / 3600
-        hours_to_come = hours_used * to_come(rows, spec)
+        hours_to_come = hours_used * count_remaining_runs(rows, spec)
         assert f"{hours_used:.3g} are used and confirming takes about {hours_to_come:.3g} more" in reason
 
 
 def test_hours_by_the_clock_leave_room_for_the_confirmation(make_spec: Any, make_ticket: Any) -> None:
     rows = [make_ticket("search", 0, 0.5, seconds=3600.0), make_ticket("search", 1, state="waiting")]
     spec = make_spec(limits={"hours": 100.0})
-    num_to_come = to_come(rows, spec)
-    assert ended_by(spec, cache(rows, hours=100.5 - num_to_come / 2), workers=2) is not None
-    assert ended_by(spec, cache(rows, hours=99.5 - num_to_come / 2), workers=2) is None
+    num_to_come = count_remaining_runs(rows, spec)
+    assert find_stop_reason(spec, cache(rows, hours=100.5 - num_to_come / 2), workers=2) is not None
+    assert find_stop_reason(spec, cache(rows, hours=99.5 - num_to_come / 2), workers=2) is None
 
 
 @pytest.mark.parametrize(("limit", "ends"), [(3.9 + 4, False), (2.9 + 4, True)])
@@ -74,12 +74,12 @@ def test_the_next_run_and_those_at_work_have_to_fit(
         make_ticket("search", 2, state="waiting", seconds=0.0),
     ]
     # two pairs of the winner and the baseline
-    assert to_come(rows, spec) == 4
+    assert count_remaining_runs(rows, spec) == 4
     # one and a half hours are used, half an hour is left of the second run, and the third one takes one
-    assert (ended_by(spec, cache(rows), workers=1) is not None) == ends
+    assert (find_stop_reason(spec, cache(rows), workers=1) is not None) == ends
     # a run that takes longer than the others has nothing left that could be foreseen
     rows[1] = make_ticket("search", 1, state="running", seconds=7200.0)
-    assert (ended_by(spec, cache(rows), workers=1) is None) == (limit >= 1 + 2 + 1 + 4)
+    assert (find_stop_reason(spec, cache(rows), workers=1) is None) == (limit >= 1 + 2 + 1 + 4)
 
 
 def test_runs_that_cost_unlike_amounts_leave_room_for_dearer_ones(make_spec: Any, make_ticket: Any) -> None:
@@ -91,14 +91,14 @@ def test_runs_that_cost_unlike_amounts_leave_room_for_dearer_ones(make_spec: Any
         ]
         for spread in (0.0, 1800.0)
     )
-    num_to_come = to_come(even_rows, spec)
+    num_to_come = count_remaining_runs(even_rows, spec)
     # the standard deviation of four costs, one half above and below the mean of one hour
     deviation = math.sqrt(4 * 0.25 / 3)
     margin = 2 * deviation * math.sqrt(num_to_come + num_to_come**2 / 4)
     for rows, extra_hours in ((even_rows, 0.0), (uneven, margin)):
         for slack, ends in ((0.01, False), (-0.01, True)):
             limited = make_spec(limits={"gpu_hours": 4 + 1 + num_to_come + extra_hours + slack})
-            assert (ended_by(limited, cache(rows), workers=1) is not None) == ends
+            assert (find_stop_reason(limited, cache(rows), workers=1) is not None) == ends
 
 
 @pytest.mark.parametrize(
@@ -117,16 +117,24 @@ def test_what_is_left_is_weighed_against_what_the_confirmation_can_see(
 ) -> None:
     spec = make_spec(limits={"standard_errors": limit}, seeds={"confirm": 8})
     arms: Any = SimpleNamespace(prospect=lambda ticket: (rise, 0.2))
-    reason = beyond_notice(spec, make_ticket("search", 30, state="waiting"), arms, num_left=num_left)
+    reason = find_convergence_reason(
+        spec, make_ticket("search", 30, state="waiting"), arms, num_left=num_left
+    )
     assert (reason is not None) == ends
     if reason is not None:
         assert f"all {num_left} that are left {num_left * rise:.2g}" in reason
         assert "standard error of 0.1." in reason
     silent_arms: Any = SimpleNamespace(prospect=lambda ticket: None)
     assert (
-        beyond_notice(spec, make_ticket("search", 3, state="waiting"), silent_arms, num_left=num_left) is None
+        find_convergence_reason(
+            spec, make_ticket("search", 3, state="waiting"), silent_arms, num_left=num_left
+        )
+        is None
     )
-    assert beyond_notice(spec, make_ticket("constant", 9, state="waiting"), arms, num_left=num_left) is None
+    assert (
+        find_convergence_reason(spec, make_ticket("constant", 9, state="waiting"), arms, num_left=num_left)
+        is None
+    )
 
 
 def test_only_a_sampler_that_knows_what_trials_are_worth_ends_a_search_for_it(make_spec: Any) -> None:

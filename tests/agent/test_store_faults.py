@@ -149,7 +149,7 @@ def test_a_run_that_was_pruned_and_never_said_so_is_pruned_once_more_and_no_more
 
     def dying(self: Store, study_id: int, changes: Any, **options: Any) -> Any:
         pruned_changes = [
-            c for c in changes if isinstance(c, changes_of.Ended) and c.outcomes.outcome == "pruned"
+            c for c in changes if isinstance(c, changes_of.RunEnded) and c.outcomes.outcome == "pruned"
         ]
         if not pruned_changes:
             return work(self, study_id, changes, **options)

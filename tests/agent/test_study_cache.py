@@ -11,7 +11,7 @@ import pytest
 
 from tempopt.agent.study_cache import StudyCache
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.changes import Ended, Outcomes, Reported, Wanted
+from tempopt.storage.changes import ClaimRequest, MetricReported, RunEnded, RunOutcome
 from tempopt.storage.rows import Measurement, TicketRow
 from tempopt.storage.store import Store
 from tempopt.verdict.stages import first_tickets
@@ -36,7 +36,7 @@ def cache(store: Store, spec: StudySpec) -> StudyCache:
 
 
 def take(store: Store, cache: StudyCache, agent: str, *, lease: float = 60.0) -> TicketRow:
-    ticket = store.take_ticket(1, agent, Wanted(limits=cache.limits(), lease=lease, max_attempts=3))
+    ticket = store.take_ticket(1, agent, ClaimRequest(limits=cache.limits(), lease=lease, max_attempts=3))
     assert ticket is not None
     if ticket.parameters is not None:
         return ticket
@@ -50,10 +50,10 @@ def end(store: Store, ticket: TicketRow, value: float, guards: dict[str, float] 
         Measurement(ticket_id=ticket.id, step=4, name=name, value=guard_value)
         for name, guard_value in (guards or {}).items()
     ]
-    outcomes = Outcomes(outcome="complete", value=value, steps=4, seconds=2.0, measurements=measurements)
+    outcomes = RunOutcome(outcome="complete", value=value, steps=4, seconds=2.0, measurements=measurements)
     changes = [
-        Reported(ticket_id=ticket.id, attempt=ticket.attempt, step=4, value=value),
-        Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes),
+        MetricReported(ticket_id=ticket.id, attempt=ticket.attempt, step=4, value=value),
+        RunEnded(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes),
     ]
     assert ticket.agent is not None
     assert not store.write(1, changes, agent=ticket.agent, lease=60.0).refused
@@ -66,8 +66,8 @@ def end_row(ticket: TicketRow, value: float) -> TicketRow:
 def test_only_tickets_whose_past_is_known_may_begin(cache: StudyCache, store: Store) -> None:
     assert cache.limits() == {"baseline": 1, "constant": 1}
     first = take(store, cache, "me")
-    cache.take_in(first, {})
-    cache.take_in(end_row(first, 0.5), {4: 0.5})
+    cache.apply_ticket(first, {})
+    cache.apply_ticket(end_row(first, 0.5), {4: 0.5})
     # the only baseline ticket is over; constants wait for their own past
     assert cache.limits() == {"constant": 1}
 
@@ -110,8 +110,8 @@ def test_limits_of_guards_are_settled_once_the_runs_at_one_are_over(
     assert cache.constraints({"val_loss": math.nan}) == cache.constraints({}) == {}
     assert cache.limits() == {"constant": 1}
     # what others have measured is known, whether it is told as news or read anew
-    assert cache.arms._at_one == {0: (0.5, {"val_loss": 2.0})}
-    assert StudyCache(spec, study, store).arms._at_one == cache.arms._at_one
+    assert cache.arms._baseline_results == {0: (0.5, {"val_loss": 2.0})}
+    assert StudyCache(spec, study, store).arms._baseline_results == cache.arms._baseline_results
 
 
 def test_what_another_agent_ended_lets_more_begin(cache: StudyCache, store: Store) -> None:
@@ -127,21 +127,21 @@ def test_a_run_that_another_has_ended_already_ends_here_without_a_word(
     cache: StudyCache, store: Store
 ) -> None:
     own_ticket = take(store, cache, "me", lease=-1.0)
-    cache.take_in(own_ticket, {})
+    cache.apply_ticket(own_ticket, {})
     other_ticket = take(store, cache, "another")
     assert (other_ticket.id, other_ticket.attempt) == (own_ticket.id, 2)
     end(store, other_ticket, 0.7)
     cache.refresh()
-    cache.take_in(end_row(own_ticket, 0.1), {4: 0.1})
+    cache.apply_ticket(end_row(own_ticket, 0.1), {4: 0.1})
     assert cache.tickets[own_ticket.id].value == 0.7 and cache.done["baseline"] == 1
 
 
 def test_a_run_that_another_has_taken_over_is_not_ended_here(cache: StudyCache, store: Store) -> None:
     own_ticket = take(store, cache, "me", lease=-1.0)
-    cache.take_in(own_ticket, {})
+    cache.apply_ticket(own_ticket, {})
     other_ticket = take(store, cache, "another")
     cache.refresh()
-    cache.take_in(end_row(own_ticket, 0.1), {4: 0.1})
+    cache.apply_ticket(end_row(own_ticket, 0.1), {4: 0.1})
     assert cache.tickets[own_ticket.id].state == "running" and cache.tickets[own_ticket.id].agent == "another"
     end(store, other_ticket, 0.7)
     cache.refresh()
@@ -150,9 +150,9 @@ def test_a_run_that_another_has_taken_over_is_not_ended_here(cache: StudyCache, 
 
 def test_tickets_that_others_add_are_seen(cache: StudyCache, store: Store, spec: StudySpec) -> None:
     store.add_tickets(1, first_tickets(spec.with_overrides(["study.trials=8", "study.arms.constant=2"])))
-    assert cache.asked()["search"] == 6
+    assert cache.requested_counts()["search"] == 6
     cache.refresh()
-    assert cache.asked()["search"] == 8
+    assert cache.requested_counts()["search"] == 8
 
 
 def test_a_study_whose_search_was_withdrawn_is_over_when_its_runs_are(
@@ -161,10 +161,10 @@ def test_a_study_whose_search_was_withdrawn_is_over_when_its_runs_are(
     ticket = take(store, cache, "me")
     store.withdraw(1, ["baseline", "constant", "search"])
     cache.refresh()
-    assert not cache.over()
+    assert not cache.is_finished()
     end(store, ticket, 0.5)
     cache.refresh()
-    assert cache.over() and not cache.startable()
+    assert cache.is_finished() and not cache.has_startable_ticket()
 
 
 def test_what_others_have_given_back_waits_here_too(store: Store, cache: StudyCache) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tempopt.agent.trial_attributes import trial_attributes
+from tempopt.agent.trial_attributes import build_trial_user_attrs
 from tempopt.storage.rows import Measurement, TicketRow
 from tempopt.temperature import TemperatureParameters
 
@@ -25,7 +25,7 @@ def begun_ticket(make_ticket: MakeTicket) -> MakeTicket:
 
 def test_a_named_temperature_has_numbers_of_its_own_and_attention_none(begun_ticket: MakeTicket) -> None:
     params = {"contrast.as_found": 0.5, "contrast.schedule": "linear", "contrast.temperature_final": 0.1}
-    attributes = trial_attributes(begun_ticket(**params), 1.5, None, [])
+    attributes = build_trial_user_attrs(begun_ticket(**params), 1.5, None, [])
     assert attributes["contrast_init"] == 0.5 and attributes["contrast_final"] == pytest.approx(0.1)
     assert not any(name.startswith("tau") for name in attributes)
 
@@ -41,14 +41,14 @@ def test_a_temperature_that_follows_the_entropy_is_where_it_was_measured_last(
         for layer, path in enumerate((((0, 2.0), (10, 0.5)), ((0, 2.0), (10, 8.0))))
         for step, tau in path
     ]
-    attributes = trial_attributes(ticket, 1.0, None, measurements)
+    attributes = build_trial_user_attrs(ticket, 1.0, None, measurements)
     assert attributes["tau_init"] == 2.0 and attributes["tau_final"] == pytest.approx(2.0)
-    assert "tau_final" not in trial_attributes(ticket, 1.0, None, [])
+    assert "tau_final" not in build_trial_user_attrs(ticket, 1.0, None, [])
 
 
 def test_a_trial_has_its_temperatures_its_gain_its_seconds_and_its_seed(begun_ticket: MakeTicket) -> None:
     ticket = begun_ticket(schedule="cosine", temperature_init=2.0, temperature_final=0.5, lr=0.1)
-    attributes = trial_attributes(ticket, 1.5, 0.25, [])
+    attributes = build_trial_user_attrs(ticket, 1.5, 0.25, [])
     assert attributes == pytest.approx(
         {"tau_init": 2.0, "tau_final": 0.5, "gain": 0.25, "seconds": 4.0, "seed": ticket.seed}
     )
@@ -68,19 +68,19 @@ def test_the_temperature_is_that_of_the_plan_in_the_geometric_mean_over_the_laye
         "layer_ratio": 4.0,
     }
     plan = TemperatureParameters.from_mapping(parameters).plan(5)
-    attributes = trial_attributes(begun_ticket(**parameters), 1.0, None, [])
+    attributes = build_trial_user_attrs(begun_ticket(**parameters), 1.0, None, [])
     for name, progress in (("tau_init", 0.0), ("tau_final", 1.0)):
         assert attributes[name] == pytest.approx(math.prod(plan.temperatures(progress)) ** (1 / 5))
 
 
 def test_what_is_not_known_is_left_out(begun_ticket: MakeTicket) -> None:
-    assert set(trial_attributes(begun_ticket(), 1.0, None, [])) == {
+    assert set(build_trial_user_attrs(begun_ticket(), 1.0, None, [])) == {
         "tau_init",
         "tau_final",
         "seconds",
         "seed",
     }
-    assert "gain" not in trial_attributes(begun_ticket(), 1.0, math.nan, [])
+    assert "gain" not in build_trial_user_attrs(begun_ticket(), 1.0, math.nan, [])
 
 
 def test_the_entropy_is_that_of_the_end_in_the_mean_over_the_heads(begun_ticket: MakeTicket) -> None:
@@ -92,9 +92,9 @@ def test_the_entropy_is_that_of_the_end_in_the_mean_over_the_heads(begun_ticket:
     ]
     measurements.append(Measurement(ticket_id=1, step=200, name="entropy/1/0", value=math.nan))
     measurements.append(Measurement(ticket_id=1, step=100, name="validate", value=77.0))
-    attributes = trial_attributes(begun_ticket(), 1.0, None, measurements)
+    attributes = build_trial_user_attrs(begun_ticket(), 1.0, None, measurements)
     assert attributes["entropy_final"] == pytest.approx((0.5 + 0.3 + 0.1) / 3)
 
 
 def test_a_run_without_a_trial_has_none(make_ticket: MakeTicket) -> None:
-    assert trial_attributes(make_ticket("baseline", 0, 0.5, trial_number=None), 1.0, 0.5, []) == {}
+    assert build_trial_user_attrs(make_ticket("baseline", 0, 0.5, trial_number=None), 1.0, 0.5, []) == {}

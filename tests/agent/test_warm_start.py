@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tempopt.agent.warm_start import load_prior_runs
+from tempopt.agent.warm_start import load_warm_start_runs
 from tempopt.errors import SpecError
 from tempopt.sampling.knowledge_gradient import KnowledgeGradient
-from tempopt.sampling.unit_cube import at_place, nearest
-from tempopt.sampling.warm_start import PriorStudy
-from tempopt.service.studies import join, load_study, search
+from tempopt.sampling.unit_cube import from_unit, nearest
+from tempopt.sampling.warm_start import WarmStartStudy
+from tempopt.service.studies import load_study, run_agent, search
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.changes import Outcomes
+from tempopt.storage.changes import RunOutcome
 from tempopt.storage.optuna_calls import make_study
 from tempopt.storage.rows import NewTicket
 from tempopt.storage.store import Store
@@ -31,7 +31,7 @@ SPECS = Callable[..., StudySpec]
 
 def runs(count: int, worth: Callable[[Any], float]) -> list[tuple[dict[str, Any], float]]:
     rng = np.random.default_rng(5)
-    points = [{n: at_place(d, rng.random()) for n, d in SPACE.items()} for _ in range(count)]
+    points = [{n: from_unit(d, rng.random()) for n, d in SPACE.items()} for _ in range(count)]
     return [(params, worth(params) + rng.normal(0, 0.05)) for params in points]
 
 
@@ -40,14 +40,14 @@ def opposite(params: Any) -> float:
     return -4 * (x - 0.1) ** 2 - (y - 0.9) ** 2
 
 
-def strategy(*earlier: PriorStudy) -> KnowledgeGradient:
-    return KnowledgeGradient(SPACE, describe, maximize=True, streams=2, seed=1, earlier=earlier)
+def strategy(*earlier: WarmStartStudy) -> KnowledgeGradient:
+    return KnowledgeGradient(SPACE, describe, maximize=True, num_seeds=2, seed=1, earlier=earlier)
 
 
 def test_an_earlier_study_says_how_good_a_set_would_have_been() -> None:
-    prior = PriorStudy(runs(40, truth), describe)
+    prior = WarmStartStudy(runs(40, truth), describe)
     rng = np.random.default_rng(0)
-    points = [{n: at_place(d, rng.random()) for n, d in SPACE.items()} for _ in range(200)]
+    points = [{n: from_unit(d, rng.random()) for n, d in SPACE.items()} for _ in range(200)]
     predictions = np.array([prior(describe(point)) for point in points])
     assert np.corrcoef(predictions, [truth(point) for point in points])[0, 1] > 0.95
     prior_means = [prior(describe(params)) for params in prior.parameters]
@@ -57,23 +57,25 @@ def test_an_earlier_study_says_how_good_a_set_would_have_been() -> None:
 
 
 def test_what_it_would_name_is_tried_after_the_first_trial_and_no_later() -> None:
-    sampler = strategy(PriorStudy(runs(40, truth), describe))
-    firsts = [sampler.first(number) for number in range(6)]
+    sampler = strategy(WarmStartStudy(runs(40, truth), describe))
+    firsts = [sampler.warm_start_params(number) for number in range(6)]
     assert firsts[0] is None and firsts[-1] is None
     prior_sets = [params for params in firsts if params is not None]
     assert len(prior_sets) == 2 and truth(prior_sets[0]) > -0.05
-    two_priors = strategy(PriorStudy(runs(40, truth), describe), PriorStudy(runs(40, opposite), describe))
-    first_set, second_set = two_priors.first(1), two_priors.first(2)
+    two_priors = strategy(
+        WarmStartStudy(runs(40, truth), describe), WarmStartStudy(runs(40, opposite), describe)
+    )
+    first_set, second_set = two_priors.warm_start_params(1), two_priors.warm_start_params(2)
     assert first_set is not None and second_set is not None
     assert truth(first_set) > -0.05 and opposite(second_set) > -0.05
-    assert strategy().first(1) is None
+    assert strategy().warm_start_params(1) is None
 
 
 @pytest.mark.parametrize(("worth", "soon"), [(truth, True), (opposite, False)])
 def test_an_answer_that_holds_is_found_sooner_and_one_that_does_not_is_unlearnt(
     worth: Callable[[Any], float], soon: bool
 ) -> None:
-    sampler = strategy(PriorStudy(runs(40, worth), describe))
+    sampler = strategy(WarmStartStudy(runs(40, worth), describe))
     trials = start(3)
     for number in range(3, 24):
         params = sampler.ask(trials, [], number=number, seed=number, fixed={})
@@ -116,7 +118,7 @@ def write_finished(store: Store, make_spec: SPECS) -> Callable[..., None]:
             parameters = {"temperature_init": 0.5 + number / 1000}
             store.begin(ticket.id, ticket.attempt, parameters, {"x": 0.5}, TRIAL)
             outcome: Any = "diverged" if value is None else "complete"
-            outcomes = Outcomes(outcome=outcome, value=value, steps=10, seconds=1.0)
+            outcomes = RunOutcome(outcome=outcome, value=value, steps=10, seconds=1.0)
             store.write(row.id, [end_of(ticket, outcomes)], agent="agent", lease=60.0)
 
     return write
@@ -128,7 +130,7 @@ def test_complete_runs_are_kept_and_more_is_better(
 ) -> None:
     write_finished("losses", [0.5, None, 0.25, None, 0.75], direction="minimize")
     write_finished("many", [n / 300 for n in range(300)], direction="maximize")
-    first, many_runs = load_prior_runs(store, make_spec(warm_start=["losses", "many"]))
+    first, many_runs = load_warm_start_runs(store, make_spec(warm_start=["losses", "many"]))
     assert (first["name"], many_runs["name"]) == ("losses", "many")
     assert first["runs"] == [
         ({"temperature_init": tau}, value) for tau, value in [(0.5, -0.5), (0.502, -0.25), (0.504, -0.75)]
@@ -142,9 +144,9 @@ def test_a_study_that_is_not_there_or_has_shown_nothing_is_refused(
 ) -> None:
     write_finished("short", [0.5, 0.6])
     with pytest.raises(SpecError, match=r'study.warm_start: there is no study "shrot"'):
-        load_prior_runs(store, make_spec(warm_start=["shrot"]))
+        load_warm_start_runs(store, make_spec(warm_start=["shrot"]))
     with pytest.raises(SpecError, match=r'of the study "short" 2 runs are complete .* it takes 3'):
-        load_prior_runs(store, make_spec(warm_start=["short"]))
+        load_warm_start_runs(store, make_spec(warm_start=["short"]))
 
 
 @pytest.mark.parametrize(
@@ -190,4 +192,4 @@ def test_a_study_goes_on_as_it_began_when_the_earlier_one_is_gone() -> None:
         store.delete_study("toy")
     search(cold, storage=URL, workers=1)
     assert [t.parameters for t in tickets() if t.kind == "search"] != warm
-    assert load_study(URL, "toy") == join("toy", storage=URL)
+    assert load_study(URL, "toy") == run_agent("toy", storage=URL)

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from tempopt.agent import worker_pool
 from tempopt.agent.agent_loop import Agent
-from tempopt.agent.local_client import TicketClient
-from tempopt.agent.observer import Unobserved
+from tempopt.agent.local_client import LocalStudyClient
+from tempopt.agent.observer import NullObserver
 from tempopt.agent.placement import Placement
-from tempopt.agent.run_requests import Requests
+from tempopt.agent.run_requests import RunRequestBuilder
 from tempopt.errors import StudyFailed
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import NewTicket, TicketRow
@@ -52,7 +52,7 @@ class Trial:
     deaths: int = 0
 
 
-class World(Unobserved):
+class World(NullObserver):
     """Workers and the time that passes for them: one message for each look that the agent takes."""
 
     def __init__(self, trials: Sequence[Trial]) -> None:
@@ -89,12 +89,14 @@ class World(Unobserved):
         trial = self.trials[number]
         self.runs.append((number, request.attempt, request.memory_share))
         allowed = request.memory_share or 1.0
-        assert allowed < 1 or not worker.used or worker.place.share == 1, "not a fresh process"
+        assert allowed < 1 or not worker.used or worker.placement.share == 1, "not a fresh process"
         worker.used, worker.training = True, True
         worker.holds = max(worker.holds, allowed)
-        for card in worker.place.gpus or ():
+        for card in worker.placement.gpus or ():
             held_shares = [
-                worker.holds for worker in self.workers if worker.alive and card in (worker.place.gpus or ())
+                worker.holds
+                for worker in self.workers
+                if worker.alive and card in (worker.placement.gpus or ())
             ]
             assert sum(held_shares) <= 1 + 1e-9, "more is held of a card than there is"
         run = {"ticket": request.ticket, "attempt": request.attempt}
@@ -117,7 +119,7 @@ class Talker:
     """What an agent takes for a worker process."""
 
     def __init__(self, slot: int, placement: Placement, world: World) -> None:
-        self.slot, self.place = slot, placement
+        self.slot, self.placement = slot, placement
         self.ready, self.alive, self.used, self.training = False, True, False, False
         # a process that is capped may hold its share, whatever it has trained
         self.holds = placement.share if placement.share < 1 else 0.0
@@ -184,7 +186,7 @@ def begin(store: Store, make_spec: Callable[..., StudySpec], tmp_path_factory: A
 
         def agent(places: Sequence[Placement]) -> Agent:
             checkpoints_url = f"file://{folder}"
-            client = TicketClient(
+            client = LocalStudyClient(
                 spec=spec,
                 study=row,
                 store=store,
@@ -278,7 +280,7 @@ def test_other_cards_go_on_meanwhile(begin: Any, restart_workers: Any) -> None:
     agent, rows = begin(world)
     agent(pack_placements(2, 2)).run()
     assert all(ticket.outcome == "complete" for ticket in rows())
-    killed_gpus = {worker.place.gpus for worker in world.workers if not worker.alive}
+    killed_gpus = {worker.placement.gpus for worker in world.workers if not worker.alive}
     assert killed_gpus == {("GPU-0",)}
 
 
@@ -311,14 +313,14 @@ def test_whichever_agent_takes_it_over_gives_it_a_card_to_itself(
     with monkeypatch.context() as patch:
         patch.setattr(Agent, "_leave", lambda self: dead_agents.add(self._client._name))
 
-        request = Requests.of
+        request = RunRequestBuilder.build
 
-        def dying(self: Requests, ticket: Any, share: Any) -> RunRequest:
+        def dying(self: RunRequestBuilder, ticket: Any, share: Any) -> RunRequest:
             if ticket.alone:
                 raise AgentDied
             return request(self, ticket, share)
 
-        patch.setattr(Requests, "of", dying)
+        patch.setattr(RunRequestBuilder, "of", dying)
         with pytest.raises(AgentDied):
             agent(pack_placements(1, 2)).run()
     row_before = rows()[0]

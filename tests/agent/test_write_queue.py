@@ -15,20 +15,20 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tempopt.agent import write_queue
-from tempopt.agent.store_connection import StoreAway, StoreConnection, StoreLost
-from tempopt.agent.write_queue import Outbox, left_behind, outbox_path
+from tempopt.agent.store_connection import StoreRetryPolicy, StoreTimeoutError, StoreUnavailableError
+from tempopt.agent.write_queue import WriteQueue, iter_orphaned_queues, outbox_path
 from tempopt.errors import StorageError, StoreUnreachable, StudyFailed, StudyNotFound
 from tempopt.storage.changes import (
-    Began,
+    AttemptLost,
+    AttemptReleased,
     Change,
-    Ended,
-    Kept,
-    Lost,
-    Outcomes,
-    Reported,
-    Returned,
-    Wanted,
-    Written,
+    CheckpointRecorded,
+    ClaimRequest,
+    MetricReported,
+    RunEnded,
+    RunOutcome,
+    RunStarted,
+    WriteResult,
 )
 from tempopt.storage.liveness import agent_name
 from tempopt.storage.rows import Checkpoint, Measurement
@@ -65,16 +65,16 @@ class Records:
         renew: Mapping[int, int],
         steps: Mapping[int, int],
         lease: float,
-        take: Wanted | None,
+        take: ClaimRequest | None,
         version: int | None,
-    ) -> Written:
+    ) -> WriteResult:
         assert (agent, take, version) == ("me", None, None)
         if self.away is not None:
             raise self.away
         self.changes += changes
         self.renewed.append((dict(renew), lease))
         self.steps.append(dict(steps))
-        return Written(refused={}, state="running", version=0)
+        return WriteResult(refused={}, state="running", version=0)
 
 
 @pytest.fixture
@@ -88,20 +88,20 @@ def notes() -> list[str]:
 
 
 @pytest.fixture
-def box(records: Records, clock: Clock, notes: list[str], tmp_path: Path) -> Outbox:
-    line = StoreConnection(timeout=60.0, note=notes.append)
+def box(records: Records, clock: Clock, notes: list[str], tmp_path: Path) -> WriteQueue:
+    line = StoreRetryPolicy(timeout=60.0, note=notes.append)
     path = tmp_path / "box"
-    return Outbox(store=records, agent="me", connection=line, study_id=1, lease=300.0, path=path)  # type: ignore[arg-type]
+    return WriteQueue(store=records, agent="me", connection=line, study_id=1, lease=300.0, path=path)  # type: ignore[arg-type]
 
 
-def reported(step: int) -> Reported:
-    return Reported(ticket_id=7, attempt=1, step=step, value=step / 10)
+def reported(step: int) -> MetricReported:
+    return MetricReported(ticket_id=7, attempt=1, step=step, value=step / 10)
 
 
-END = Ended(
+END = RunEnded(
     ticket_id=7,
     attempt=1,
-    outcomes=Outcomes(
+    outcomes=RunOutcome(
         outcome="complete",
         value=0.1 + 0.2,
         steps=9,
@@ -112,92 +112,92 @@ END = Ended(
 )
 KEPT = Checkpoint(step=3, url="file:///a b", digest="d", size=4)
 EVERYTHING: list[Change] = [
-    Began(ticket_id=7, attempt=1, total_steps=9, code="abc"),
+    RunStarted(ticket_id=7, attempt=1, total_steps=9, code="abc"),
     reported(3),
-    Kept(ticket_id=7, attempt=1, checkpoint=KEPT),
+    CheckpointRecorded(ticket_id=7, attempt=1, checkpoint=KEPT),
     END,
-    Lost(ticket_id=8, attempt=2, error="killed", max_attempts=3, seconds=1.0, log="x"),
-    Returned(ticket_id=9, attempt=1, seconds=0.5),
+    AttemptLost(ticket_id=8, attempt=2, error="killed", max_attempts=3, seconds=1.0, log="x"),
+    AttemptReleased(ticket_id=9, attempt=1, seconds=0.5),
 ]
 
 
-def test_reports_wait_for_each_other_and_an_end_does_not_wait(box: Outbox, clock: Clock) -> None:
+def test_reports_wait_for_each_other_and_an_end_does_not_wait(box: WriteQueue, clock: Clock) -> None:
     box.add(reported(1))
-    assert not box.due()
+    assert not box.is_due()
     clock.now += write_queue.SOONEST_SECONDS
-    assert box.due()
-    box.deliver()
-    assert not box.due()
+    assert box.is_due()
+    box.flush()
+    assert not box.is_due()
     box.add(reported(2))
     box.add(END)
-    assert box.due()
+    assert box.is_due()
 
 
-def test_the_reports_of_a_long_run_wait_longer_but_not_for_ever(box: Outbox, clock: Clock) -> None:
+def test_the_reports_of_a_long_run_wait_longer_but_not_for_ever(box: WriteQueue, clock: Clock) -> None:
     box.add(reported(1), age=40.0)
     clock.now += 7.9
-    assert not box.due()
+    assert not box.is_due()
     clock.now += 0.2
-    assert box.due()
-    box.deliver()
+    assert box.is_due()
+    box.flush()
     box.add(reported(2), age=1e6)
     clock.now += write_queue.LATEST_SECONDS
-    assert box.due()
+    assert box.is_due()
 
 
-def test_steps_go_with_the_leases_that_they_have_earned(box: Outbox, records: Records) -> None:
+def test_steps_go_with_the_leases_that_they_have_earned(box: WriteQueue, records: Records) -> None:
     box.renew(7, 1, 300.0, step=4)
     box.renew(7, 1, 300.0, step=9)
     box.renew(8, 2, 300.0)
     box.renew(9, 1, 300.0, step=1)
-    box.drop(9)
-    box.deliver()
-    box.deliver()
+    box.forget_lease(9)
+    box.flush()
+    box.flush()
     assert records.steps == [{7: 9}, {}]
 
 
-def test_leases_are_renewed_for_progress_only(box: Outbox, records: Records) -> None:
+def test_leases_are_renewed_for_progress_only(box: WriteQueue, records: Records) -> None:
     box.renew(7, 1, 300.0)
-    box.deliver()
-    box.deliver()
+    box.flush()
+    box.flush()
     box.renew(7, 1, 300.0)
     box.renew(8, 2, 300.0)
-    box.drop(7)
-    box.deliver()
+    box.forget_lease(7)
+    box.flush()
     assert records.renewed == [({7: 1}, 300.0), ({}, 300.0), ({8: 2}, 300.0)]
 
 
-def test_a_run_that_has_more_time_for_its_first_step_gets_it(box: Outbox, records: Records) -> None:
+def test_a_run_that_has_more_time_for_its_first_step_gets_it(box: WriteQueue, records: Records) -> None:
     box.renew(7, 1, 300.0)
     box.renew(8, 1, 900.0)
-    box.deliver()
+    box.flush()
     assert records.renewed == [({7: 1, 8: 1}, 900.0)]
 
 
 def test_what_could_not_be_delivered_is_on_disk_and_delivered_in_order_once(
-    box: Outbox, records: Records, clock: Clock, notes: list[str], tmp_path: Path
+    box: WriteQueue, records: Records, clock: Clock, notes: list[str], tmp_path: Path
 ) -> None:
     records.away = StoreUnreachable("The database failed: refused.")
     box.add(EVERYTHING[0])
     box.add(EVERYTHING[1])
-    with pytest.raises(StoreAway):
-        box.deliver()
+    with pytest.raises(StoreUnavailableError):
+        box.flush()
     for change in EVERYTHING[2:]:
         box.add(change)
-        with pytest.raises(StoreAway):
-            box.deliver()
+        with pytest.raises(StoreUnavailableError):
+            box.flush()
     lines = (tmp_path / "box").read_text().splitlines()
     assert [write_queue._change(line) for line in lines] == EVERYTHING
     records.away = None
     clock.now += 30.0
-    box.deliver()
+    box.flush()
     assert records.changes == EVERYTHING
     assert not (tmp_path / "box").exists() and not len(box)
     assert len(notes) == 2 and "Training continues" in notes[0] and "back after 30 s" in notes[1]
 
 
 def test_a_full_disk_under_what_could_not_be_delivered_loses_nothing_and_is_told_once(
-    box: Outbox,
+    box: WriteQueue,
     records: Records,
     clock: Clock,
     notes: list[str],
@@ -213,8 +213,8 @@ def test_a_full_disk_under_what_could_not_be_delivered_loses_nothing_and_is_told
     def add(changes: Sequence[Change]) -> None:
         for change in changes:
             box.add(change)
-            with pytest.raises(StoreAway):
-                box.deliver()
+            with pytest.raises(StoreUnavailableError):
+                box.flush()
 
     add(EVERYTHING[:2])
     with monkeypatch.context() as patch:
@@ -229,13 +229,13 @@ def test_a_full_disk_under_what_could_not_be_delivered_loses_nothing_and_is_told
     assert [("No space left on device" in note) for note in notes] == [False, True]
     records.away = None
     clock.now += 30.0
-    box.deliver()
+    box.flush()
     assert records.changes == EVERYTHING
     assert not (tmp_path / "box").exists()
 
 
 def test_a_file_of_what_was_delivered_that_cannot_be_deleted_is_written_anew(
-    box: Outbox, records: Records, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    box: WriteQueue, records: Records, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read_only(*names: Any, **options: Any) -> None:
         raise OSError(30, "Read-only file system")
@@ -243,83 +243,83 @@ def test_a_file_of_what_was_delivered_that_cannot_be_deleted_is_written_anew(
     for change in EVERYTHING[:2]:
         records.away = StoreUnreachable("The database failed: refused.")
         box.add(change)
-        with pytest.raises(StoreAway):
-            box.deliver()
+        with pytest.raises(StoreUnavailableError):
+            box.flush()
         assert [write_queue._change(line) for line in (tmp_path / "box").read_text().splitlines()] == [change]
         records.away = None
         clock.now += 30.0
         with monkeypatch.context() as patch:
             patch.setattr(Path, "unlink", read_only)
-            box.deliver()
+            box.flush()
     assert records.changes == EVERYTHING[:2]
 
 
 def test_a_broken_line_is_not_tried_at_every_turn(clock: Clock, notes: list[str]) -> None:
-    line, attempt_times = StoreConnection(timeout=1e6, note=notes.append), []
+    line, attempt_times = StoreRetryPolicy(timeout=1e6, note=notes.append), []
 
     def fail() -> None:
         attempt_times.append(clock.now)
         raise StoreUnreachable("away")
 
     for _ in range(600):
-        with pytest.raises(StoreAway):
-            line.attempt(fail)
+        with pytest.raises(StoreUnavailableError):
+            line.call(fail)
         clock.now += 0.1
     assert 4 <= len(attempt_times) <= 20
     assert len(notes) == 1
 
 
 def test_an_agent_gives_up_when_the_store_was_away_for_too_long(clock: Clock) -> None:
-    line = StoreConnection(timeout=60.0, note=lambda text: None)
+    line = StoreRetryPolicy(timeout=60.0, note=lambda text: None)
 
     def fail() -> None:
         raise StoreUnreachable("The database failed: refused.")
 
-    with pytest.raises(StoreAway):
-        line.attempt(fail)
+    with pytest.raises(StoreUnavailableError):
+        line.call(fail)
     clock.now += 59.0
-    with pytest.raises(StoreAway):
-        line.attempt(fail)
+    with pytest.raises(StoreUnavailableError):
+        line.call(fail)
     clock.now += 30.0
-    with pytest.raises(StoreLost, match=r"study.store_timeout allows 60 s"):
-        line.attempt(fail)
+    with pytest.raises(StoreTimeoutError, match=r"study.store_timeout allows 60 s"):
+        line.call(fail)
 
 
 def test_what_the_store_refuses_for_good_is_not_tried_for_ever(clock: Clock, notes: list[str]) -> None:
-    line = StoreConnection(timeout=60.0, note=notes.append)
+    line = StoreRetryPolicy(timeout=60.0, note=notes.append)
 
     def fail() -> None:
         raise StorageError("The database failed: permission denied.")
 
     with pytest.raises(StudyFailed, match="permission denied"):
-        line.attempt(fail)
+        line.call(fail)
     assert notes == []
 
 
 def test_after_an_outage_others_are_given_time_to_come_back(clock: Clock) -> None:
-    line = StoreConnection(timeout=60.0, note=lambda text: None)
-    assert line.settled
+    line = StoreRetryPolicy(timeout=60.0, note=lambda text: None)
+    assert line.is_recovered
 
     def fail() -> None:
         raise StoreUnreachable("away")
 
-    with pytest.raises(StoreAway):
-        line.attempt(fail)
+    with pytest.raises(StoreUnavailableError):
+        line.call(fail)
     clock.now += 20.0
-    line.attempt(lambda: None)
-    assert not line.settled
+    line.call(lambda: None)
+    assert not line.is_recovered
     clock.now += 31.0
-    assert line.settled
+    assert line.is_recovered
 
 
 def test_a_study_that_was_deleted_is_not_waited_for(clock: Clock) -> None:
-    line = StoreConnection(timeout=60.0, note=lambda text: None)
+    line = StoreRetryPolicy(timeout=60.0, note=lambda text: None)
 
     def fail() -> None:
         raise StudyNotFound("gone")
 
     with pytest.raises(StudyNotFound):
-        line.attempt(fail)
+        line.call(fail)
 
 
 def test_only_the_boxes_of_the_dead_are_opened(tmp_path: Path) -> None:
@@ -329,7 +329,9 @@ def test_only_the_boxes_of_the_dead_are_opened(tmp_path: Path) -> None:
     for agent in (dead_agent, agent_name(), "elsewhere:12:abcdef01:99"):
         text = "".join(write_queue._line(change) for change in EVERYTHING)
         outbox_path(tmp_path, agent).write_text(text + '{"type": "Repor')
-    assert list(left_behind(tmp_path)) == [(outbox_path(tmp_path, dead_agent), dead_agent, EVERYTHING)]
+    assert list(iter_orphaned_queues(tmp_path)) == [
+        (outbox_path(tmp_path, dead_agent), dead_agent, EVERYTHING)
+    ]
 
 
 @given(st.text(max_size=80))
@@ -342,7 +344,7 @@ def test_a_line_that_is_no_change_is_passed_over(text: str) -> None:
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.integers(0, 2**53))
 def test_numbers_come_back_from_disk_bit_for_bit(value: float, step: int) -> None:
-    change = Reported(ticket_id=1, attempt=1, step=step, value=value)
+    change = MetricReported(ticket_id=1, attempt=1, step=step, value=value)
     assert write_queue._change(write_queue._line(change)) == change
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import tempopt
-from tempopt.agent.observer import Snapshot, Unobserved
+from tempopt.agent.observer import NullObserver, Snapshot
 from tempopt.errors import SpecError, UsageError
 from tempopt.service import studies
-from tempopt.service.progress import Cell, in_notebook, watching
+from tempopt.service.progress import NotebookProgress, in_notebook, progress_for_python
 from tempopt.storage.rows import TicketRow
 from tempopt.storage.store import Store
 from tests.toy_study import SMALL, begin_study, toy_spec
@@ -46,7 +46,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-class InterruptObserver(Unobserved):
+class InterruptObserver(NullObserver):
     """The observer with a person who presses Ctrl-C after the first training."""
 
     def finished(self, ticket: TicketRow) -> None:
@@ -104,7 +104,7 @@ def test_a_search_shows_a_line_for_each_training_on_standard_error(
 
 
 def test_progress_can_be_left_out(capfd: pytest.CaptureFixture[str]) -> None:
-    with watching(False) as observer:
+    with progress_for_python(False) as observer:
         observer.note("anything")
     captured_output = capfd.readouterr()
     assert not captured_output.out + captured_output.err
@@ -130,8 +130,8 @@ def test_a_notebook_has_one_output_that_is_drawn_anew(
     assert not in_notebook()
     shell.kernel = object()
     assert in_notebook()
-    with watching(True) as observer:
-        assert isinstance(observer, Cell)
+    with progress_for_python(True) as observer:
+        assert isinstance(observer, NotebookProgress)
         assert "starting the workers" in displays[0]["text/plain"]
         observer.note("A <note>.")
         snapshot: Snapshot = make_snapshot()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tempopt.api.classes import loaded
+from tempopt.api.classes import load_portable_spec
 from tempopt.api.main_module import FOLDER
 from tempopt.class_loading import load_class
 from tempopt.errors import SpecError
@@ -33,7 +33,7 @@ SPEC: dict[str, Any] = {
 
 
 def spec(**sections: Any) -> StudySpec:
-    return loaded({**SPEC, **sections})
+    return load_portable_spec({**SPEC, **sections})
 
 
 @pytest.fixture(autouse=True)
@@ -198,7 +198,10 @@ def test_a_path_into_the_program_is_the_class(script: Run) -> None:
     main = script(PROGRAM)
     by_class = spec(model=main.Model)
     assert spec(model={"class_path": "__main__.Model"}).model == by_class.model
-    assert loaded(StudySpec.parse({**SPEC, "model": {"class_path": "__main__.Model"}}, source="")) == by_class
+    assert (
+        load_portable_spec(StudySpec.parse({**SPEC, "model": {"class_path": "__main__.Model"}}, source=""))
+        == by_class
+    )
 
 
 def test_classes_of_one_spec_share_a_module_and_a_change_makes_another(script: Run) -> None:

@@ -210,7 +210,7 @@ def test_as_a_context_manager_it_detaches_at_the_end() -> None:
 
 def test_the_temperatures_that_are_set_can_be_read() -> None:
     attachment = attach(classifier(), LINEAR)
-    assert attachment.way == "query_rows"
+    assert attachment.method == "query_rows"
     assert attachment.temperatures == LINEAR.plan(2).temperatures(0.0)
     attachment.set_progress(0.25)
     assert attachment.temperatures == LINEAR.plan(2).temperatures(0.25)

@@ -259,7 +259,7 @@ def test_by_the_interface_powers_of_two_are_kept_to_the_bit_and_others_up_to_rou
         model = make_model(family, **FAMILIES[family])
         plain = first_output(model)
         hot = {"temperature_init": temperature}
-        attachment = attach(model, hot, way="attention_interface", example=None)
+        attachment = attach(model, hot, method="attention_interface", example=None)
         attached = first_output(model)
         baked_taus = bake(model, example=lambda model=model: model(torch.arange(1, 8)[None])[0])
         assert list(baked_taus) == attachment.layers and set(baked_taus.values()) == {temperature}
@@ -274,7 +274,7 @@ def test_by_the_interface_powers_of_two_are_kept_to_the_bit_and_others_up_to_rou
 def test_weights_in_half_precision_are_baked_as_exactly_as_they_can_be(family: str) -> None:
     model = make_model(family, **FAMILIES[family]).to(torch.bfloat16)
     plain = first_output(model)
-    attach(model, {"temperature_init": 0.5}, way="attention_interface", example=None)
+    attach(model, {"temperature_init": 0.5}, method="attention_interface", example=None)
     attached = first_output(model)
     bake(model, example=lambda: model(torch.arange(1, 8)[None])[0])
     assert {param.dtype for param in model.parameters()} == {torch.bfloat16}
@@ -286,7 +286,7 @@ def test_weights_in_half_precision_are_baked_as_exactly_as_they_can_be(family: s
 
 def test_where_names_do_not_tell_what_makes_the_query_an_example_has_to() -> None:
     model = make_model("GPTNeoX")
-    attach(model, {"temperature_init": 0.5}, way="attention_interface", example=None)
+    attach(model, {"temperature_init": 0.5}, method="attention_interface", example=None)
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(AttachError, match=r"cannot be told from their names.*example=lambda: model\(batch\)"):
         bake(model, example=None)
@@ -308,7 +308,7 @@ def test_an_example_refuses_weights_that_have_the_name_and_do_not_scale_the_quer
     model = make_model("Llama")
     for layer in model.layers:
         layer.self_attn.q_proj.__class__ = SquashedLinear
-    attach(model, {"temperature_init": 0.5}, way="attention_interface", example=None)
+    attach(model, {"temperature_init": 0.5}, method="attention_interface", example=None)
     # the model names inputs of its own
     with pytest.raises(AttachError, match="the output is another"):
         bake(model)
@@ -339,7 +339,7 @@ def test_parameters_that_cannot_hold_a_temperature_are_refused() -> None:
     for layer in unscaled.layers:
         layer.self_attn.q_norm = nn.RMSNorm(4, elementwise_affine=False)
     for model, reason in ((tied, "is shared by"), (unscaled, "has no weight that could take it")):
-        attach(model, {"temperature_init": 0.5}, way="attention_interface", example=None)
+        attach(model, {"temperature_init": 0.5}, method="attention_interface", example=None)
         with pytest.raises(AttachError, match=rf"{reason}.*tempopt.load_checkpoint"):
             bake(model)
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from tempopt.attention.analysis.diagnose import (
-    Curves,
-    Finding,
+    Anomaly,
+    TrainingCurves,
     anomalies,
     diagnose,
     entropy_anomalies,
@@ -40,7 +40,7 @@ def with_change(layer: int, head: int, value: float) -> dict[int, dict[int, floa
     return {**USUAL, layer: {**USUAL[layer], head: value}}
 
 
-def kinds(findings: list[Finding]) -> list[tuple[str, int | None, int | None]]:
+def kinds(findings: list[Anomaly]) -> list[tuple[str, int | None, int | None]]:
     return [(finding.kind, finding.layer, finding.head) for finding in findings]
 
 
@@ -228,7 +228,7 @@ def late_start(u: float) -> float:
 
 
 def test_a_slow_start_of_sharp_attention_asks_for_a_higher_first_temperature() -> None:
-    curves = Curves(total_steps=TOTAL, train_loss=losses(late_start), entropy=flat(0.1))
+    curves = TrainingCurves(total_steps=TOTAL, train_loss=losses(late_start), entropy=flat(0.1))
     [finding] = troubleshoot(curves, plan(temperature_init=0.5))
     assert finding.kind == "slow_start"
     assert "Raise temperature_init above 0.5" in finding.advice
@@ -242,12 +242,12 @@ def test_a_slow_start_of_sharp_attention_asks_for_a_higher_first_temperature() -
     [(lambda u: 3 - 2 * u, 0.1), (lambda u: 3 * math.exp(-5 * u), 0.1), (late_start, 0.5)],
 )
 def test_neither_a_quick_start_nor_broad_attention_is_a_slow_start(loss: Any, entropy: float) -> None:
-    curves = Curves(total_steps=TOTAL, train_loss=losses(loss), entropy=flat(entropy))
+    curves = TrainingCurves(total_steps=TOTAL, train_loss=losses(loss), entropy=flat(entropy))
     assert troubleshoot(curves, plan()) == []
 
 
 def test_a_loss_that_never_falls_starts_slowly() -> None:
-    curves = Curves(total_steps=TOTAL, train_loss=losses(lambda u: 3.0), entropy=flat(0.1))
+    curves = TrainingCurves(total_steps=TOTAL, train_loss=losses(lambda u: 3.0), entropy=flat(0.1))
     assert kinds(troubleshoot(curves, plan())) == [("slow_start", None, None)]
 
 
@@ -262,7 +262,7 @@ FAST_PLAN = {"schedule": "exponential", "temperature_init": 4.0, "temperature_fi
 def test_validation_that_oscillates_while_the_temperature_falls_fast_asks_for_a_longer_schedule(
     direction: Any,
 ) -> None:
-    curves = Curves(total_steps=TOTAL, validation=losses(wobbling_loss), direction=direction)
+    curves = TrainingCurves(total_steps=TOTAL, validation=losses(wobbling_loss), direction=direction)
     [finding] = troubleshoot(curves, plan(**FAST_PLAN))
     assert finding.kind == "oscillation"
     assert "2.77" in finding.evidence  # ln 16
@@ -274,13 +274,13 @@ def test_validation_that_oscillates_while_the_temperature_falls_fast_asks_for_a_
     [{}, {"schedule": "exponential", "temperature_init": 4.0, "temperature_final": 1.0}],
 )
 def test_oscillation_under_a_slow_temperature_is_not_the_temperatures(parameters: dict[str, Any]) -> None:
-    curves = Curves(total_steps=TOTAL, validation=losses(wobbling_loss), direction="maximize")
+    curves = TrainingCurves(total_steps=TOTAL, validation=losses(wobbling_loss), direction="maximize")
     assert troubleshoot(curves, plan(**parameters)) == []
 
 
 @pytest.mark.parametrize(("direction", "sign"), [("maximize", 1), ("minimize", -1)])
 def test_steady_validation_under_a_fast_temperature_is_in_order(direction: Any, sign: int) -> None:
-    curves = Curves(total_steps=TOTAL, validation=losses(lambda u: sign * u), direction=direction)
+    curves = TrainingCurves(total_steps=TOTAL, validation=losses(lambda u: sign * u), direction=direction)
     assert troubleshoot(curves, plan(**FAST_PLAN)) == []
 
 
@@ -292,12 +292,12 @@ def test_only_where_the_temperature_is_fast_does_oscillation_count() -> None:
         temperature_final=4.0,
         warmup_fraction=0.3,
     )
-    early = Curves(
+    early = TrainingCurves(
         total_steps=TOTAL,
         validation=losses(lambda u: wobbling_loss(u) if u < 0.3 else u),
         direction="maximize",
     )
-    late = Curves(
+    late = TrainingCurves(
         total_steps=TOTAL,
         validation=losses(lambda u: wobbling_loss(u) if u > 0.35 else u),
         direction="maximize",
@@ -309,40 +309,40 @@ def test_only_where_the_temperature_is_fast_does_oscillation_count() -> None:
 def test_broad_attention_late_asks_for_a_lower_last_temperature() -> None:
     late = [(step, 0.5 if step < 80 else 0.95) for step in range(0, TOTAL, 10)]
     falling = plan(schedule="linear", temperature_init=2.0, temperature_final=0.7)
-    [finding] = troubleshoot(Curves(total_steps=TOTAL, entropy=late), falling)
+    [finding] = troubleshoot(TrainingCurves(total_steps=TOTAL, entropy=late), falling)
     assert finding.kind == "late_dispersion"
     assert "Lower temperature_final below 0.7" in finding.advice
     # A constant temperature has no temperature_final to lower.
-    [finding] = troubleshoot(Curves(total_steps=TOTAL, entropy=late), plan())
+    [finding] = troubleshoot(TrainingCurves(total_steps=TOTAL, entropy=late), plan())
     assert finding.advice.startswith("Lower temperature_init, or by a schedule that moves")
     early = [(step, 0.95 if step < 80 else 0.5) for step in range(0, TOTAL, 10)]
-    assert troubleshoot(Curves(total_steps=TOTAL, entropy=early), plan()) == []
+    assert troubleshoot(TrainingCurves(total_steps=TOTAL, entropy=early), plan()) == []
 
 
 def test_outputs_less_confident_than_right_ask_for_a_lower_output_temperature() -> None:
-    curves = Curves(total_steps=TOTAL, accuracy=flat(0.9), confidence=flat(0.7))
+    curves = TrainingCurves(total_steps=TOTAL, accuracy=flat(0.9), confidence=flat(0.7))
     [finding] = troubleshoot(curves, plan())
     assert finding.kind == "timid_outputs"
     assert "0.200" in finding.evidence
     for confidence in (0.85, 0.99):
-        calibrated = Curves(total_steps=TOTAL, accuracy=flat(0.9), confidence=flat(confidence))
+        calibrated = TrainingCurves(total_steps=TOTAL, accuracy=flat(0.9), confidence=flat(confidence))
         assert troubleshoot(calibrated, plan()) == []
 
 
 def test_classes_that_are_never_predicted_are_found() -> None:
-    curves = Curves(total_steps=TOTAL, labels=[50, 30, 20, 0], predictions=[80, 1, 19, 0])
+    curves = TrainingCurves(total_steps=TOTAL, labels=[50, 30, 20, 0], predictions=[80, 1, 19, 0])
     [finding] = troubleshoot(curves, plan())
     assert finding.kind == "ignored_classes"
     assert finding.evidence.endswith("is class 1.")
 
 
 def test_curves_without_anything_find_nothing() -> None:
-    assert troubleshoot(Curves(total_steps=1), plan()) == []
+    assert troubleshoot(TrainingCurves(total_steps=1), plan()) == []
 
 
 def test_the_whole_diagnosis_takes_entropy_from_the_report() -> None:
     histories = tuple(history([0.97] * 11, head=head) for head in range(2))
-    findings = diagnose(MonitorReport(histories=histories), Curves(total_steps=TOTAL), plan())
+    findings = diagnose(MonitorReport(histories=histories), TrainingCurves(total_steps=TOTAL), plan())
     assert kinds(findings) == [("dispersion", 0, None), ("late_dispersion", None, None)]
 
 
@@ -360,4 +360,4 @@ def test_the_whole_diagnosis_takes_entropy_from_the_report() -> None:
 )
 def test_bad_curves_are_refused(curve_args: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        Curves(**{"total_steps": TOTAL, **curve_args})
+        TrainingCurves(**{"total_steps": TOTAL, **curve_args})

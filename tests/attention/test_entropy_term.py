@@ -13,10 +13,10 @@ from torch import Tensor
 from tempopt.attention.functional.attention import tempered_attention
 from tempopt.attention.functional.entropy import (
     attention_entropy,
+    entropy_penalty,
     entropy_regulariser,
     entropy_term,
     regularised_attention,
-    term_of_entropy,
 )
 from tempopt.errors import SpecError
 
@@ -171,5 +171,5 @@ def test_torchs_entr_has_no_gradient_at_masked_keys() -> None:
 
 def test_a_term_can_be_made_of_an_entropy_that_is_there() -> None:
     q, k, _ = qkv()
-    term = term_of_entropy(attention_entropy(q, k), torch.tensor([Q]), weight=2.0, target=0.5)
+    term = entropy_penalty(attention_entropy(q, k), torch.tensor([Q]), weight=2.0, target=0.5)
     assert torch.equal(term, entropy_term(q, k, weight=2.0, target=0.5))

@@ -65,16 +65,16 @@ def test_query_rows_are_all_that_makes_queries_and_nothing_else(name) -> None:
 def test_auto_takes_the_interface_where_query_rows_are_refused(name) -> None:
     outcomes = outcomes_of(name)
     assert (outcomes["auto"].said, outcomes["auto"].way) == ("right", "attention_interface")
-    with pytest.raises(AttachError, match=r'Or attach with way="attention_interface"'):
+    with pytest.raises(AttachError, match=r'Or attach with method="attention_interface"'):
         model = build_family(name)
-        attach(model, HOT, way="query_rows", example=lambda: BY_NAME[name].run(model))
+        attach(model, HOT, method="query_rows", example=lambda: BY_NAME[name].run(model))
 
 
 @pytest.mark.parametrize("name", ["Parakeet", "Wav2Vec2Conformer relative"])
 def test_an_attention_that_calls_the_interface_by_keyword_runs_and_what_it_misses_is_found(name) -> None:
     model, run = build_family(name), BY_NAME[name].run
     before = run(model)
-    attachment = attach(model, {}, way="attention_interface", example=None)
+    attachment = attach(model, {}, method="attention_interface", example=None)
     torch.testing.assert_close(run(model), before)
     # The scores of positions are added as a mask, past the function.
     with pytest.raises(AttachError):
@@ -83,9 +83,9 @@ def test_an_attention_that_calls_the_interface_by_keyword_runs_and_what_it_misse
 
 def test_a_pooling_head_past_the_interface_is_refused_by_its_name() -> None:
     model = build_family("SiglipVision")
-    with pytest.raises(AttachError, match=r'"head.attention" is an nn.MultiheadAttention.*way="query_rows"'):
-        attach(model, HOT, way="attention_interface")
-    attachment = attach(model, HOT, layers=["encoder.*"], way="attention_interface")
+    with pytest.raises(AttachError, match=r'"head.attention" is an nn.MultiheadAttention.*"query_rows"'):
+        attach(model, HOT, method="attention_interface")
+    attachment = attach(model, HOT, layers=["encoder.*"], method="attention_interface")
     assert len(attachment.layers) == 2
 
 
@@ -108,7 +108,7 @@ def test_a_state_space_is_refused_for_what_it_is() -> None:
 
 def test_the_first_half_of_a_query_of_low_rank_is_refused_and_the_second_named() -> None:
     with pytest.raises(AttachError, match=r'first half of a query of low rank.*layers=\["[\w.]*q_b_proj"\]'):
-        attach(build_family("DeepseekV2 q_lora"), HOT, layers=["*q_a_proj"], way="query_rows")
+        attach(build_family("DeepseekV2 q_lora"), HOT, layers=["*q_a_proj"], method="query_rows")
 
 
 @pytest.mark.parametrize("name", ["ConvBert", "Swinv2", "CodeGen", "Bloom", "Hiera"])
@@ -129,9 +129,9 @@ def test_a_model_that_names_inputs_of_its_own_is_tested_without_an_example(name)
 
 
 def test_what_query_rows_cannot_do_is_found_without_an_example() -> None:
-    assert attach(build_family("GPTBigCode MHA"), HOT).way == "attention_interface"
+    assert attach(build_family("GPTBigCode MHA"), HOT).method == "attention_interface"
     with pytest.raises(AttachError, match="does not act as it should"):
-        attach(build_family("GPTBigCode MHA"), HOT, way="query_rows")
+        attach(build_family("GPTBigCode MHA"), HOT, method="query_rows")
 
 
 @pytest.mark.long
@@ -152,7 +152,7 @@ def test_what_is_baked_is_what_was_attached_by_every_way_that_a_family_has(famil
         tempered = copy.deepcopy(model)
         try:
             plan = {"temperature_init": 3.0, "layer_pattern": "linear", "layer_ratio": 2.0}
-            attach(tempered, plan, way=way, example=lambda model=tempered: family.run(model))
+            attach(tempered, plan, method=way, example=lambda model=tempered: family.run(model))
         except AttachError:
             continue
         attached = outputs(family, tempered)

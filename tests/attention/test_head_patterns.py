@@ -220,7 +220,7 @@ def test_each_query_head_of_transformers_has_its_temperature(make, implementatio
     by_hand(hand, 0.6 * factors(pattern, HEADS))
     model = make(implementation)
     attachment = attach(model, {"temperature_init": 0.6, "head_pattern": pattern, "head_ratio": RATIO})
-    assert attachment.way == "attention_interface"
+    assert attachment.method == "attention_interface"
     ours, theirs, plain = model(**inputs)[0], hand(**inputs)[0], make(implementation)(**inputs)[0]
     torch.testing.assert_close(ours[valid], theirs[valid], rtol=1e-4, atol=1e-5)
     assert (ours - plain)[valid].abs().max() > 1e-2
@@ -255,7 +255,7 @@ def test_it_is_tested_copied_pickled_and_taken_off_with_the_model() -> None:
 def test_query_rows_and_weights_refuse_a_pattern_and_say_what_to_do() -> None:
     parameters = {"head_pattern": "exp", "head_ratio": RATIO}
     with pytest.raises(AttachError, match=r"head_pattern='exp' cannot be attached by query rows.*which head"):
-        attach(llama("sdpa"), parameters, way="query_rows")
+        attach(llama("sdpa"), parameters, method="query_rows")
     model = llama("sdpa")
     attach(model, parameters)
     with pytest.raises(AttachError, match='head_pattern="exp" cannot be written into weights.*AttachC'):
@@ -267,7 +267,7 @@ def test_a_checkpoint_keeps_the_pattern_beside_its_weights(tmp_path: Path) -> No
     parameters = {"temperature_init": 0.5, "head_pattern": "alternate", "head_ratio": RATIO}
     attach(model, parameters)
     checkpoint: dict[str, Any] = {"state_dict": model.state_dict()}
-    put_beside(checkpoint, parameters, (0.5, 0.5), layers="auto", way="attention_interface")
+    put_beside(checkpoint, parameters, (0.5, 0.5), layers="auto", method="attention_interface")
     torch.save(checkpoint, tmp_path / "model.ckpt")
     loaded = llama("sdpa")
     tempopt.load_checkpoint(loaded, tmp_path / "model.ckpt")

@@ -349,20 +349,20 @@ def test_layers_are_chosen_by_what_is_around_or_inside_of_them() -> None:
         model = llama()
         with attach(model, LOG_N, layers=[pattern]) as attachment:
             assert attachment.layers == ["model.layers.1.self_attn"]
-            assert attachment.way == "attention_interface"
+            assert attachment.method == "attention_interface"
             attachment.self_test(lambda model=model: model(**text())[0])
     with pytest.raises(AttachError, match=r"matches none of the modules .* model\.layers\.0\.self_attn"):
-        attach(llama(), LOG_N, layers=["encoder.*"], way="attention_interface")
+        attach(llama(), LOG_N, layers=["encoder.*"], method="attention_interface")
 
 
 def test_query_rows_are_taken_unless_the_interface_is_needed() -> None:
-    assert attach(llama(), {"temperature_init": 2.0}).way == "query_rows"
-    assert attach(llama(), {"entropy_lambda": 0.1}).way == "attention_interface"
+    assert attach(llama(), {"temperature_init": 2.0}).method == "query_rows"
+    assert attach(llama(), {"entropy_lambda": 0.1}).method == "attention_interface"
     attachment = attach(llama(), {"temperature_init": 2.0})
-    with pytest.raises(AttachError, match='by query rows.*attach with way="attention_interface"'):
+    with pytest.raises(AttachError, match='by query rows.*attach with method="attention_interface"'):
         attachment.use(LOG_N)
     with pytest.raises(AttachError, match='Unknown way of attaching "interface"'):
-        attach(llama(), {}, way="interface")
+        attach(llama(), {}, method="interface")
 
 
 def test_what_the_interface_cannot_deliver_is_refused_and_the_model_is_as_it_was() -> None:
@@ -380,7 +380,7 @@ def test_what_the_interface_cannot_deliver_is_refused_and_the_model_is_as_it_was
         with pytest.raises(AttachError, match="logits are capped"):
             attach(model, parameters)
     with pytest.raises(AttachError, match="the logits of the loss"):
-        attach(model, {"output_temperature": 2.0}, way="attention_interface")
+        attach(model, {"output_temperature": 2.0}, method="attention_interface")
     with pytest.raises(AttachError, match="entropy term is that of softmax"):
         attach(llama(), {"entropy_lambda": 0.1, "normaliser": "sparsemax"})
     assert interface_layers(model) and model.config._attn_implementation == "eager"
@@ -418,7 +418,7 @@ def test_a_query_on_another_device_than_its_parameters_is_tempered() -> None:
 
 def test_a_module_that_asks_no_interface_is_told_how_to() -> None:
     with pytest.raises(AttachError, match=r"ALL_ATTENTION_FUNCTIONS\.get_interface"):
-        attach(nn.Linear(2, 2), {}, way="attention_interface")
+        attach(nn.Linear(2, 2), {}, method="attention_interface")
 
 
 def test_a_mask_that_was_dropped_fails_the_self_test() -> None:

@@ -331,7 +331,7 @@ def test_heads_of_transformers_see_what_a_mask_by_hand_lets_them(make, implement
     inputs = text(padded)
     valid = inputs["attention_mask"].bool()
     model = make(implementation)
-    assert attach(model, LOCAL).way == "attention_interface"
+    assert attach(model, LOCAL).method == "attention_interface"
     ours, theirs = model(**inputs)[0], by_mask(make, inputs, causal=make is not bert)
     torch.testing.assert_close(ours[valid], theirs[valid], rtol=1e-4, atol=1e-5)
     assert (ours - make(implementation)(**inputs)[0])[valid].abs().max() > 1e-2
@@ -374,7 +374,7 @@ def test_without_local_heads_and_after_detaching_a_model_is_itself_to_the_bit() 
 
 def test_query_rows_and_weights_refuse_local_heads_and_say_what_to_do() -> None:
     with pytest.raises(AttachError, match=r"local_share=0\.5 cannot be attached by query rows, only"):
-        attach(llama("sdpa"), LOCAL, way="query_rows")
+        attach(llama("sdpa"), LOCAL, method="query_rows")
     model = llama("sdpa")
     attach(model, LOCAL)
     with pytest.raises(AttachError, match=r"local_share=0\.5 cannot be written into weights.*AttachCallback"):

@@ -133,7 +133,7 @@ def test_after_looking_nothing_is_left_behind() -> None:
 
 def test_several_may_look_on_and_leave_in_any_order() -> None:
     observers, first, second = Observers(), LayerRecorder(), LayerRecorder()
-    first_context, second_context = observers.joined(first), observers.joined(second)
+    first_context, second_context = observers.observer_added(first), observers.observer_added(second)
     q = X[:, None]
     first_context.__enter__()
     second_context.__enter__()

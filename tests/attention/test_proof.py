@@ -9,7 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from tempopt.attention.attach.attachment import Attachment, attach
 from tempopt.attention.attach.proof import prove
-from tempopt.attention.attach.softmax_capture import frozen
+from tempopt.attention.attach.softmax_capture import capture_softmaxes
 from tempopt.errors import AttachError
 
 WIDTH, HEADS, TOKENS = 16, 4, 7
@@ -260,7 +260,7 @@ def test_a_frozen_forward_depends_on_no_logits_and_leaves_the_model_alone(make) 
     attachment = attach(model, {}, example=None)
 
     def frozen_output() -> Tensor:
-        with frozen(model) as record:
+        with capture_softmaxes(model) as record:
             output = model(*inputs)
         assert len(record.softmaxes) == 1
         return output[0] if isinstance(output, tuple) else output

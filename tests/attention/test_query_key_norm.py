@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tempopt.attention.functional.attention import tempered_attention
-from tempopt.attention.modules.learned import QueryKeyNorm, paper_gain
+from tempopt.attention.modules.learned import QueryKeyNorm, qk_norm_init_scale
 from tempopt.errors import SpecError
 
 B, H, N, D = 2, 3, 12, 8
@@ -54,7 +54,7 @@ def test_a_temperature_cannot_be_absorbed_by_normalised_queries() -> None:
 @pytest.mark.parametrize("length", [2, 64, 512])
 def test_the_papers_gain_lets_one_key_outweigh_all_others(length: int) -> None:
     """A key at cosine 1 against L - 1 at cosine 0: what log2(L^2 - L) is for."""
-    gain = paper_gain(length)
+    gain = qk_norm_init_scale(length)
     assert 2**gain == pytest.approx(length * (length - 1))
     weight = 1 / (1 + (length - 1) * math.exp(-gain))
     assert weight > 0.7
@@ -95,4 +95,4 @@ def test_the_norm_has_the_gradient_of_its_formula() -> None:
 @pytest.mark.parametrize("length", [1, 0, -3, 2.5, True, None])
 def test_a_length_without_a_gain_is_refused(length: Any) -> None:
     with pytest.raises(SpecError, match="length=.* at least 2"):
-        paper_gain(length)
+        qk_norm_init_scale(length)

@@ -182,6 +182,6 @@ def test_a_language_model_at_its_own_initialisation_passes_by_its_loss(
     torch.manual_seed(seed)
     model = Language(family, **sizes)
     batch = torch.randint(3, 256, (2, 32))
-    attachment = attach(model, HOT, way=way, example=None)
+    attachment = attach(model, HOT, method=way, example=None)
     attachment.self_test(lambda: model.training_step(batch, 0))
     assert attachment.tested

@@ -17,7 +17,7 @@ def test_an_attribute_of_a_container_is_a_number_of_it() -> None:
 
     model = nn.ModuleDict({"head": Head()})
     attached = attach_value(model, "head.temperature", {"temperature_init": 0.25})
-    assert attached.found == 0.5 and model["head"].temperature == 0.25
+    assert attached.initial_temperature == 0.5 and model["head"].temperature == 0.25
 
 
 def test_a_property_that_rounds_to_32_bits_is_followed() -> None:

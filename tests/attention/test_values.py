@@ -117,10 +117,10 @@ def test_the_number_follows_the_schedule_from_what_was_found(model: Model, path:
     transform, initial_tau = PATHS[path]
     before = value_at(model, path)
     attachment = attach_value(model, path, COSINE, transform=transform)  # type: ignore[arg-type]
-    assert attachment.found == pytest.approx(initial_tau, rel=1e-6)
+    assert attachment.initial_temperature == pytest.approx(initial_tau, rel=1e-6)
     for progress in (0.0, 0.3, 1.0):
         attachment.set_progress(progress)
-        tau = 0.05 + (attachment.found - 0.05) * (1 + math.cos(math.pi * progress)) / 2
+        tau = 0.05 + (attachment.initial_temperature - 0.05) * (1 + math.cos(math.pi * progress)) / 2
         expected = {"identity": tau, "inverse": 1 / tau, "log_inverse": math.log(1 / tau)}[transform]
         assert value_at(model, path) == pytest.approx(expected, rel=1e-6)
         assert attachment.temperatures == pytest.approx((tau,), rel=1e-12)
@@ -138,7 +138,7 @@ def test_what_is_stored_is_the_temperature_by_each_transform(tau: float, transfo
     stored = {"identity": tau, "inverse": 1 / tau, "log_inverse": -math.log(tau)}[transform]
     model.register_buffer("number", torch.tensor(stored, dtype=torch.float64))
     attachment = attach_value(model, "number", {"temperature_init": to}, transform=transform)  # type: ignore[arg-type]
-    assert attachment.found == pytest.approx(tau, rel=1e-9)
+    assert attachment.initial_temperature == pytest.approx(tau, rel=1e-9)
     expected = {"identity": to, "inverse": 1 / to, "log_inverse": -math.log(to)}[transform]
     assert float(model.number) == pytest.approx(expected, rel=1e-12, abs=1e-12)
 
@@ -172,7 +172,7 @@ def test_a_learned_number_is_held_while_it_follows_a_schedule_and_learned_again_
         assert not scale.requires_grad
         assert scale.item() == pytest.approx(math.log(1 / 0.3))
         on.use(COSINE)
-        assert on.temperatures == (on.found,)
+        assert on.temperatures == (on.initial_temperature,)
     assert scale.requires_grad
     assert scale.item() == pytest.approx(math.log(1 / 0.07))
 
@@ -260,9 +260,9 @@ def test_a_number_that_is_no_temperature_by_its_transform_is_refused(model: Mode
         AttachError, match=r'is -2.6, which by transform="identity" is no temperature.*log_inv'
     ):
         attach_value(model, "criterion.temperature", COSINE)
-    assert attach_value(model, "criterion.temperature", COSINE, transform="log_inverse").found == math.exp(
-        2.6
-    )
+    assert attach_value(
+        model, "criterion.temperature", COSINE, transform="log_inverse"
+    ).initial_temperature == math.exp(2.6)
     with pytest.raises(SpecError, match=r'Unknown transform "log"'):
         attach_value(model, "criterion.tau", COSINE, transform="log")  # type: ignore[arg-type]
 
@@ -436,7 +436,7 @@ def test_the_scale_of_clip_and_the_temperature_of_wav2vec2_are_read_in_training(
         transform="log_inverse",
         loss=lambda: clip(input_ids=tokens, pixel_values=pixels, return_loss=True).loss,
     )
-    assert attachment.found == pytest.approx(0.07, rel=1e-3)
+    assert attachment.initial_temperature == pytest.approx(0.07, rel=1e-3)
     assert clip(input_ids=tokens, pixel_values=pixels).logits_per_text.abs().max() <= 1 / 0.5
 
     quantizer = Wav2Vec2GumbelVectorQuantizer(
@@ -447,7 +447,12 @@ def test_the_scale_of_clip_and_the_temperature_of_wav2vec2_are_read_in_training(
     nn.init.normal_(quantizer.codevectors)
     states = torch.randn(1, 6, 8)
     schedule = {"schedule": "exponential", "temperature_final": 0.5}
-    assert attach_value(quantizer, "temperature", schedule, loss=lambda: quantizer(states)[0]).found == 2.0
+    assert (
+        attach_value(
+            quantizer, "temperature", schedule, loss=lambda: quantizer(states)[0]
+        ).initial_temperature
+        == 2.0
+    )
 
 
 @pytest.mark.parametrize("factor", [0.25, 3.0])

@@ -11,7 +11,7 @@ from scipy.stats import kurtosis
 from benchmarks.simulated.clock import Job
 from benchmarks.simulated.unseen import KINDS, WORLDS, UnseenWorld, half
 from benchmarks.unseen_worlds import EndTuner, difference
-from tempopt.sampling.unit_cube import at_place, count_values
+from tempopt.sampling.unit_cube import count_values, from_unit
 
 _SEEDS = 1500
 _QUIET = [kind.name for kind in KINDS if not kind.heavy]
@@ -20,7 +20,7 @@ _QUIET = [kind.name for kind in KINDS if not kind.heavy]
 def draw_params(world: UnseenWorld, count: int) -> list[dict[str, object]]:
     rng, space = np.random.default_rng(5), world.spec.space()
     values = (
-        {name: at_place(distribution, rng.random()) for name, distribution in space.items()}
+        {name: from_unit(distribution, rng.random()) for name, distribution in space.items()}
         for _ in range(count)
     )
     return [world.spec.parameters("search", values) for values in values]

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.recorded.tasks import value_at
 from benchmarks.simulated.luck import OWN, PAIR, SHARED, luck, of_seed
 from benchmarks.simulated.worlds import NAMES, Collapse, Made, world_of
-from tempopt.temperature import LR_RATIOS, learning, neutral
+from tempopt.temperature import LR_RATIOS, to_neutral, with_learned_temperatures
 from tempopt.training.messages import Evaluation
 
 _SEEDS = 2000
@@ -88,7 +88,11 @@ def test_parameters_that_have_no_effect_change_nothing() -> None:
 def test_where_temperature_does_nothing_every_plan_is_worth_the_same(name: str) -> None:
     world = world_of(name)
     for params in draw_params(world, 50):
-        assert world.worth(params) == world.worth(neutral(params)) == world.worth(learning(params, 10.0))
+        assert (
+            world.worth(params)
+            == world.worth(to_neutral(params))
+            == world.worth(with_learned_temperatures(params, 10.0))
+        )
         if world.attends:
             assert world.worth(params, _COOL) == world.worth(params)
 
@@ -242,10 +246,15 @@ def test_each_of_two_temperatures_gains_half(name: str) -> None:
 def test_learned_temperatures_have_their_share_of_the_gain() -> None:
     world = world_of("two-level-3")
     baseline = world.spec.parameters("baseline", params_of_others(world))
-    gains = [world.worth(learning(baseline, ratio)) - world.worth(baseline) for ratio in LR_RATIOS]
+    gains = [
+        world.worth(with_learned_temperatures(baseline, ratio)) - world.worth(baseline) for ratio in LR_RATIOS
+    ]
     assert gains == pytest.approx([0.25 * 2.0 * PAIR, 0.5 * 2.0 * PAIR])
     # and what is their own is not the baseline's
-    assert world.train(learning(baseline, 1.0), 5).test - gains[0] != world.train(baseline, 5).test
+    assert (
+        world.train(with_learned_temperatures(baseline, 1.0), 5).test - gains[0]
+        != world.train(baseline, 5).test
+    )
 
 
 def test_another_named_temperature_at_inference_does_nothing_but_by_chance() -> None:

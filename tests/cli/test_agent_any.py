@@ -8,7 +8,7 @@ import pytest
 
 from tempopt import cli
 from tempopt.agent import any_agent
-from tempopt.service.extend import ordered
+from tempopt.service.extend import prepare_search
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage import Store
 from tests.toy_study import SMALL, TOYS, begin, toy_spec
@@ -42,7 +42,7 @@ def test_arguments_that_do_not_go_together_are_refused(
 
 def test_it_ends_well_when_no_study_is_unfinished(capsys: pytest.CaptureFixture[str]) -> None:
     Store.open("sqlite:///tempopt.db").close()
-    assert cli.main(["agent", "--any", "--until-idle"]) == cli.DONE
+    assert cli.main(["agent", "--any", "--until-idle"]) == cli.EXIT_OK
     serves, end = capsys.readouterr().out.splitlines()
     assert "Serves every study of sqlite:///" in serves and "No run is left to begin." in end
 
@@ -51,7 +51,7 @@ def test_an_empty_database_has_no_study_yet_and_a_missing_file_is_refused(folder
     command = ["agent", "--any", "--until-idle", "0.2", "--storage", "sqlite:///first.db"]
     assert cli.main(command) == cli.USAGE and not (folder / "first.db").exists()
     (folder / "first.db").touch()
-    assert cli.main(command) == cli.DONE
+    assert cli.main(command) == cli.EXIT_OK
     with Store.open("sqlite:///first.db", create=False) as store:
         assert store.list_studies() == []
 
@@ -72,5 +72,5 @@ def test_a_study_that_is_submitted_again_gets_its_new_priority(monkeypatch: pyte
     with Store.open("sqlite:///tempopt.db") as store:
         begin(store, "toy")
         spec = StudySpec.parse(toy_spec(name="toy", **SMALL, priority=7), source="the test")
-        ordered(store, spec)
+        prepare_search(store, spec)
         assert [study.priority for study in store.open_studies()] == [7]

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from tempopt import cli
-from tempopt.agent.observer import Unobserved
+from tempopt.agent.observer import NullObserver
 from tempopt.cli import agent_entrypoint
 from tempopt.report.study_result import StudyResult
 from tempopt.service import studies
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.store import Store
-from tempopt.verdict.paired_evidence import Answer
+from tempopt.verdict.paired_evidence import PairedResult
 from tempopt.verdict.set_comparison import Comparison, Variant
-from tempopt.verdict.statistics.paired_tests import paired
+from tempopt.verdict.statistics.paired_tests import paired_test
 from tests.toy_study import URL, Watcher
 
 SPEC = """\
@@ -228,7 +228,7 @@ SPEC_DATA: dict[str, Any] = {
 }
 
 
-def interrupt_after(num_done: int) -> Unobserved:
+def interrupt_after(num_done: int) -> NullObserver:
     def leave() -> None:
         raise KeyboardInterrupt
 
@@ -265,9 +265,9 @@ def test_a_comparison_that_is_interrupted_is_resumed_to_the_same_result(
 def make_result(make_spec: Callable[..., StudySpec]) -> Any:
     def make(*differences: list[float] | None) -> Any:
         variants = tuple(
-            Variant(name=f"v{index}", params={}, answer=answer and Answer(paired=answer))
+            Variant(name=f"v{index}", params={}, answer=answer and PairedResult(paired=answer))
             for index, answer in enumerate(
-                differences_of and paired(differences_of, test="t", direction="maximize", alpha=0.04)
+                differences_of and paired_test(differences_of, test="t", direction="maximize", alpha=0.04)
                 for differences_of in differences
             )
         )

@@ -12,8 +12,8 @@ import pytest
 from tempopt import cli
 from tempopt.cli.lifecycle import gc
 from tempopt.service import lifecycle
-from tempopt.service.lifecycle import Collected, Deleted, Told
-from tempopt.storage.changes import Wanted
+from tempopt.service.lifecycle import DeleteResult, GarbageCollectionResult, StopResult
+from tempopt.storage.changes import ClaimRequest
 from tempopt.storage.rows import NewTicket
 from tempopt.storage.store import Store
 
@@ -30,7 +30,9 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         store.add_tickets(
             study.id, [NewTicket(kind="search", arm="search", number=i, seed=i) for i in range(2)]
         )
-        store.take_ticket(study.id, "far:7:0:1", Wanted(limits={"search": None}, lease=60.0, max_attempts=3))
+        store.take_ticket(
+            study.id, "far:7:0:1", ClaimRequest(limits={"search": None}, lease=60.0, max_attempts=3)
+        )
 
 
 @pytest.fixture
@@ -78,14 +80,14 @@ def test_what_is_done_can_be_neither_paused_nor_stopped(
     ("stop_reply", "out"),
     [
         (
-            Told(before="running", agents=[], withdrawn=3),
+            StopResult(before="running", agents=[], withdrawn=3),
             "3 tickets that waited were withdrawn. No agent works",
         ),
-        (Told(before="paused", agents=["far:7"], withdrawn=3), "were withdrawn. It is paused.\n"),
+        (StopResult(before="paused", agents=["far:7"], withdrawn=3), "were withdrawn. It is paused.\n"),
     ],
 )
 def test_a_stop_with_nobody_at_work_says_who_is_to_confirm(
-    stop_reply: Told, out: str, run_command: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    stop_reply: StopResult, out: str, run_command: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lifecycle, "stop", lambda storage, name: stop_reply)
     output = run_command("stop", "pairs")
@@ -94,7 +96,7 @@ def test_a_stop_with_nobody_at_work_says_who_is_to_confirm(
 
 
 def test_several_agents_are_named(run_command: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
-    pause_reply = Told(before="running", agents=["a:1", "b:2"])
+    pause_reply = StopResult(before="running", agents=["a:1", "b:2"])
     monkeypatch.setattr(lifecycle, "pause", lambda storage, name: pause_reply)
     assert "At work: a:1, b:2. Each agent leaves once its runs are saved." in run_command("pause", "pairs")
 
@@ -148,7 +150,9 @@ def test_delete_refuses_while_agents_are_at_work(
 def test_delete_names_what_it_could_not_remove(
     run_command: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    delete_reply = Deleted(agents=[], freed=2_500_000, left={"s3://bucket/pairs": "no credentials"})
+    delete_reply = DeleteResult(
+        agents=[], freed=2_500_000, not_removed={"s3://bucket/pairs": "no credentials"}
+    )
     monkeypatch.setattr(lifecycle, "delete", lambda storage, name, *, force: delete_reply)
     assert run_command("delete", "pairs", "--yes") == (
         'Study "pairs" is deleted; 2.5 MB of checkpoints and logs were freed.\n'
@@ -169,8 +173,12 @@ def test_delete_names_what_it_could_not_remove(
 def test_gc_lists_or_removes(
     dry_run: bool, out: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def collect(storage: str, name: str | None, *, dry_run: bool) -> list[Collected]:
-        return [Collected(study="pairs", files={"/a/step-1-1.ckpt": 1500}, left={"s3://b": "away"})]
+    def collect(storage: str, name: str | None, *, dry_run: bool) -> list[GarbageCollectionResult]:
+        return [
+            GarbageCollectionResult(
+                study="pairs", files={"/a/step-1-1.ckpt": 1500}, not_removed={"s3://b": "away"}
+            )
+        ]
 
     monkeypatch.setattr(lifecycle, "collect", collect)
     assert gc(argparse.Namespace(url=URL, name=None, dry_run=dry_run)) == 0

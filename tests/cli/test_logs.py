@@ -8,15 +8,15 @@ import pytest
 
 from tempopt import cli
 from tempopt.service import lifecycle
-from tempopt.service.lifecycle import Printed
+from tempopt.service.lifecycle import RunLog
 
 
 @pytest.fixture
 def run_logs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Return what gives what ``tempopt logs pairs`` shows, asked for one run or none, of what is printed."""
 
-    def run(words: list[str], *printed_logs: Printed, ticket: str | None = None) -> str:
-        def logs(storage: str, name: str, ticket_name: str | None) -> list[Printed]:
+    def run(words: list[str], *printed_logs: RunLog, ticket: str | None = None) -> str:
+        def logs(storage: str, name: str, ticket_name: str | None) -> list[RunLog]:
             assert (name, ticket_name) == ("pairs", ticket)
             return list(printed_logs)
 
@@ -27,8 +27,8 @@ def run_logs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     return run
 
 
-def _log_entry(text: str | None, *, attempt: int = 1, lines: int = 1, is_running: bool = False) -> Printed:
-    return Printed(
+def _log_entry(text: str | None, *, attempt: int = 1, lines: int = 1, is_running: bool = False) -> RunLog:
+    return RunLog(
         ticket="search-12", attempt=attempt, agent="far:7", running=is_running, lines=lines, text=text
     )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tempopt.cli.output import print_decision, shown, write
+from tempopt.cli.output import escape_control_chars, print_decision, write
 from tempopt.errors import UsageError
 
 
@@ -56,8 +56,8 @@ def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 
 def test_what_would_steer_a_terminal_is_shown_as_an_escape() -> None:
-    assert shown("a\x1b]0;b\x07\r\u202ec\udc80") == r"a\x1b]0;b\x07\r\u202ec\udc80"
-    assert shown("τ = 1\u00a0−\n\tüé") == "τ = 1\u00a0−\n\tüé"
+    assert escape_control_chars("a\x1b]0;b\x07\r\u202ec\udc80") == r"a\x1b]0;b\x07\r\u202ec\udc80"
+    assert escape_control_chars("τ = 1\u00a0−\n\tüé") == "τ = 1\u00a0−\n\tüé"
 
 
 def test_on_a_terminal_a_decision_is_broken_at_spaces_below_its_text(

@@ -11,7 +11,7 @@ import pytest
 
 from tempopt import cli
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.changes import Ended, Outcomes, Wanted
+from tempopt.storage.changes import ClaimRequest, RunEnded, RunOutcome
 from tempopt.storage.rows import NewTicket
 from tempopt.storage.store import Store
 from tests.cli.conftest import SECRET, WRITTEN, holds_no_password
@@ -133,13 +133,13 @@ def url() -> Iterator[str]:
             study = store.create_study("pairs", spec.to_json(), spec.identity())
             store.add_tickets(study.id, [NewTicket(kind="search", arm="search", number=0, seed=0)])
             ticket = store.take_ticket(
-                study.id, "far:1:2:3", Wanted(limits={"search": None}, lease=60.0, max_attempts=3)
+                study.id, "far:1:2:3", ClaimRequest(limits={"search": None}, lease=60.0, max_attempts=3)
             )
             assert ticket is not None
             store.begin(ticket.id, 1, {"temperature_init": 1.0}, {"temperature_init": 1.0}, None)
-            outcomes = Outcomes(outcome="complete", value=0.5, steps=10, seconds=1.0)
+            outcomes = RunOutcome(outcome="complete", value=0.5, steps=10, seconds=1.0)
             text = f"connecting to {secret_url}\nas {SECRET}"
-            end_change = Ended(ticket_id=ticket.id, attempt=1, outcomes=outcomes, log=text)
+            end_change = RunEnded(ticket_id=ticket.id, attempt=1, outcomes=outcomes, log=text)
             store.write(study.id, [end_change], agent="far:1:2:3", lease=60.0)
         yield secret_url
     finally:

@@ -13,7 +13,7 @@ import pytest
 
 from tempopt import cli
 from tempopt.cli import report
-from tempopt.cli.report import at_end
+from tempopt.cli.report import write_final_report
 from tests.cli.conftest import SECRET, WRITTEN, holds_no_password
 from tests.report.made_study import World, make, write
 
@@ -85,29 +85,29 @@ def test_a_report_loads_neither_torch_nor_lightning(study: Path) -> None:
 
 
 def test_the_report_at_the_end_is_written_into_the_current_folder(study: Path) -> None:
-    assert at_end(_arguments(URL), "pairs") == "pairs.html"
+    assert write_final_report(_arguments(URL), "pairs") == "pairs.html"
     assert (study / "pairs.html").exists()
 
 
 def test_the_report_at_the_end_replaces_reports_alone(
     study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert at_end(_arguments(URL), "pairs") == "pairs.html"
+    assert write_final_report(_arguments(URL), "pairs") == "pairs.html"
     page = (study / "pairs.html").read_text(encoding="utf-8")
     monkeypatch.setattr(report, "_page", lambda *_: page)
-    assert at_end(_arguments(URL), "pairs") == "pairs.html"
+    assert write_final_report(_arguments(URL), "pairs") == "pairs.html"
     assert capsys.readouterr().err == ""
     (study / "pairs.html").write_text("<title>mine</title>\n", encoding="utf-8")
-    assert at_end(_arguments(URL), "pairs") == "pairs-tempopt.html"
+    assert write_final_report(_arguments(URL), "pairs") == "pairs-tempopt.html"
     assert "pairs.html is there already and is no report of tempopt" in capsys.readouterr().err
-    assert at_end(_arguments(URL), "pairs") == "pairs-tempopt.html"
+    assert write_final_report(_arguments(URL), "pairs") == "pairs-tempopt.html"
     (study / "pairs-tempopt.html").write_bytes(b"\xff")
-    assert at_end(_arguments(URL), "pairs") == "pairs-tempopt-2.html"
+    assert write_final_report(_arguments(URL), "pairs") == "pairs-tempopt-2.html"
     assert (study / "pairs.html").read_text(encoding="utf-8") == "<title>mine</title>\n"
     assert (study / "pairs-tempopt.html").read_bytes() == b"\xff"
     (study / "pairs.html").unlink()
     (study / "pairs.html").mkdir()
-    assert at_end(_arguments(URL), "pairs") == "pairs-tempopt-2.html"
+    assert write_final_report(_arguments(URL), "pairs") == "pairs-tempopt-2.html"
 
 
 def test_a_report_that_fails_is_told_and_fails_nothing(
@@ -117,7 +117,7 @@ def test_a_report_that_fails_is_told_and_fails_nothing(
         raise ZeroDivisionError(f"at postgresql://me:{SECRET}@host/db")
 
     monkeypatch.setattr(report, "_page", fail)
-    assert at_end(_arguments(URL), "pairs") is None
+    assert write_final_report(_arguments(URL), "pairs") is None
     stderr = capsys.readouterr().err
     assert "could not be written: ZeroDivisionError" in stderr
     assert "Try again: tempopt report pairs" in stderr

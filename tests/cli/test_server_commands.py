@@ -20,7 +20,7 @@ import yaml
 
 import tempopt
 from tempopt import cli
-from tempopt.agent.observer import Unobserved
+from tempopt.agent.observer import NullObserver
 from tempopt.errors import AccessDenied, StudyNotFound, UsageError
 from tempopt.launch import watch
 from tempopt.spec.study_spec import StudySpec
@@ -86,7 +86,7 @@ def run_command(
     """Return exit code and output of a command, with nothing in it of the moment or of the store's URL."""
     exit_code = cli.main([*words, "--storage", url])
     out, err = capsys.readouterr()
-    text = (out + err).replace(urls.shown(url), "STORE")
+    text = (out + err).replace(urls.masked_url(url), "STORE")
     text = re.sub(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d[.\d]*)?(\+00:00| UTC)?", "MOMENT", text)
     if code is not None:
         assert exit_code == code, text
@@ -362,7 +362,7 @@ def test_files_that_others_can_read_are_told_of(
     token = work_folder / "token"
     token.write_text("a-token")
     token.chmod(0o644)
-    assert credentials.token_in(token) == "a-token"
+    assert credentials.read_token_file(token) == "a-token"
     assert "chmod 600" in capsys.readouterr().err
     credentials.remember("https://one.example", "one")
     settings.chmod(0o644)
@@ -397,7 +397,7 @@ def test_what_is_no_token_is_refused(text: str, work_folder: Path) -> None:
     (work_folder / "token").write_text(text)
     (work_folder / "token").chmod(0o600)
     with pytest.raises(UsageError, match="holds no token"):
-        credentials.token_in(work_folder / "token")
+        credentials.read_token_file(work_folder / "token")
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"servers": {"a": 1}}'])
@@ -440,7 +440,7 @@ def test_python_reaches_the_studies_of_a_server(
         tempopt.search(spec, storage=running_server.url, wait=False)
 
 
-class _Notes(Unobserved):
+class _Notes(NullObserver):
     def __init__(self) -> None:
         self.notes: list[str] = []
 

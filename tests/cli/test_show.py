@@ -17,8 +17,8 @@ from tempopt import cli
 from tempopt.errors import StoreUnreachable
 from tempopt.report.decision import screen_lines
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.changes import Began, Ended, Outcomes, Reported, Wanted
-from tempopt.storage.liveness import machine
+from tempopt.storage.changes import ClaimRequest, MetricReported, RunEnded, RunOutcome, RunStarted
+from tempopt.storage.liveness import machine_id
 from tempopt.storage.rows import KINDS, Kind, NewTicket, TicketRow
 from tempopt.storage.store import Store
 from tests.report.full_text import full_lines
@@ -57,14 +57,14 @@ def begun_studies() -> Iterator[None]:
         for kind, parameters, value in DONE:
             ticket = _take(store, study.id, kind)
             store.begin(ticket.id, ticket.attempt, parameters, parameters, None)
-            outcomes = Outcomes(outcome="complete", value=value, steps=10, seconds=2.0)
-            end_change = Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
+            outcomes = RunOutcome(outcome="complete", value=value, steps=10, seconds=2.0)
+            end_change = RunEnded(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
             store.write(study.id, [end_change], agent="far:1:2:3", lease=60.0)
     yield
 
 
 def _take(store: Store, study: int, kind: Kind, agent: str = "far:1:2:3", lease: float = 60.0) -> TicketRow:
-    ticket = store.take_ticket(study, agent, Wanted(limits={kind: None}, lease=lease, max_attempts=3))
+    ticket = store.take_ticket(study, agent, ClaimRequest(limits={kind: None}, lease=lease, max_attempts=3))
     assert ticket is not None
     return ticket
 
@@ -89,7 +89,7 @@ def test_a_long_name_is_in_one_line_in_a_pipe(capsys: pytest.CaptureFixture[str]
     name = "a-study-of-" + "a-very-long-name-" * 5
     with Store.open(URL) as store:
         store.create_study(name, SPEC, "hash")
-    assert cli.main(["list"]) == cli.DONE
+    assert cli.main(["list"]) == cli.EXIT_OK
     assert len([line for line in capsys.readouterr().out.splitlines() if line.startswith(f"{name} ")]) == 1
 
 
@@ -109,7 +109,7 @@ def test_a_study_runs_while_an_agent_holds_a_lease(capsys: pytest.CaptureFixture
 
 @pytest.mark.usefixtures("begun_studies")
 def test_an_agent_that_died_on_this_machine_is_not_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    dead_agent = f"near:{os.getpid()}:{machine()}:no such start"
+    dead_agent = f"near:{os.getpid()}:{machine_id()}:no such start"
     _begin(dead_agent)
     assert cli.main(["list"]) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[:3] == ["pairs", "waiting", "0"]
@@ -391,13 +391,15 @@ def test_the_keys_are_the_same_before_a_study_is_begun(capsys: pytest.CaptureFix
 def test_json_names_the_runs_in_work_with_where_and_how_far_they_are(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    _begin("far:1:2:3", f"near:{os.getpid()}:{machine()}:no such start")
+    _begin("far:1:2:3", f"near:{os.getpid()}:{machine_id()}:no such start")
     with Store.open(URL) as store:
         study = store.load_study("pairs").id
         ticket = next(t for t in store.tickets(study) if t.state == "running" and t.agent == "far:1:2:3")
         changes = [
-            Began(ticket_id=ticket.id, attempt=1, total_steps=10, code="c", machine="far", device="cuda:0"),
-            Reported(ticket_id=ticket.id, attempt=1, step=4, value=0.5),
+            RunStarted(
+                ticket_id=ticket.id, attempt=1, total_steps=10, code="c", machine="far", device="cuda:0"
+            ),
+            MetricReported(ticket_id=ticket.id, attempt=1, step=4, value=0.5),
         ]
         progress = {"renew": {ticket.id: 1}, "steps": {ticket.id: 6}}
         store.write(study, changes, agent="far:1:2:3", lease=60.0, **progress)  # type: ignore[arg-type]
@@ -424,8 +426,8 @@ def _finish(finish_event: threading.Event) -> None:
         for value in (0.25, 0.5):
             ticket = _take(store, study, "search")
             store.begin(ticket.id, ticket.attempt, {"temperature_init": 0.5}, {"temperature_init": 0.5}, None)
-            outcomes = Outcomes(outcome="complete", value=value, steps=10, seconds=2.0)
-            end_change = Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
+            outcomes = RunOutcome(outcome="complete", value=value, steps=10, seconds=2.0)
+            end_change = RunEnded(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
             store.write(study, [end_change], agent="far:1:2:3", lease=60.0)
         store.set_state(study, "done")
     finish_event.set()

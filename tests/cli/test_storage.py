@@ -45,7 +45,7 @@ def test_storage_is_what_was_given_then_the_environment_then_the_folder(
 @pytest.mark.parametrize("namespace", [_storage_arguments(""), _storage_arguments(file="")])
 def test_an_empty_storage_is_not_the_default(namespace: argparse.Namespace) -> None:
     with pytest.raises((StorageError, UsageError)):
-        urls.parse(storage_url(namespace))
+        urls.parse_database_url(storage_url(namespace))
 
 
 def test_the_option_that_leads_back_names_the_default_where_the_environment_names_another(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tempopt import cli
-from tempopt.server.tokens import TOKEN, is_of, made
+from tempopt.server.tokens import TOKEN, create_token, token_matches_row
 from tempopt.storage import Store
 from tests.server.conftest import RunningServer
 from tests.server.conftest import running_server as running_server
@@ -41,7 +41,7 @@ def test_a_new_token_is_all_that_standard_output_gets(
     parts = TOKEN.fullmatch(token)
     assert parts is not None and parts[1] in err and token not in err
     row = running_server.store.token(parts[1])
-    assert row is not None and is_of(token, row)
+    assert row is not None and token_matches_row(token, row)
     assert (row.name, row.scopes, row.studies) == ("cluster", ("view", "agent"), "vision-")
     assert row.expires is not None and row.expires - row.created == timedelta(days=30)
     out, err = _run_token(capsys, "list", "--storage", storage)
@@ -52,7 +52,7 @@ def test_a_token_is_listed_with_its_state(
     storage: str, running_server: RunningServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, life in (("late", timedelta(seconds=-1)), ("gone", None), ("good", timedelta(days=1))):
-        _, row = made(running_server.store, name=name, scopes=["view"], life=life)
+        _, row = create_token(running_server.store, name=name, scopes=["view"], life=life)
         if name == "gone":
             running_server.store.revoke_token(row.id)
     rows = {row["name"]: row for row in _list_tokens(capsys, storage)}
@@ -65,7 +65,7 @@ def test_a_token_is_listed_with_its_state(
 def test_a_token_is_revoked_by_its_id(
     storage: str, running_server: RunningServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, row = made(running_server.store, name="gone", scopes=["view"])
+    _, row = create_token(running_server.store, name="gone", scopes=["view"])
     for _ in range(2):
         out, _ = _run_token(capsys, "revoke", row.id, "--storage", storage)
         assert row.id in out and "gone" in out
@@ -79,7 +79,7 @@ def test_a_token_is_revoked_by_its_id(
 def test_a_token_that_was_given_in_place_of_its_id_is_not_shown(
     storage: str, running_server: RunningServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    token, _ = made(running_server.store, name="pasted", scopes=["view"])
+    token, _ = create_token(running_server.store, name="pasted", scopes=["view"])
     out, err = _run_token(capsys, "revoke", token, "--storage", storage, code=2)
     assert token.split("_", 2)[2] not in out + err
     assert token.split("_", 2)[2] not in str(running_server.store.audited())
@@ -135,4 +135,4 @@ def test_the_first_token_may_be_made_before_there_is_a_database(
     out, _ = _run_token(capsys, "create", "--name", "admin", "--scope", "admin", "--storage", url)
     with Store.open(url, create=False) as store:
         [row] = store.tokens()
-    assert is_of(out.strip(), row)
+    assert token_matches_row(out.strip(), row)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from tempopt.server.tokens import made
+from tempopt.server.tokens import create_token
 from tempopt.storage import Store
 from tests.cluster.studies import environment, tempopt
 
@@ -165,7 +165,7 @@ class HttpServers:
         self.replace_token()
         self.admin_file = folder / "admin-token"
         with Store.open(storage) as store:
-            _write(self.admin_file, made(store, name="admin", scopes=["admin"])[0])
+            _write(self.admin_file, create_token(store, name="admin", scopes=["admin"])[0])
         for number in range(servers):
             self.start(number)
         self.line = Line(host, self.ports)
@@ -210,7 +210,7 @@ class HttpServers:
     def replace_token(self) -> None:
         """Give the agents another token, and revoke the one that they have."""
         with Store.open(self.storage) as store:
-            token, row = made(store, name=TOKEN, scopes=["agent"])
+            token, row = create_token(store, name=TOKEN, scopes=["agent"])
             _write(self.token_file, token)
             if self._token_id:
                 store.revoke_token(self._token_id)

@@ -141,9 +141,9 @@ def _sigterm_kept() -> Iterator[None]:
 @contextlib.contextmanager
 def _asking_for(token_file: Path | None) -> Iterator[None]:
     """Have nodes that are started ask for the token of a file; None: have them ask for none."""
-    from tempopt.launch.ray_token import Shown
+    from tempopt.launch.ray_token import TokenEnvironment
 
-    token_display = Shown()
+    token_display = TokenEnvironment()
     try:
         if token_file is None:
             token_display.show_none()

@@ -13,7 +13,7 @@ import yaml
 
 from tempopt import cli
 from tempopt.spec.resources import Resources
-from tempopt.storage.urls import parse
+from tempopt.storage.urls import parse_database_url
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -87,7 +87,7 @@ def test_the_secrets_are_made_once_and_fit_together(compose: dict[str, Any], tmp
     assert set(secrets) == {Path(secret["file"]).name for secret in compose["secrets"].values()}
     assert stat.S_IMODE((tmp_path / "secrets").stat().st_mode) == 0o700
     assert re.fullmatch(r"[0-9a-f]{48}", secrets["postgres-password"])
-    address = parse(secrets["storage-url"].strip())
+    address = parse_database_url(secrets["storage-url"].strip())
     assert address.url.password == secrets["postgres-password"]
     assert address.url.host in compose["services"]
     assert secrets["minio-password"] in secrets["s3-credentials"]

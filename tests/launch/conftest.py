@@ -19,8 +19,8 @@ class Recorder(Launcher):
 
     name: ClassVar[str] = "recorder"
     OPTIONS: ClassVar[Mapping[str, str]] = {"partition": "where; default: anywhere"}
-    spans_hosts: ClassVar[bool] = True
-    outlives: ClassVar[bool] = True
+    is_multi_host: ClassVar[bool] = True
+    survives_command: ClassVar[bool] = True
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
@@ -32,7 +32,7 @@ class Recorder(Launcher):
     def has_gpus(self) -> bool:
         return False
 
-    def room(self, need: Need) -> int:
+    def capacity(self, need: Need) -> int:
         return self.places
 
     def start(self, tasks: Sequence[Task]) -> list[str]:
@@ -51,8 +51,8 @@ class LocalRecorder(Recorder):
     """The same on this machine, with agents that end with the program."""
 
     name: ClassVar[str] = "beside"
-    spans_hosts: ClassVar[bool] = False
-    outlives: ClassVar[bool] = False
+    is_multi_host: ClassVar[bool] = False
+    survives_command: ClassVar[bool] = False
 
 
 @pytest.fixture

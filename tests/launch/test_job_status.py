@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from tempopt.launch.job_status import Given, cancelled, standing
+from tempopt.launch.job_status import LauncherSelection, cancel_jobs, query_job_status
 from tempopt.storage.rows import JobRow
 
-NOBODY = Given()
+NOBODY = LauncherSelection()
 
 
 def _row(launcher: str, id: str = "1", **options: Any) -> JobRow:
@@ -45,18 +45,18 @@ def callers() -> Iterator[tuple[str, list[Any]]]:
         yield f"ray://127.0.0.1:{server.getsockname()[1]}", called
 
 
-@pytest.mark.parametrize("ask", [standing, cancelled])
+@pytest.mark.parametrize("ask", [query_job_status, cancel_jobs])
 def test_a_module_that_a_row_names_is_not_imported(ask: Any, folder: Path) -> None:
     (folder / "innocent.py").write_text("open('imported', 'w').close()\n")
     (job,) = ask([_row("innocent:X")], NOBODY)
     assert (job.state, "only if you name it" in job.message) == ("unknown", True)
     assert not (folder / "imported").exists()
     # neither is one whose name a person has given for another launcher
-    ask([_row("innocent:X")], Given(launcher="innocent:Y"))
+    ask([_row("innocent:X")], LauncherSelection(launcher="innocent:Y"))
     assert not (folder / "imported").exists()
 
 
-@pytest.mark.parametrize("ask", [standing, cancelled])
+@pytest.mark.parametrize("ask", [query_job_status, cancel_jobs])
 def test_an_address_that_a_row_names_is_not_connected_to(
     ask: Any, callers: tuple[str, list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,7 +67,8 @@ def test_an_address_that_a_row_names_is_not_connected_to(
     monkeypatch.setenv("RAY_ADDRESS", "local")
     assert ask([_row("ray", "evil:0", address=address)], NOBODY)[0].message == job.message
     (unreachable_job,) = ask(
-        [_row("ray", "evil:0", address=address)], Given(launcher="ray", options={"address": "127.0.0.1:1"})
+        [_row("ray", "evil:0", address=address)],
+        LauncherSelection(launcher="ray", options={"address": "127.0.0.1:1"}),
     )
     assert unreachable_job.state == "unknown"
     if importlib.util.find_spec("ray"):
@@ -80,15 +81,15 @@ def test_an_address_that_a_row_names_is_not_connected_to(
 def test_a_file_of_the_current_folder_takes_no_modules_place(folder: Path) -> None:
     for name in ("json", "submitit", "ray"):
         (folder / f"{name}.py").write_text("open('imported', 'w').close()\n")
-    standing([_row("slurm")], NOBODY)
-    standing([_row("local")], NOBODY)
+    query_job_status([_row("slurm")], NOBODY)
+    query_job_status([_row("local")], NOBODY)
     assert not (folder / "imported").exists()
 
 
 @pytest.mark.parametrize("options", [{"partition": "p", "evil": "x"}, {"folder": "/etc"}, {"address": 3}, []])
 def test_the_options_of_a_row_are_not_used(options: Any) -> None:
     row = JobRow(id="7", launcher="local", options=options, created=datetime.now(UTC))
-    assert [job.state for job in standing([row], NOBODY)] == ["gone"]
+    assert [job.state for job in query_job_status([row], NOBODY)] == ["gone"]
 
 
 @pytest.fixture

@@ -330,11 +330,11 @@ def test_what_ray_says_of_python_paths_comes_after_what_the_task_says(
 
 def test_a_trial_fits_on_one_node_or_not_at_all(launcher: RayLauncher) -> None:
     assert launcher.has_gpus()
-    assert launcher.room(Need(cpus=CPUS)) == 2
-    assert launcher.room(Need(gpus=GPUS, cpus=1)) == 2
-    assert launcher.room(Need(gpus=GPUS + 1, cpus=1)) == 0
-    assert launcher.room(Need(gpus=0.5)) == 2 * CPUS
-    assert launcher.room(Need(memory=2**60)) == 0
+    assert launcher.capacity(Need(cpus=CPUS)) == 2
+    assert launcher.capacity(Need(gpus=GPUS, cpus=1)) == 2
+    assert launcher.capacity(Need(gpus=GPUS + 1, cpus=1)) == 0
+    assert launcher.capacity(Need(gpus=0.5)) == 2 * CPUS
+    assert launcher.capacity(Need(memory=2**60)) == 0
 
 
 def test_no_agent_has_more_workers_than_a_node_has_room_for(launcher: RayLauncher) -> None:
@@ -348,7 +348,7 @@ def test_a_cluster_that_grows_has_room_for_a_trial(launcher: RayLauncher) -> Non
     from tempopt.launch.ray import RayLauncher
 
     grows = RayLauncher({"address": "auto", "autoscaling": "yes"})
-    assert grows.room(Need(cpus=1_000)) == 1
+    assert grows.capacity(Need(cpus=1_000)) == 1
     assert grows.options["address"] == launcher.options["address"]
     grows.close()
 

@@ -57,8 +57,8 @@ def connect_to(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         fake_cluster = Cluster(list(outcomes))
         monkeypatch.setattr(ray_connection.ray, "init", fake_cluster.init)
         monkeypatch.setattr(ray_connection.ray, "shutdown", fake_cluster.shutdown)
-        connection = ray_connection.Connection()
-        return fake_cluster, lambda: connection.take("ray://head:10001", None, None)
+        connection = ray_connection.SharedRayConnection()
+        return fake_cluster, lambda: connection.acquire("ray://head:10001", None, None)
 
     yield connect
 

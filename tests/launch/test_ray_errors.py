@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tempopt.launch.ray_errors import passing, shortly
+from tempopt.launch.ray_errors import classify_transient, summarize_error
 
 # as Ray 2.60 has them
 _ENDED = (
@@ -25,7 +25,7 @@ def _raise_and_catch(error: Exception) -> Exception:
 
 @pytest.mark.parametrize("error", [AssertionError(), RuntimeError(""), ValueError("  \n")], ids=repr)
 def test_an_exception_without_a_message_is_named_with_its_place(error: Exception) -> None:
-    message = shortly(_raise_and_catch(error))
+    message = summarize_error(_raise_and_catch(error))
     assert message.startswith(
         f"{type(error).__name__} without a message, raised in _raise_and_catch (test_ray_errors.py, "
     )
@@ -33,12 +33,14 @@ def test_an_exception_without_a_message_is_named_with_its_place(error: Exception
 
 
 def test_an_exception_that_was_never_raised_has_no_place() -> None:
-    assert shortly(KeyError()).startswith("KeyError without a message. This is an error inside of Ray.")
+    assert summarize_error(KeyError()).startswith(
+        "KeyError without a message. This is an error inside of Ray."
+    )
 
 
 def test_a_message_is_one_line_and_a_long_one_keeps_its_ends() -> None:
-    assert shortly(RuntimeError("two\n  lines ")) == "two lines"
-    message = shortly("a" * 500 + " " + "z" * 500)
+    assert summarize_error(RuntimeError("two\n  lines ")) == "two lines"
+    message = summarize_error("a" * 500 + " " + "z" * 500)
     assert len(message) < 650 and message.startswith("a" * 200) and message.endswith("z" * 400)
 
 
@@ -57,7 +59,7 @@ def test_a_message_is_one_line_and_a_long_one_keeps_its_ends() -> None:
     ],
 )
 def test_what_another_try_may_not_meet_is_explained(message: str, advice: str) -> None:
-    reason = passing(ConnectionAbortedError(message))
+    reason = classify_transient(ConnectionAbortedError(message))
     assert reason is not None and advice in reason.meaning
 
 
@@ -72,4 +74,4 @@ def test_what_another_try_may_not_meet_is_explained(message: str, advice: str) -
     ids=repr,
 )
 def test_what_would_be_the_same_the_next_time_is_not_tried_again(error: Exception) -> None:
-    assert passing(error) is None
+    assert classify_transient(error) is None

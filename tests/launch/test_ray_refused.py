@@ -36,7 +36,7 @@ def unconnected_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that is connected to no Ray, whatever this one is."""
     from tempopt.launch import ray, ray_connection
 
-    monkeypatch.setattr(ray, "CONNECTION", ray_connection.Connection())
+    monkeypatch.setattr(ray, "CONNECTION", ray_connection.SharedRayConnection())
     monkeypatch.setattr(ray.ray, "is_initialized", lambda: False)
 
 

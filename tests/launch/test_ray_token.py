@@ -223,12 +223,12 @@ def test_a_mode_that_shows_no_token_is_named(
 def test_jobs_that_cannot_be_asked_after_without_a_token_say_so(cluster: RayCluster) -> None:
     from datetime import UTC, datetime
 
-    from tempopt.launch.job_status import Given, standing
+    from tempopt.launch.job_status import LauncherSelection, query_job_status
     from tempopt.storage.rows import JobRow
 
     row = JobRow(
         id="chaos-1:0", launcher="ray", options={"address": cluster.address}, created=datetime.now(UTC)
     )
-    (job,) = standing([row], Given(launcher="ray", options={"address": cluster.address}))
+    (job,) = query_job_status([row], LauncherSelection(launcher="ray", options={"address": cluster.address}))
     assert job.state == "unknown"
     assert re.search("asks for a token, and there is none here: .*token_file", job.message)

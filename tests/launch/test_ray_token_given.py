@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tempopt.errors import UsageError
-from tempopt.launch.ray_token import Shown, read_file, settle
+from tempopt.launch.ray_token import TokenEnvironment, negotiate_token, read_file
 
 RIGHT, WRONG = "0123abcd" * 8, "4567cdef" * 8
 _VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_USE_TLS")
@@ -85,7 +85,7 @@ def head() -> Iterator[Head]:
     fake_head.stop()
 
 
-class RecordingDisplay(Shown):
+class RecordingDisplay(TokenEnvironment):
     """Notes what would be shown, and changes nothing."""
 
     def __init__(self) -> None:
@@ -140,10 +140,10 @@ def test_a_file_is_refused_where_tokens_are_off(file: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("scheme", ["", "ray://"])
 def test_only_a_cluster_that_asks_for_a_token_is_shown_one(head: Head, file: Path, scheme: str) -> None:
     token_display = RecordingDisplay()
-    settle(token_display, scheme + head.address, head.address, read_file(str(file)))
+    negotiate_token(token_display, scheme + head.address, head.address, read_file(str(file)))
     assert (token_display.calls, head.shown) == ([file], [None, f"Bearer {RIGHT}"])
     open_to_all = Head(None)
-    settle(token_display, scheme + open_to_all.address, open_to_all.address, read_file(str(file)))
+    negotiate_token(token_display, scheme + open_to_all.address, open_to_all.address, read_file(str(file)))
     open_to_all.stop()
     assert (token_display.calls, open_to_all.shown) == ([file, "none"], [None])
 
@@ -153,10 +153,10 @@ def test_a_file_in_the_environment_that_cannot_be_read_matters_once_a_token_is_a
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/nowhere/token")
     open_to_all = Head(None)
-    settle(RecordingDisplay(), open_to_all.address, open_to_all.address, None)
+    negotiate_token(RecordingDisplay(), open_to_all.address, open_to_all.address, None)
     open_to_all.stop()
     with pytest.raises(UsageError, match="RAY_AUTH_TOKEN_PATH=/nowhere/token: .* cannot be read"):
-        settle(RecordingDisplay(), head.address, head.address, None)
+        negotiate_token(RecordingDisplay(), head.address, head.address, None)
 
 
 def test_the_variable_comes_before_the_file_and_is_what_is_refused(
@@ -165,15 +165,15 @@ def test_the_variable_comes_before_the_file_and_is_what_is_refused(
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(file))
     monkeypatch.setenv("RAY_AUTH_TOKEN", WRONG)
     with pytest.raises(UsageError, match="refuses the one of RAY_AUTH_TOKEN. ") as error:
-        settle(RecordingDisplay(), head.address, head.address, None)
+        negotiate_token(RecordingDisplay(), head.address, head.address, None)
     assert WRONG not in str(error.value)
 
 
 def test_what_does_not_answer_as_ray_does_is_left_to_ray(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     token_display = RecordingDisplay()
-    settle(token_display, "127.0.0.1:1", "127.0.0.1:1", None)
-    settle(token_display, "127.0.0.1:1", "127.0.0.1:1", read_file(str(file)))
-    settle(token_display, "auto", None, read_file(str(file)))
+    negotiate_token(token_display, "127.0.0.1:1", "127.0.0.1:1", None)
+    negotiate_token(token_display, "127.0.0.1:1", "127.0.0.1:1", read_file(str(file)))
+    negotiate_token(token_display, "auto", None, read_file(str(file)))
     assert token_display.calls == [file, file]
 
 
@@ -198,7 +198,7 @@ def test_a_cluster_behind_tls_is_asked_too(certificate: tuple[bytes, bytes], fil
     head = Head(RIGHT, grpc.ssl_server_credentials([certificate], certificate[1], require_client_auth=True))
     token_display = RecordingDisplay()
     try:
-        settle(token_display, head.address, head.address, read_file(str(file)))
+        negotiate_token(token_display, head.address, head.address, read_file(str(file)))
     finally:
         head.stop()
     assert (token_display.calls, head.shown) == ([file], [None, f"Bearer {RIGHT}"])
@@ -209,13 +209,13 @@ def test_a_certificate_that_is_not_named_is_asked_for(monkeypatch: pytest.Monkey
     pytest.importorskip("grpc")
     monkeypatch.delenv("RAY_TLS_CA_CERT")
     with pytest.raises(UsageError, match="RAY_USE_TLS is set, and RAY_TLS_CA_CERT is not"):
-        settle(RecordingDisplay(), "127.0.0.1:1", "127.0.0.1:1", None)
+        negotiate_token(RecordingDisplay(), "127.0.0.1:1", "127.0.0.1:1", None)
 
 
 def test_what_is_shown_is_taken_back(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ray = pytest.importorskip("ray")
     monkeypatch.setenv("RAY_AUTH_TOKEN", WRONG)
-    token_display = Shown()
+    token_display = TokenEnvironment()
     token_display.show(file)
     assert "RAY_AUTH_TOKEN" not in os.environ
     loader = ray._raylet.AuthenticationTokenLoader.instance()

@@ -17,7 +17,7 @@ from sqlalchemy import make_url
 
 pytest.importorskip("submitit", reason="Slurm's tests are of the tier service, which needs tempopt[slurm].")
 
-from tempopt.agent.study_creation import stand
+from tempopt.agent.study_creation import ensure_study_exists
 from tempopt.errors import UsageError
 from tempopt.launch import slurm, slurm_entrypoint
 from tempopt.launch.launcher import Job, Task
@@ -258,7 +258,7 @@ class TestPreemption:
         for name, value in studies.environment(PACE=str(scene.folder / "pace")).items():
             patch.setenv(name, value)
         with Store.open(scene.url) as store:
-            stand(
+            ensure_study_exists(
                 store,
                 StudySpec.from_json(studies.stored_spec(spec)),
                 None,
@@ -406,15 +406,15 @@ class TestWhatIsAsked:
     def test_room_is_what_fits_on_the_nodes_of_the_partition(self, a_slurm: Slurm, tmp_path: Path) -> None:
         launcher = SlurmLauncher({"folder": str(tmp_path), "partition": PARTITION})
         assert launcher.has_gpus()
-        assert launcher.room(Need(cpus=3)) == CPUS // 3
-        assert launcher.room(Need(gpus=0.5)) == min(2 * GPUS, CPUS)
-        assert launcher.room(Need(gpus=3, memory=1)) == GPUS // 3
-        assert launcher.room(Need(memory=cluster.MEMORY * 2**20)) == 1
+        assert launcher.capacity(Need(cpus=3)) == CPUS // 3
+        assert launcher.capacity(Need(gpus=0.5)) == min(2 * GPUS, CPUS)
+        assert launcher.capacity(Need(gpus=3, memory=1)) == GPUS // 3
+        assert launcher.capacity(Need(memory=cluster.MEMORY * 2**20)) == 1
         with pytest.raises(UsageError, match=f'Unknown Slurm partition "test".*"{PARTITION}"'):
-            SlurmLauncher({"partition": "test"}).room(Need())
+            SlurmLauncher({"partition": "test"}).capacity(Need())
         a_slurm.command("scontrol", "update", f"NodeName={cluster.NODE}", "State=DRAIN", "Reason=broken")
         try:
-            assert launcher.room(Need()) == 0
+            assert launcher.capacity(Need()) == 0
         finally:
             a_slurm.command("scontrol", "update", f"NodeName={cluster.NODE}", "State=RESUME")
 
@@ -469,7 +469,7 @@ def test_no_agent_has_more_workers_than_a_node_has_room_for(
     # a card would take four, but a node has the cores for two
     monkeypatch.setattr(launcher, "_nodes", lambda: [slurm._Node(cpus=4, memory=2**34, gpus=1)] * 2)
     need = Need(gpus=0.25, cpus=2)
-    assert launcher.room(need) == 4
+    assert launcher.capacity(need) == 4
     assert launcher.split(need, 4) == [2, 2]
     assert launcher.split(need, 7) == [2, 2, 2, 1]
     assert launcher.split(Need(gpus=0.25), 5) == [4, 1]

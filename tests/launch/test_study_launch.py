@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tempopt.agent.observer import Unobserved
+from tempopt.agent.observer import NullObserver
 from tempopt.errors import StudyFailed, UsageError
 from tempopt.launch.launcher import Job
-from tempopt.launch.study_launch import PROGRAM, Launch
+from tempopt.launch.study_launch import PROGRAM, StudyLaunch
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.store import Store
 from tests.launch.conftest import LocalRecorder, Recorder
@@ -27,7 +27,7 @@ def _spec(**study: Any) -> StudySpec:
     return StudySpec.parse(data, source="the test")
 
 
-class NoteObserver(Unobserved):
+class NoteObserver(NullObserver):
     """Keeps the notes."""
 
     def __init__(self) -> None:
@@ -37,8 +37,8 @@ class NoteObserver(Unobserved):
         self.notes.append(text)
 
 
-def _launch(launcher: Recorder, store: Store, spec: StudySpec, workers: Any = None) -> Launch:
-    return Launch(launcher, launcher.name, store, spec, workers=workers, program=PROGRAM)
+def _launch(launcher: Recorder, store: Store, spec: StudySpec, workers: Any = None) -> StudyLaunch:
+    return StudyLaunch(launcher, launcher.name, store, spec, workers=workers, program=PROGRAM)
 
 
 def test_sqlite_is_refused_for_agents_on_other_machines(far_launcher: Recorder, store: Store) -> None:
@@ -167,7 +167,7 @@ def test_jobs_that_outlive_the_program_are_in_the_store_until_the_study_is_done(
     url = server.create_database(name)
     try:
         with Store.open(url, create=True) as store:
-            launch = Launch(launcher, "mine:Recorder", store, _spec(), workers=2, program=PROGRAM)
+            launch = StudyLaunch(launcher, "mine:Recorder", store, _spec(), workers=2, program=PROGRAM)
             notes = launch.start(None, _spec(), checkpoints_at=None)
             assert any("a folder that all machines share" in note for note in notes)
             rows = store.jobs("pairs")

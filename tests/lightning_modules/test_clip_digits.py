@@ -132,7 +132,7 @@ def test_tempopt_finds_that_training_reads_the_temperature() -> None:
         {"temperature_init": 0.1},
         loss=lambda: module.training_step(batch, 0),
     )
-    assert attachment.found == 0.5
+    assert attachment.initial_temperature == 0.5
     assert module.criterion.temperature == 0.1
 
 

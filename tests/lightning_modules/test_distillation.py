@@ -136,7 +136,7 @@ def test_tempopt_finds_that_training_reads_the_temperature() -> None:
         {"temperature_init": 2.0},
         loss=lambda: module.training_step(images, 0),
     )
-    assert attachment.found == 4.0
+    assert attachment.initial_temperature == 4.0
     assert module.criterion.temperature == 2.0
 
 

@@ -149,7 +149,7 @@ def test_tempopt_finds_that_training_reads_the_temperature() -> None:
     attachment = attach_value(
         module, "sampler.temperature", {"temperature_init": 0.3}, loss=lambda: module.training_step(images, 0)
     )
-    assert attachment.found == 1.0
+    assert attachment.initial_temperature == 1.0
     assert module.sampler.temperature == 0.3
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, MetaData, create_engine, insert, select
 
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.optuna_calls import make_study
-from tempopt.storage.optuna_tables import TICKET, End
+from tempopt.storage.optuna_tables import TICKET, TrialEnd
 from tempopt.storage.rows import Measurement, TicketRow
 from tempopt.storage.store import Store
 from tests.report.made_study import SyntheticStudy, World, make, write
@@ -84,7 +84,7 @@ def _rows(
             of_trial | trial | {name: time and time.replace(tzinfo=None) for name, time in times.items()}
         )
         rows["trial_params"] += [of_trial | param for param in _params(ticket, spec)]
-        end = End(
+        end = TrialEnd(
             outcome=ticket.outcome or "complete",
             numbers={TICKET: ticket.id, "tau_final": 0.5 + ticket.number},
         )

@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from tempopt.errors import NothingToPlot
-from tempopt.report.headline import answer
+from tempopt.report.headline import outcome_label
 from tempopt.report.note import render_note
 from tempopt.report.page.html import render_report
-from tempopt.report.page.sections import codes_to_reproduce, plot_keys, tiles
+from tempopt.report.page.sections import codes_to_reproduce, plot_keys, stat_tiles
 from tempopt.report.plots import PLOTS, ComparedShown
 from tempopt.report.plots.style import DARK
 from tempopt.report.study_result import StudyResult
@@ -48,7 +48,7 @@ def test_each_variant_is_drawn_with_its_seeds_and_its_interval(make_result: Any)
     result = make_result()
     data = PLOTS["differences"].data(result)
     assert isinstance(data, ComparedShown)
-    assert [(variant.name, variant.shown) for variant in data.variants] == [("B", True), ("C", False)]
+    assert [(variant.name, variant.is_different) for variant in data.variants] == [("B", True), ("C", False)]
     for plot_variant, variant in zip(data.variants, result.comparison.variants, strict=True):
         test = variant.answer.paired
         assert (plot_variant.gain, plot_variant.ci_low, plot_variant.ci_high) == (
@@ -84,14 +84,14 @@ def test_no_plot_of_a_search_is_drawn_of_a_comparison(make_result: Any) -> None:
 def test_the_page_says_what_was_found_and_how_to_ask_again(make_result: Any) -> None:
     result = make_result()
     page = render_report(result, plotlyjs="cdn")
-    assert answer(result) == "Gain shown" and answer(make_result(gain=0.0)) == "No gain shown"
+    assert outcome_label(result) == "Gain shown" and outcome_label(make_result(gain=0.0)) == "No gain shown"
     assert plot_keys(result) == ("differences", "cost")
     assert "B over A" in page and "97.5 % interval" in page and "search trials" not in page
     (spec,) = [code for code in codes_to_reproduce(result, "") if code.key == "spec"]
     # what is shown is the spec of the same comparison
     assert comparison_spec(yaml.safe_load(spec.text)).identity() == result.spec.identity()
     assert "tempopt compare gate.yaml --storage" in page
-    assert [name for name, *_ in tiles(result)] == ["B over A", "C over A", "training"]
+    assert [name for name, *_ in stat_tiles(result)] == ["B over A", "C over A", "training"]
     open_page = render_report(make_result(waiting=True), plotlyjs="cdn")
     assert "No verdict yet" in open_page
 

@@ -13,7 +13,7 @@ import pytest
 
 from tempopt.report.decision import Decision, decide, screen_lines
 from tempopt.report.findings import find
-from tempopt.report.formatting import compared
+from tempopt.report.formatting import format_comparison
 from tempopt.report.study_result import StudyResult
 from tempopt.storage.rows import Measurement, TicketRow
 from tempopt.storage.ticket_queries import arms_of
@@ -125,7 +125,11 @@ def test_a_simpler_constant_is_recommended_beside_a_schedule(carry_out: Carry) -
     decision = decision_of(result)
     assert result.verdict is not None and decision.params != result.verdict.params
     advice = result.verdict.recommendation
-    assert advice is not None and advice.gain is not None and advice.now == "train_at_constant"
+    assert (
+        advice is not None
+        and advice.gain is not None
+        and advice.action_without_training == "train_at_constant"
+    )
     # the numbers are those of what was tested: what is recommended was picked on the same seeds
     assert decision.outcome == "gain" and decision.change == result.verdict.total.paired.gain
     assert "from" not in decision.use and "length_scaling=log_n" in decision.use
@@ -135,7 +139,10 @@ def test_a_simpler_constant_is_recommended_beside_a_schedule(carry_out: Carry) -
     assert decision.about == "winner" and decision.headline.endswith(", of the winner")
     decision_finding, *_ = find(result)
     assert decision_finding.to_json()["about"] == "winner"
-    assert f"That is the winner; what is recommended gains {compared(advice.gain)}." in decision_finding.text
+    assert (
+        f"That is the winner; what is recommended gains {format_comparison(advice.gain)}."
+        in decision_finding.text
+    )
 
 
 def test_what_is_not_shown_beside_a_constant_stays_once_the_winner_is_explained(carry_out: Carry) -> None:
@@ -147,7 +154,9 @@ def test_what_is_not_shown_beside_a_constant_stays_once_the_winner_is_explained(
 
     result = carry_out(worth, space)
     verdict, advice = result.verdict, result.recommendation
-    assert verdict is not None and advice is not None and advice.now == "train_with_schedule"
+    assert (
+        verdict is not None and advice is not None and advice.action_without_training == "train_with_schedule"
+    )
     (text,) = decision_of(result).also
     assert text.startswith("not shown to be worth more than a constant: +")
     # a plan with fewer parts takes the winner's place, which no constant was compared with
@@ -188,7 +197,10 @@ def test_inference_only_is_a_change_that_trains_as_before(carry_out: Carry) -> N
 
     result = carry_out(level_worth, measure=measure)
     decision = decision_of(result)
-    assert result.recommendation is not None and result.recommendation.now == "inference_only"
+    assert (
+        result.recommendation is not None
+        and result.recommendation.action_without_training == "inference_only"
+    )
     assert (decision.outcome, decision.is_change) == ("gain_at_inference", True)
     assert decision.use == "τ = 1, evaluated at τ = 0.5"
     assert decision.change == pytest.approx(0.3, abs=0.02)

@@ -17,7 +17,7 @@ from tempopt.report.study_result import StudyResult
 from tempopt.storage.rows import TicketRow
 from tempopt.verdict.pairs import more_pairs
 from tempopt.verdict.recommendation import Recommendation
-from tempopt.verdict.verdict import Verdict, standing
+from tempopt.verdict.verdict import Verdict, find_valid_earlier_verdict
 from tests.report.full_text import full_lines
 from tests.simulated import SimulatedStudy, Worth
 
@@ -81,7 +81,7 @@ def test_export_and_report_take_the_recommendation_that_stays_valid(two_rounds: 
     first_result, second_result = two_rounds(0)
     assert yaml.safe_load(to_yaml(second_result)) == yaml.safe_load(to_yaml(first_result))
     assert "# What to do: what verdict 1 recommends" in to_yaml(second_result)
-    assert report.answer(second_result) == "No gain shown by verdict 2"
+    assert report.outcome_label(second_result) == "No gain shown by verdict 2"
     assert report.what_to_do(second_result).startswith("What verdict 1 recommends, which stays valid: ")
     # the decision is that of the verdict that stays valid
     assert report.decision_lines(second_result)[:3] == report.decision_lines(first_result)[:3]
@@ -139,16 +139,19 @@ def test_what_is_shown_of_the_same_parameters_takes_a_recommendation_back(two_ro
         dataclasses.replace(latest, total=worse_total, params=params)
         for params in ({"temperature_init": 1.7}, earlier.params)
     )
-    assert standing(other_verdict, [earlier]) == earlier and standing(same_verdict, [earlier]) is None
+    assert (
+        find_valid_earlier_verdict(other_verdict, [earlier]) == earlier
+        and find_valid_earlier_verdict(same_verdict, [earlier]) is None
+    )
     headline_text = headline(dataclasses.replace(second_result, verdict=same_verdict))
     assert "Verdict 1 showed a gain" in headline_text and "still holds" not in headline_text
     small = dataclasses.replace(
         earlier, recommendation=dataclasses.replace(recommendation_of(latest), min_gain=1.0)
     )
-    assert standing(small, [earlier]) is None
+    assert find_valid_earlier_verdict(small, [earlier]) is None
     # the winner says nothing of inference alone
     inference_advice = dataclasses.replace(
         recommendation_of(earlier), now="inference_only", plan="constant=0.5"
     )
     of_inference = dataclasses.replace(earlier, recommendation=inference_advice)
-    assert standing(same_verdict, [of_inference]) == of_inference
+    assert find_valid_earlier_verdict(same_verdict, [of_inference]) == of_inference

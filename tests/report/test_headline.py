@@ -6,22 +6,22 @@ from dataclasses import replace
 
 from tempopt.report.export import to_python, to_yaml
 from tempopt.report.findings import GAIN
-from tempopt.report.headline import answer, decision_lines, statements, terms
+from tempopt.report.headline import decision_lines, glossary, outcome_label, statements
 from tempopt.report.note import escaped, render_note
 from tempopt.report.study_result import StudyResult
-from tempopt.verdict.guards import Guard
+from tempopt.verdict.guards import GuardResult
 from tests.report.full_text import full_lines
 from tests.report.made_study import World, make
 
 
 def test_a_gain_whose_winner_breaks_a_guard_is_not_said_without_it(confirmed_result: StudyResult) -> None:
     assert confirmed_result.verdict is not None
-    assert answer(confirmed_result) == GAIN
-    guard = Guard(
+    assert outcome_label(confirmed_result) == GAIN
+    guard = GuardResult(
         name="val_loss", text="no worse than 5%", state="broken", side="most", margin=0.05, why="it diverged"
     )
     broken_result = replace(confirmed_result, verdict=replace(confirmed_result.verdict, guards=(guard,)))
-    assert answer(broken_result) == "Gain shown, but a guard is not kept"
+    assert outcome_label(broken_result) == "Gain shown, but a guard is not kept"
     assert decision_lines(broken_result)[0].startswith("Gain shown: val_accuracy 0.")
 
 
@@ -29,8 +29,8 @@ def test_no_gain_beside_a_gain_at_inference_says_which_is_not_shown() -> None:
     narrow = {"low": 0.9, "high": 1.4, "log": True}
     result = make(World(search={"temperature_init": narrow, "temperature_final": narrow})).result()
     assert result.verdict is not None and not result.verdict.total.significant
-    assert answer(result) == "Gain shown at inference, none by training"
-    sentence = f"{answer(result)}: the gain of the winner of the search over τ = 1 in "
+    assert outcome_label(result) == "Gain shown at inference, none by training"
+    sentence = f"{outcome_label(result)}: the gain of the winner of the search over τ = 1 in "
     assert full_lines(result)[0].startswith(sentence)
     for code in (to_python(result), to_yaml(result)):
         assert sentence in code.replace("\n# ", " ")
@@ -48,13 +48,13 @@ def test_terms_say_what_the_first_screen_shows_and_no_more(
     confirmed_result: StudyResult, searching_result: StudyResult
 ) -> None:
     assert (
-        "τ is the temperature of attention" in terms(searching_result)[0]
-        and len(terms(searching_result)) == 1
+        "τ is the temperature of attention" in glossary(searching_result)[0]
+        and len(glossary(searching_result)) == 1
     )
-    assert "n0" not in " ".join(terms(confirmed_result))
+    assert "n0" not in " ".join(glossary(confirmed_result))
     assert confirmed_result.verdict is not None
     scaled_params = {**confirmed_result.verdict.params, "length_scaling": "log_n", "n0": 16}
     terms_text = " ".join(
-        terms(replace(confirmed_result, verdict=replace(confirmed_result.verdict, params=scaled_params)))
+        glossary(replace(confirmed_result, verdict=replace(confirmed_result.verdict, params=scaled_params)))
     )
     assert "log_n multiplies it by ln n / ln n0" in terms_text and "Fresh seeds" in terms_text

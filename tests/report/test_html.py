@@ -18,7 +18,7 @@ from markupsafe import Markup
 from tempopt.report.formatting import rounded
 from tempopt.report.headline import statements
 from tempopt.report.page.html import Site, file_name, render_report
-from tempopt.report.page.sections import codes_to_reproduce, stages, tiles
+from tempopt.report.page.sections import codes_to_reproduce, stages, stat_tiles
 from tempopt.report.plots import PLOTS
 from tempopt.report.study_result import StudyResult
 from tempopt.spec.study_spec import StudySpec
@@ -98,10 +98,10 @@ def test_the_verdict_says_its_level_and_its_parts_below_each_other() -> None:
         "Failed runs",
     ):
         assert heading in heads
-    tiles_shown = {name: (value, details) for name, value, details in tiles(result)}
+    tiles_shown = {name: (value, details) for name, value, details in stat_tiles(result)}
     assert tiles_shown["level, two-sided"] == ("5 %", "verdict 1")
     assert tiles_shown["gain of the winner in val_accuracy"][1].startswith("95 % interval +")
-    tiles_of_added = {name: value for name, value, _ in tiles(make(World(more_pairs=4)).result())}
+    tiles_of_added = {name: value for name, value, _ in stat_tiles(make(World(more_pairs=4)).result())}
     assert tiles_of_added["level, two-sided"] == "2.5 %"
 
 
@@ -318,7 +318,7 @@ def test_the_tiles_are_about_what_was_tested_and_say_so(confirmed_result: StudyR
     assert verdict is not None and verdict.recommendation is not None
     gain, test = verdict.recommendation.gain, verdict.total.paired
     assert gain is not None and gain != verdict.total
-    details = {name: (value, detail) for name, value, detail in tiles(confirmed_result)}
+    details = {name: (value, detail) for name, value, detail in stat_tiles(confirmed_result)}
     assert details["gain of the winner in val_accuracy"][0] == rounded(test.gain, test)
     assert details["p, two-sided"][0] == f"{test.p_value:.2g}" != f"{gain.paired.p_value:.2g}"
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tempopt.report import plots
-from tempopt.report.page.sections import pictures, tiles
+from tempopt.report.page.sections import pictures, stat_tiles
 from tempopt.report.plots import PLOTS
 from tempopt.report.study_result import StudyResult
 from tests.report.made_study import World, make
@@ -127,7 +127,7 @@ def test_a_temperature_without_a_searched_end_has_no_panel_of_first_and_last() -
         search={"head.temperature_init": level} | search, temperatures=two_temperatures, attends=False
     )
     data = plots.landscape_data(make(world).result())
-    assert (data.shown.name, data.others) == ("contrast", ())
+    assert (data.temperature.name, data.others) == ("contrast", ())
     assert data.caption().startswith("The temperature contrast. Each circle is a trial")
     # where none changes the diagonal is all that there is to see
     single_world = World(
@@ -135,7 +135,7 @@ def test_a_temperature_without_a_searched_end_has_no_panel_of_first_and_last() -
         temperatures={"head": two_temperatures["head"]},
         attends=False,
     )
-    assert plots.landscape_data(make(single_world).result()).shown.name == "head"
+    assert plots.landscape_data(make(single_world).result()).temperature.name == "head"
 
 
 def test_no_text_speaks_of_attention_or_of_one_where_its_temperature_is_not_searched(
@@ -150,7 +150,7 @@ def test_no_text_speaks_of_attention_or_of_one_where_its_temperature_is_not_sear
         for picture in all_pictures
         for text in (picture.title, picture.caption, picture.absent, json.dumps(picture.figure))
     ]
-    texts += [text for tile in tiles(result) for text in tile]
+    texts += [text for tile in stat_tiles(result) for text in tile]
     texts += [column for picture in all_pictures if picture.table for column in picture.table.columns]
     for text in texts:
         assert "τ" not in text and "\\u03c4" not in text and "ttention" not in text, text

@@ -9,12 +9,12 @@ import pytest
 
 from tempopt.report.export import to_yaml
 from tempopt.report.formatting import baseline_label, baseline_name, baseline_values, temperature_text
-from tempopt.report.headline import terms
+from tempopt.report.headline import glossary
 from tempopt.report.study_result import StudyResult
 from tempopt.storage.rows import TicketRow
-from tempopt.verdict.detectable_gain import detectable, known_of
+from tempopt.verdict.detectable_gain import detectable, estimate_noise
 from tempopt.verdict.forecast_text import gain_text
-from tempopt.verdict.widening import at_ends
+from tempopt.verdict.widening import find_params_at_range_ends
 from tests.report.full_text import full_lines
 from tests.simulated import SimulatedStudy
 
@@ -93,11 +93,11 @@ def test_nothing_is_said_of_attention_where_its_temperature_is_not_searched(
     names: tuple[str, ...], gain: float, make_spec: Any, result_of: Any
 ) -> None:
     result = run_named_study(make_spec, result_of, named_sections(*names), gain)
-    text = "\n".join([*full_lines(result), *terms(result), to_yaml(result)])
+    text = "\n".join([*full_lines(result), *glossary(result), to_yaml(result)])
     assert "τ" not in text
     name = baseline_name(result.spec)
     assert f"{name}{baseline_values(result.spec)}" in full_lines(result)[0]
-    assert f"it is trained with the winner and at {name}, from" in terms(result)[-1]
+    assert f"it is trained with the winner and at {name}, from" in glossary(result)[-1]
 
 
 def test_parameters_of_named_temperatures_are_told_by_temperature(make_spec: Any, result_of: Any) -> None:
@@ -116,7 +116,7 @@ def test_the_gain_that_can_be_shown_is_known_from_runs_of_the_baseline(
     spec = make_spec(named_sections("contrast"), trials=6, arms={"baseline": 3}, seeds={"search": None})
     study = SimulatedStudy(spec, lambda t: (t.seed % 97) / 97)
     study.search()
-    able, noise = detectable(spec), known_of(study.tickets_of("baseline"), spec)
+    able, noise = detectable(spec), estimate_noise(study.tickets_of("baseline"), spec)
     assert noise is not None
     text = gain_text(able, noise, "val_mrr", baseline_name(spec))
     assert text.endswith("from 3 runs at contrast = 1.414 as found)")
@@ -130,4 +130,6 @@ def test_a_temperature_that_stays_as_found_lies_at_no_end_of_its_range(make_spec
     spec = make_spec(sections)
     params_as_found = {"contrast.as_found": 1.0, "head.as_found": 1.0}
     parameters = {**params_as_found, "contrast.temperature_init": 0.02, "head.temperature_init": 1.0}
-    assert [range_end.name for range_end in at_ends(parameters, spec)] == ["contrast.temperature_init"]
+    assert [range_end.name for range_end in find_params_at_range_ends(parameters, spec)] == [
+        "contrast.temperature_init"
+    ]

@@ -15,7 +15,7 @@ from scipy import stats
 from tempopt.errors import NothingToPlot
 from tempopt.report import plots
 from tempopt.report.formatting import duration
-from tempopt.report.page.sections import tiles
+from tempopt.report.page.sections import stat_tiles
 from tempopt.report.plots import PLOTS
 from tempopt.report.plots.style import DARK, temperature_ticks
 from tempopt.report.study_result import StudyResult
@@ -314,12 +314,12 @@ def test_a_baseline_that_is_tuned_is_its_best_run_and_has_no_band(confirmed_resu
     assert list(line.y) == [best, best]
     assert not figure.layout.shapes and "standard deviation" not in data.caption()
     assert "the dashed line is the best of the runs at τ = 1, tuned as the trials are, on" in data.caption()
-    names = {name: (value, more) for name, value, more in tiles(result)}
+    names = {name: (value, more) for name, value, more in stat_tiles(result)}
     assert names["best τ = 1 in the search"] == (f"{best:.4g}", "")
     # of a single set of parameters the spread is that of the seeds
     alike = plots.history_data(confirmed_result)
     assert plots.plot_history(alike).layout.shapes and "standard deviation of its seeds" in alike.caption()
-    assert "± 0." in {name: more for name, _, more in tiles(confirmed_result)}["τ = 1 in the search"]
+    assert "± 0." in {name: more for name, _, more in stat_tiles(confirmed_result)}["τ = 1 in the search"]
 
 
 def test_cost_is_added_up_by_machine(confirmed_result: StudyResult) -> None:

@@ -16,7 +16,7 @@ from benchmarks.simulated.worlds import Cost, Made, world_of
 from tempopt import cli
 from tempopt.report.page.html import render_report
 from tempopt.report.study_result import StudyResult
-from tempopt.spec.domains import Range
+from tempopt.spec.domains import RangeDomain
 from tempopt.spec.study_spec import StudySpec
 from tempopt.verdict.pairs import more_pairs
 from tests.report.full_text import full_lines
@@ -92,7 +92,7 @@ def test_a_gain_that_grows_to_the_end_of_the_range_names_what_widens_it(carry_ou
     name = f"{result.name}_wider"
     assert (namespace.command, namespace.name, parse_command(export).command) == ("search", name, "export")
     domain = result.spec.with_overrides([*namespace.set, f"study.name={name}"]).search["temperature_init"]
-    assert isinstance(domain, Range) and domain.low < 0.7 and (domain.high, domain.log) == (1.5, True)
+    assert isinstance(domain, RangeDomain) and domain.low < 0.7 and (domain.high, domain.log) == (1.5, True)
     assert f", now 0.7 to 1.5, down to {domain.low:g} (" in todo
     # the winner is a constant, with which it is not compared
     assert not any("constant temperature" in line for line in full_lines(result)[2:])

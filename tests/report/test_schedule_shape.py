@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tempopt.report.formatting import temperature_text
-from tempopt.report.schedule_shape import course_text, shape
+from tempopt.report.schedule_shape import describe_schedule, schedule_points
 from tempopt.temperature import Piecewise
 
 FOUND = {
@@ -38,23 +38,23 @@ FOUND = {
     ],
 )
 def test_a_schedule_is_told_by_its_bends(knots: list[list[float]], words: str) -> None:
-    assert course_text({"schedule": "piecewise", "temperature_knots": knots}) == words
+    assert describe_schedule({"schedule": "piecewise", "temperature_knots": knots}) == words
 
 
 def test_a_dip_late_in_training_is_told() -> None:
     words = "1 until 70 % of training, 0.487 at 85 %, 0.8849 at the end"
-    assert course_text(FOUND) == words
+    assert describe_schedule(FOUND) == words
     assert temperature_text({**FOUND, "lr": 0.01}) == f"τ {words} (piecewise), lr=0.01"
     params = {f"contrast.{name}": value for name, value in FOUND.items()}
-    assert course_text(params, "contrast") == words
-    assert course_text({**FOUND, "schedule": "cosine"}) == ""
+    assert describe_schedule(params, "contrast") == words
+    assert describe_schedule({**FOUND, "schedule": "cosine"}) == ""
 
 
 @given(st.lists(st.sampled_from([0.25, 0.5, 1.0, 2.0]), min_size=2, max_size=6))
 def test_between_the_points_of_a_shape_the_logarithm_is_straight(levels: list[float]) -> None:
     knots = [[index / (len(levels) - 1), level] for index, level in enumerate(levels)]
     parameters: dict[str, Any] = {"schedule": "piecewise", "temperature_knots": knots}
-    points = shape(parameters)
+    points = schedule_points(parameters)
     schedule = Piecewise(temperature_knots=tuple((position, level) for position, level in knots))
     if not points:
         points = ((0.0, levels[0]), (1.0, levels[-1]))

@@ -11,7 +11,7 @@ import pytest
 
 from tempopt.errors import StudyNotFound
 from tempopt.report.study_result import load
-from tempopt.storage.changes import Ended, Outcomes, Wanted
+from tempopt.storage.changes import ClaimRequest, RunEnded, RunOutcome
 from tempopt.storage.rows import KINDS, NewTicket, TicketRow
 from tempopt.storage.store import Store
 
@@ -266,13 +266,13 @@ def test_a_study_is_loaded_from_the_store(make_spec: Any, tmp_path: Path) -> Non
         row = store.create_study("pairs", spec.to_json(), spec.identity())
         store.add_tickets(row.id, [NewTicket(kind="baseline", arm="baseline", number=0, seed=3)])
         ticket = store.take_ticket(
-            row.id, "here", Wanted(limits={"baseline": None}, lease=60.0, max_attempts=3)
+            row.id, "here", ClaimRequest(limits={"baseline": None}, lease=60.0, max_attempts=3)
         )
         assert ticket is not None
         store.begin(ticket.id, ticket.attempt, {"temperature_init": 1.0}, {}, None)
         assert (load(store, "pairs").state, load(store, "pairs").agents) == ("running", 1)
-        outcomes = Outcomes(outcome="complete", value=0.25, steps=10, seconds=1.5, checkpoint_seconds=0.5)
-        end_change = Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
+        outcomes = RunOutcome(outcome="complete", value=0.25, steps=10, seconds=1.5, checkpoint_seconds=0.5)
+        end_change = RunEnded(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
         store.write(row.id, [end_change], agent="here", lease=60.0)
         result = load(store, "pairs")
         assert (result.state, result.agents) == ("waiting", 0)

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from tempopt.sampling.surrogate import Runs, Surrogate, continuation_value, knowledge_gradient, select_batch
+from tempopt.sampling.surrogate import (
+    Observations,
+    Surrogate,
+    continuation_value,
+    knowledge_gradient,
+    select_batch,
+)
 
 
 def posterior(seed: int, count: int = 6) -> tuple[np.ndarray, np.ndarray]:
@@ -95,7 +101,7 @@ def test_a_run_whose_end_is_known_is_worth_nothing_more() -> None:
 def test_those_named_together_are_the_best_one_and_those_that_may_be_better_yet() -> None:
     rng = np.random.default_rng(5)
     features = np.array([[0.0], [0.01], [0.02], [1.0]])
-    runs = Runs(
+    runs = Observations(
         features_ND=np.repeat(features[:3], 6, axis=0),
         seeds_N=np.arange(18),
         values_N=1.0 + 0.3 * rng.standard_normal(18),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tempopt.sampling.arms import Arms
+from tempopt.sampling.arms import SearchArms
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import TicketRow
 from tempopt.temperature import active_groups, is_neutral, training_key
@@ -26,10 +26,10 @@ TUNED = {**TAU, "lr": {"low": 1e-3, "high": 1e-1, "log": True}}
 
 def carry_out(
     spec: StudySpec, worth: Worth, *, num_search: int | None = None
-) -> tuple[Arms, list[TicketRow]]:
+) -> tuple[SearchArms, list[TicketRow]]:
     """Return a study whose search is over, its parameters by tempopt's own sampler, with what it knows."""
     waiting = [row(ticket, index) for index, ticket in enumerate(first_tickets(spec))]
-    arms, rows = Arms(spec, waiting, []), []
+    arms, rows = SearchArms(spec, waiting, []), []
     for ticket in waiting:
         if ticket.kind == "search" and num_search is not None and ticket.number >= num_search:
             continue
@@ -38,12 +38,12 @@ def carry_out(
         begun_ticket = dataclasses.replace(
             ticket, sampled=sampled_params, parameters=spec.parameters(arm, sampled_params)
         )
-        arms.asked(begun_ticket)
+        arms.register_asked(begun_ticket)
         value = worth(begun_ticket)
         ended_ticket = dataclasses.replace(
             begun_ticket, state="done", outcome="complete" if value is not None else "diverged", value=value
         )
-        arms.told(ended_ticket, {} if value is None else {10: value})
+        arms.tell(ended_ticket, {} if value is None else {10: value})
         rows.append(ended_ticket)
     return arms, rows
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from optuna.trial import FrozenTrial, TrialState
 
 from tempopt.sampling.features import Features
-from tempopt.sampling.frozen_history import frozen
-from tempopt.sampling.initial_design import first_trial
+from tempopt.sampling.frozen_history import make_frozen_trial
+from tempopt.sampling.initial_design import initial_params
 from tempopt.sampling.knowledge_gradient import KnowledgeGradient
 from tempopt.spec.study_spec import StudySpec
 from tests.specs import make
@@ -34,7 +34,7 @@ def strategy(spec: StudySpec) -> KnowledgeGradient:
         spec.space(),
         lambda params: features(spec.parameters("search", params)),
         maximize=True,
-        streams=2,
+        num_seeds=2,
         seed=3,
     )
 
@@ -42,7 +42,7 @@ def strategy(spec: StudySpec) -> KnowledgeGradient:
 def complete_trial(spec: StudySpec, number: int, params: Any) -> FrozenTrial:
     best = {"layer": 0.0, "rms": 0.6, "none": -0.5, "batch": 0.2}[params["norm"]]
     value = best + random.Random(f"{number % 2} {sorted(params.items())}").gauss(0.0, 0.1)
-    return frozen(
+    return make_frozen_trial(
         number,
         state=TrialState.COMPLETE,
         distributions=spec.space(),
@@ -87,7 +87,7 @@ def test_the_order_of_the_choices_changes_no_prediction_and_no_decision(order: t
             params = sampler.ask(trials, [], number=number, seed=number, fixed={})
             trials.append(
                 complete_trial(
-                    ordered_spec, number, params or first_trial(ordered_spec, "search", number, seed=3)
+                    ordered_spec, number, params or initial_params(ordered_spec, "search", number, seed=3)
                 )
             )
         searches.append(trials)

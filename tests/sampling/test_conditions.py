@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tempopt.sampling.arms import Arms
+from tempopt.sampling.arms import SearchArms
 from tempopt.sampling.features import Features
 from tempopt.verdict.references import exchange
 
@@ -24,7 +24,7 @@ def value_of(parameters: dict[str, Any]) -> float:
 @pytest.mark.parametrize("sampler", ["knowledge_gradient", "tpe", "random", "gp"])
 def test_trials_hold_what_counts_alone(make_spec: Any, make_ticket: Any, sampler: str) -> None:
     spec = make_spec({"search": SEARCH}, sampler=sampler, parallel=2)
-    arms = Arms(spec, [], [])
+    arms = SearchArms(spec, [], [])
     ended_tickets = []
     for number in range(16):
         ticket = make_ticket("search", number, parameters=None, state="open")
@@ -41,13 +41,13 @@ def test_trials_hold_what_counts_alone(make_spec: Any, make_ticket: Any, sampler
             sampled=sampled_params,
             state="done",
         )
-        arms.asked(ended_ticket)
-        arms.told(ended_ticket, {})
+        arms.register_asked(ended_ticket)
+        arms.tell(ended_ticket, {})
         ended_tickets.append(ended_ticket)
     assert {ticket.parameters["optimizer"] for ticket in ended_tickets} == {"sgd", "adam"}
     # another agent, which has read what was stored, asks the same
     next_ticket = make_ticket("search", 16, parameters=None, state="open")
-    assert Arms(spec, ended_tickets, []).ask(next_ticket) == arms.ask(next_ticket)
+    assert SearchArms(spec, ended_tickets, []).ask(next_ticket) == arms.ask(next_ticket)
     for parameters in arms.recommend("search", 3):
         assert ("momentum" in parameters) == (parameters["optimizer"] == "sgd")
 

@@ -14,14 +14,14 @@ from optuna.trial import FrozenTrial, TrialState
 
 from tempopt.sampling.frozen_history import History
 from tempopt.sampling.optuna_factories import make_pruner, make_sampler
-from tempopt.spec.study_spec import PRUNERS, SAMPLERS, Strategy
+from tempopt.spec.study_spec import PRUNERS, SAMPLERS, SamplerOrPrunerConfig
 
 SPACE = {
     "temperature_init": FloatDistribution(0.25, 4.0, log=True),
     "schedule": CategoricalDistribution(["constant", "linear"]),
 }
-TPE = Strategy(name="tpe")
-MEDIAN = Strategy(name="median")
+TPE = SamplerOrPrunerConfig(name="tpe")
+MEDIAN = SamplerOrPrunerConfig(name="median")
 
 
 def history(parallel: int = 4, direction: str = "maximize") -> History:
@@ -33,7 +33,12 @@ def value_of(params: dict[str, Any]) -> float:
 
 
 def search(
-    search_history: History, count: int, *, parallel: int, luck: random.Random, sampler: Strategy = TPE
+    search_history: History,
+    count: int,
+    *,
+    parallel: int,
+    luck: random.Random,
+    sampler: SamplerOrPrunerConfig = TPE,
 ) -> list[Any]:
     """Carry out a search in which the runs in flight finish in an order that luck decides."""
     trial_states: list[Any] = []
@@ -45,14 +50,14 @@ def search(
             and search_history.ready(len(trial_states))
         ):
             params = search_history.ask(len(trial_states), make_sampler(sampler, seed=len(trial_states)))
-            search_history.asked(len(trial_states), params)
+            search_history.register_asked(len(trial_states), params)
             running_numbers.append(len(trial_states))
             trial_states.append([params, None])
         number = running_numbers.pop(luck.randrange(len(running_numbers)))
         value = value_of(trial_states[number][0])
         is_pruned = search_history.prune(number, {1: value}, make_pruner(MEDIAN))
         trial_states[number][1] = is_pruned
-        search_history.told(
+        search_history.tell(
             number, TrialState.PRUNED if is_pruned else TrialState.COMPLETE, value, {1: value}
         )
     return trial_states
@@ -60,7 +65,7 @@ def search(
 
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
 def test_a_search_is_the_same_in_whatever_order_its_runs_finish(sampler: str) -> None:
-    strategy = Strategy(name=sampler)
+    strategy = SamplerOrPrunerConfig(name=sampler)
     one_by_one = search(history(), 30, parallel=1, luck=random.Random(0), sampler=strategy)
     for seed in range(5):
         jumbled = search(history(), 30, parallel=4, luck=random.Random(seed), sampler=strategy)
@@ -78,11 +83,11 @@ def test_a_ticket_waits_until_all_that_it_may_know_is_known() -> None:
     search_history = history(parallel=2)
     for number in range(2):
         assert search_history.ready(number)
-        search_history.asked(number, {"temperature_init": 1.0, "schedule": "linear"})
+        search_history.register_asked(number, {"temperature_init": 1.0, "schedule": "linear"})
     assert not search_history.ready(2)
-    search_history.told(1, TrialState.COMPLETE, 1.0, {})
+    search_history.tell(1, TrialState.COMPLETE, 1.0, {})
     assert not search_history.ready(2)
-    search_history.told(0, TrialState.FAIL, None, {})
+    search_history.tell(0, TrialState.FAIL, None, {})
     assert search_history.ready(2)
     assert search_history.ready(3)
     assert not search_history.ready(4)
@@ -100,11 +105,13 @@ def test_a_diverged_run_ranks_below_the_worst_that_did_not() -> None:
         search_history = history(parallel=1)
         for number in range(30):
             hot = number % 2 == 0
-            search_history.asked(number, {"temperature_init": 3.0 if hot else 0.4, "schedule": "linear"})
+            search_history.register_asked(
+                number, {"temperature_init": 3.0 if hot else 0.4, "schedule": "linear"}
+            )
             if hot and has_diverged:
-                search_history.told(number, TrialState.PRUNED, None, {})
+                search_history.tell(number, TrialState.PRUNED, None, {})
             else:
-                search_history.told(number, TrialState.COMPLETE, 1.0 if hot else 0.0, {1: 0.0})
+                search_history.tell(number, TrialState.COMPLETE, 1.0 if hot else 0.0, {1: 0.0})
         return [
             search_history.ask(30, make_sampler(TPE, seed=seed))["temperature_init"] for seed in range(20)
         ]
@@ -158,16 +165,16 @@ def test_tpe_draws_to_the_bit_what_optunas_own_draws_on_the_same_trials(
             "temperature_final": luck.randint(5, 20) / 10,
             "n0": luck.randint(1, 64),
         }
-        search_history.asked(number, params)
+        search_history.register_asked(number, params)
         if number >= count:
             trials.append((params,))
             continue
         state = luck.choice([TrialState.COMPLETE, TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL])
         reports = {} if luck.random() < 0.2 else {step: luck.random() for step in (1, 2, 3)}
         trials.append((params, state, luck.random(), reports))
-        search_history.told(number, *trials[-1][1:])
+        search_history.tell(number, *trials[-1][1:])
     for seed in range(5):
-        sampler = make_sampler(Strategy.model_validate({"name": "tpe", **options}), seed=seed)
+        sampler = make_sampler(SamplerOrPrunerConfig.model_validate({"name": "tpe", **options}), seed=seed)
         sampled_params = search_history.ask(count + parallel - 1, sampler)
         assert sampled_params == optunas_draw(space, trials, seed, **options)
 
@@ -175,16 +182,18 @@ def test_tpe_draws_to_the_bit_what_optunas_own_draws_on_the_same_trials(
 @pytest.mark.parametrize("name", sorted(name for name, optunas in PRUNERS.items() if optunas))
 def test_every_pruner_that_a_spec_may_name_works_on_a_history(name: str) -> None:
     options = {"threshold": {"upper": 10.0}, "percentile": {"percentile": 25.0}}.get(name, {})
-    pruner = make_pruner(Strategy.model_validate({"name": name, **options}))
+    pruner = make_pruner(SamplerOrPrunerConfig.model_validate({"name": name, **options}))
     search_history = history(parallel=1)
     for number in range(12):
-        search_history.asked(number, {"temperature_init": 1.0, "schedule": "linear"})
+        search_history.register_asked(number, {"temperature_init": 1.0, "schedule": "linear"})
         reports = {step: float(number) for step in range(1, 5)}
         assert search_history.prune(number, reports, pruner) in (True, False)
-        search_history.told(number, TrialState.COMPLETE, float(number), reports)
+        search_history.tell(number, TrialState.COMPLETE, float(number), reports)
 
 
 @pytest.mark.parametrize("name", sorted(name for name, optunas in SAMPLERS.items() if optunas))
 def test_every_sampler_that_a_spec_may_name_works_on_a_history(name: str) -> None:
-    trials = search(history(), 13, parallel=2, luck=random.Random(0), sampler=Strategy(name=name))
+    trials = search(
+        history(), 13, parallel=2, luck=random.Random(0), sampler=SamplerOrPrunerConfig(name=name)
+    )
     assert len(trials) == 13

@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 from scipy.optimize import approx_fprime
 from sklearn.gaussian_process.kernels import Matern
 
-from tempopt.sampling.surrogate import Forecast, Runs, Surrogate
+from tempopt.sampling.surrogate import CurveExtrapolator, Observations, Surrogate
 
 Array = NDArray[np.float64]
 
 
-def runs(count: int = 20, *, seed: int = 0, seeds: int = 3) -> Runs:
+def runs(count: int = 20, *, seed: int = 0, seeds: int = 3) -> Observations:
     rng = np.random.default_rng(seed)
     features = rng.random((count, 2))
-    return Runs(
+    return Observations(
         features_ND=features,
         seeds_N=np.arange(count) % seeds,
         values_N=np.sin(4 * features[:, 0]) + 0.1 * rng.standard_normal(count),
@@ -38,9 +38,9 @@ def test_predictions_are_those_of_a_gaussian_process_by_definition(trends: int) 
     features, values, seeds = rng.random((25, 3 + trends)), rng.standard_normal(25), np.arange(25) % 5
     values = values + features[:, 3:].sum(axis=1)
     excess = rng.random(25)
-    runs = Runs(features_ND=features, seeds_N=seeds, values_N=values, excess_N=excess)
+    runs = Observations(features_ND=features, seeds_N=seeds, values_N=values, excess_N=excess)
     surrogate = Surrogate(runs, trends=trends)
-    *lengths, signal, own_scale, noise, shared_scale = np.exp(surrogate.found)
+    *lengths, signal, own_scale, noise, shared_scale = np.exp(surrogate.log_hyperparameters)
     factor = lengths.pop() if trends else 0.0
     weights = 1 / (1 + excess / np.var(values))
     centre, scale = np.average(values, weights=weights), np.std(values)
@@ -92,7 +92,7 @@ def test_many_forecasts_that_may_all_be_wrong_make_nobody_sure() -> None:
     forecast = np.concatenate([np.zeros(8), np.ones(30)])
 
     def doubt(excess: NDArray[np.float64]) -> float:
-        runs = Runs(features_ND=features, seeds_N=np.arange(38), values_N=forecast, excess_N=excess)
+        runs = Observations(features_ND=features, seeds_N=np.arange(38), values_N=forecast, excess_N=excess)
         start = np.array([np.log(0.5), 0.0, np.log(0.3), np.log(0.3), np.log(0.2)])
         return float(predict(Surrogate(runs, start=start, fit=False), np.array([[0.5]]))[1][0])
 
@@ -105,14 +105,14 @@ def test_many_forecasts_that_may_all_be_wrong_make_nobody_sure() -> None:
 def test_the_gradient_of_the_evidence_is_its_gradient(trends: int) -> None:
     rng = np.random.default_rng(1)
     seeds = rng.integers(0, 3, 20)
-    runs = Runs(
+    runs = Observations(
         features_ND=rng.random((20, 2)),
         seeds_N=seeds,
         values_N=rng.standard_normal(20) + seeds,
         excess_N=rng.random(20),
     )
     surrogate = Surrogate(runs, trends=trends)
-    for hyperparams in (surrogate.found, surrogate.found + 0.3):
+    for hyperparams in (surrogate.log_hyperparameters, surrogate.log_hyperparameters + 0.3):
         numeric = approx_fprime(hyperparams, lambda point: surrogate._loss(point)[0], 1e-6)
         np.testing.assert_allclose(surrogate._loss(hyperparams)[1], numeric, atol=1e-4)
 
@@ -120,20 +120,22 @@ def test_the_gradient_of_the_evidence_is_its_gradient(trends: int) -> None:
 def test_a_forecast_is_as_sure_as_complete_runs_allow() -> None:
     rng = np.random.default_rng(2)
     ends = rng.standard_normal(200)
-    informed_forecast = Forecast([({10: end + 0.1 * rng.standard_normal()}, float(end)) for end in ends])
+    informed_forecast = CurveExtrapolator(
+        [({10: end + 0.1 * rng.standard_normal()}, float(end)) for end in ends]
+    )
     value, variance = informed_forecast({10: 1.5}) or (0.0, 0.0)
     assert value == pytest.approx(1.5, abs=0.15) and variance < 0.05
-    random_forecast = Forecast([({10: float(rng.standard_normal())}, float(end)) for end in ends])
+    random_forecast = CurveExtrapolator([({10: float(rng.standard_normal())}, float(end)) for end in ends])
     vague_forecast = random_forecast({10: 1.5})
     assert vague_forecast is None or vague_forecast[1] > 10
-    assert informed_forecast({}) is None and Forecast([])({10: 1.0}) is None
+    assert informed_forecast({}) is None and CurveExtrapolator([])({10: 1.0}) is None
 
 
 def test_what_is_known_of_one_more_is_what_is_known_of_all_together() -> None:
     surrogate = Surrogate(runs())
     queries = np.random.default_rng(3).random((9, 2))
     full_posterior = surrogate.posterior(queries)
-    joined_posterior = surrogate.posterior(queries[:-1]).joined_by(queries[-1])
+    joined_posterior = surrogate.posterior(queries[:-1]).with_candidate(queries[-1])
     np.testing.assert_allclose(joined_posterior.mean_M, full_posterior.mean_M)
     np.testing.assert_allclose(joined_posterior.covariance(), full_posterior.covariance(), atol=1e-12)
 
@@ -141,12 +143,12 @@ def test_what_is_known_of_one_more_is_what_is_known_of_all_together() -> None:
 def test_runs_that_are_expected_move_no_mean_and_leave_less_doubt() -> None:
     surrogate = Surrogate(runs())
     queries = np.array([[0.3, 0.3], [0.9, 0.1]])
-    expecting_surrogate = surrogate.expecting(queries[:1], np.array([0]))
+    expecting_surrogate = surrogate.with_pending(queries[:1], np.array([0]))
     np.testing.assert_allclose(
         predict(expecting_surrogate, queries)[0], predict(surrogate, queries)[0], atol=0.02
     )
     assert predict(expecting_surrogate, queries)[1][0] < predict(surrogate, queries)[1][0]
-    assert surrogate.expecting(np.empty((0, 2)), np.empty(0, dtype=np.int64)) is surrogate
+    assert surrogate.with_pending(np.empty((0, 2)), np.empty(0, dtype=np.int64)) is surrogate
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -156,7 +158,7 @@ def test_runs_that_are_expected_of_a_lucky_seed_make_no_set_better_than_another(
         dataclasses.replace(runs_of_two, values_N=runs_of_two.values_N + 2.0 * runs_of_two.seeds_N)
     )
     queries = np.array([[0.3, 0.3], [0.9, 0.1], [0.5, 0.5]])
-    expecting_surrogate = lucky.expecting(np.repeat(queries[:1], 4, axis=0), np.full(4, seed))
+    expecting_surrogate = lucky.with_pending(np.repeat(queries[:1], 4, axis=0), np.full(4, seed))
     means_before, means_after = lucky.posterior(queries).mean_M, expecting_surrogate.posterior(queries).mean_M
     np.testing.assert_allclose(means_after - means_after[0], means_before - means_before[0], atol=0.02)
 
@@ -167,8 +169,10 @@ def test_what_a_seed_does_to_all_its_runs_is_no_reason_to_prefer_one() -> None:
     # seed 1 is lucky by far, and was given to the low half
     features[:, 0] = features[:, 0] / 2 + 0.5 * (seeds == 0)
     values = features[:, 0] + 3.0 * seeds + 0.01 * rng.standard_normal(40)
-    seeded_runs = Runs(features_ND=features, seeds_N=seeds, values_N=values, excess_N=np.zeros(40))
-    separate_runs = Runs(features_ND=features, seeds_N=np.arange(40), values_N=values, excess_N=np.zeros(40))
+    seeded_runs = Observations(features_ND=features, seeds_N=seeds, values_N=values, excess_N=np.zeros(40))
+    separate_runs = Observations(
+        features_ND=features, seeds_N=np.arange(40), values_N=values, excess_N=np.zeros(40)
+    )
     queries = np.array([[0.1], [0.9]])
     low, high = predict(Surrogate(seeded_runs), queries)[0]
     fooled_low, fooled_high = predict(Surrogate(separate_runs), queries)[0]
@@ -183,7 +187,7 @@ def test_what_a_seed_does_to_like_sets_is_no_reason_to_prefer_them() -> None:
     # on the low half seed 0 is lucky, and most runs there are its
     seeds[positions < 0.5] = rng.random(int((positions < 0.5).sum())) > 0.85
     values = positions + 2.0 * (positions < 0.5) * (seeds == 0) + 0.01 * rng.standard_normal(60)
-    seeded_runs = Runs(features_ND=features, seeds_N=seeds, values_N=values, excess_N=np.zeros(60))
+    seeded_runs = Observations(features_ND=features, seeds_N=seeds, values_N=values, excess_N=np.zeros(60))
     surrogate, queries = Surrogate(seeded_runs), np.array([[0.25], [0.75]])
     low, high = predict(surrogate, queries)[0]
     average = values[positions < 0.5].mean() - values[positions >= 0.5].mean()
@@ -199,7 +203,7 @@ def test_a_trend_is_followed_where_nothing_is_known_as_far_as_it_holds() -> None
     positions, trend = rng.random(12) / 2, rng.standard_normal(12)
 
     def predict_far(values: Array) -> float:
-        runs = Runs(
+        runs = Observations(
             features_ND=np.column_stack([positions, trend]),
             seeds_N=np.arange(12),
             values_N=values + 0.05 * rng.standard_normal(12),

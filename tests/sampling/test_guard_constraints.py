@@ -13,14 +13,14 @@ from scipy import stats
 
 from benchmarks.simulated.whole import StudySimulation, with_study
 from benchmarks.simulated.worlds import Cost, Gain, Made
-from tempopt.sampling.arms import Arms
-from tempopt.sampling.frozen_history import frozen
-from tempopt.sampling.guard_constraints import Guarding, Limit, guarding
+from tempopt.sampling.arms import SearchArms
+from tempopt.sampling.frozen_history import make_frozen_trial
+from tempopt.sampling.guard_constraints import GuardConstraints, GuardLimit, build_guard_constraints
 from tempopt.sampling.knowledge_gradient import KnowledgeGradient
-from tempopt.sampling.surrogate import Runs, Surrogate, knowledge_gradient
+from tempopt.sampling.surrogate import Observations, Surrogate, knowledge_gradient
 from tests.sampling.test_knowledge_gradient import SPACE, describe, start
 
-RUNS = Runs(
+RUNS = Observations(
     features_ND=np.linspace(0, 1, 9)[:, None],
     seeds_N=np.arange(9) % 2,
     values_N=np.sin(3 * np.linspace(0, 1, 9)),
@@ -28,15 +28,15 @@ RUNS = Runs(
 )
 
 
-def make_guarding(threshold: float = 0.5, **options: Any) -> Guarding:
-    limit = Limit(name="cost", sign=1.0, at=threshold, variance=0.0)
-    return Guarding(**{"limits": (limit,), "base": -1.0, "pairs": 8, "quantile": 0.0, **options})
+def make_guarding(threshold: float = 0.5, **options: Any) -> GuardConstraints:
+    limit = GuardLimit(name="cost", sign=1.0, at=threshold, variance=0.0)
+    return GuardConstraints(**{"limits": (limit,), "base": -1.0, "pairs": 8, "quantile": 0.0, **options})
 
 
 def with_cost(trials: list[FrozenTrial], cost: Any) -> list[FrozenTrial]:
     """Return trials that have measured, as the guarded metric, a function of their features."""
     return [
-        frozen(
+        make_frozen_trial(
             trial.number,
             state=trial.state,
             distributions=SPACE,
@@ -49,8 +49,8 @@ def with_cost(trials: list[FrozenTrial], cost: Any) -> list[FrozenTrial]:
     ]
 
 
-def weigh(guard: Guarding, trials: list[FrozenTrial]) -> Any:
-    return guard.weigh(trials, describe, lambda number: number % 2)
+def weigh(guard: GuardConstraints, trials: list[FrozenTrial]) -> Any:
+    return guard.feasibility_probability(trials, describe, lambda number: number % 2)
 
 
 def test_what_is_far_on_either_side_of_the_limit_is_told_apart() -> None:
@@ -69,7 +69,7 @@ def test_a_larger_margin_is_asked_where_more_has_to_be_shown() -> None:
 
 def test_two_guards_are_kept_together_with_the_product_of_their_chances() -> None:
     trials = with_cost(start(12), lambda features: float(features[0]))
-    limits = [Limit(name="cost", sign=1.0, at=threshold, variance=0.01) for threshold in (0.4, 0.6)]
+    limits = [GuardLimit(name="cost", sign=1.0, at=threshold, variance=0.01) for threshold in (0.4, 0.6)]
     queries = np.array([[0.5, 0.2], [0.6, 0.9]])
     single_chances = [weigh(make_guarding(limits=(limit,)), trials)(queries) for limit in limits]
     assert weigh(make_guarding(limits=tuple(limits)), trials)(queries) == pytest.approx(
@@ -98,7 +98,7 @@ def test_means_count_from_the_base_and_by_their_weights() -> None:
     _, variance_before, plainly = plain.of_runs(queries, 0)
     assert variance == pytest.approx(variance_before)
     assert covariances == pytest.approx(weights[:, None] * plainly)
-    joined_posterior = weighted_posterior.joined_by(np.array([0.5]))
+    joined_posterior = weighted_posterior.with_candidate(np.array([0.5]))
     assert joined_posterior.mean_M[-1] == pytest.approx(weighted_posterior.mean_M[1])
     # what certainly breaks a guard cannot be what is named, whatever is learned of it
     worth = knowledge_gradient(weighted_posterior.mean_M[:1], variance, covariances[:1])
@@ -121,7 +121,7 @@ def test_what_is_named_is_the_best_of_what_is_likely_to_keep_the_guards() -> Non
 def test_limits_are_the_mean_of_the_runs_at_one_and_the_margin(make_spec: Any, text: str) -> None:
     runs = [(0.5, {"val_loss": 2.0}), (0.6, {"val_loss": 2.2}), (0.4, {"val_loss": 1.8})]
     spec = make_spec(guards={"val_loss": text}, seeds={"confirm": 8})
-    guarding_rule = guarding(spec, runs)
+    guarding_rule = build_guard_constraints(spec, runs)
     assert guarding_rule is not None
     (limit,) = guarding_rule.limits
     assert (limit.sign, limit.at) == (-1.0, pytest.approx(-2.2))
@@ -134,15 +134,18 @@ def test_where_the_runs_at_one_tune_something_the_best_of_them_are_compared_with
     space = {"temperature_init": {"low": 0.25, "high": 4.0}, "lr": {"low": 0.1, "high": 1.0}}
     spec = make_spec({"search": space}, guards={"val_loss": "<= +0"})
     runs = [(0.1 * n, {"val_loss": 1.0 - 0.1 * n}) for n in range(8)]
-    guarding_rule = guarding(spec, runs)
+    guarding_rule = build_guard_constraints(spec, runs)
     assert guarding_rule is not None and guarding_rule.base == pytest.approx(0.65)
     assert guarding_rule.limits[0].at == pytest.approx(-0.35)
 
 
 def test_nothing_is_asked_where_nothing_is_guarded_or_known(make_spec: Any) -> None:
-    assert guarding(make_spec(), [(0.5, {})]) is None
-    assert guarding(make_spec(guards={"val_loss": "<= +2%"}), []) is None
-    assert guarding(make_spec(guards={"val_loss": "<= +2%"}), [(0.5, {"val_loss": math.nan})]) is None
+    assert build_guard_constraints(make_spec(), [(0.5, {})]) is None
+    assert build_guard_constraints(make_spec(guards={"val_loss": "<= +2%"}), []) is None
+    assert (
+        build_guard_constraints(make_spec(guards={"val_loss": "<= +2%"}), [(0.5, {"val_loss": math.nan})])
+        is None
+    )
 
 
 def test_a_search_that_weighs_names_what_keeps_the_guard_where_another_breaks_it() -> None:
@@ -175,7 +178,7 @@ def test_an_agent_that_comes_late_weighs_as_those_before_it_did() -> None:
             search_row, state="waiting", outcome=None, parameters=None, sampled=None
         )
         sampled_sets = [
-            Arms(spec, rows_before, reports).ask(waiting)
+            SearchArms(spec, rows_before, reports).ask(waiting)
             for reports in (
                 simulation.reports,
                 [report for report in simulation.reports if report.name == "report"],

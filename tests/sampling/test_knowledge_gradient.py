@@ -14,10 +14,10 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.trial import FrozenTrial, TrialState
 
 from tempopt.sampling.features import Features
-from tempopt.sampling.frozen_history import frozen
-from tempopt.sampling.initial_design import first_trial
+from tempopt.sampling.frozen_history import make_frozen_trial
+from tempopt.sampling.initial_design import initial_params
 from tempopt.sampling.knowledge_gradient import KnowledgeGradient
-from tempopt.sampling.unit_cube import at_place, place_of
+from tempopt.sampling.unit_cube import from_unit, to_unit
 from tempopt.seeds import shared_seed
 from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import is_neutral
@@ -27,7 +27,7 @@ STEPS = (10, 20, 30, 40)
 
 
 def describe(params: Any) -> np.ndarray:
-    return np.array([place_of(distribution, params[name]) for name, distribution in SPACE.items()])
+    return np.array([to_unit(distribution, params[name]) for name, distribution in SPACE.items()])
 
 
 def truth(params: Any) -> float:
@@ -58,7 +58,7 @@ def make_trial(
         if step < upto
     }
     complete = upto == 40
-    return frozen(
+    return make_frozen_trial(
         number,
         state=TrialState.COMPLETE if complete else TrialState.PRUNED,
         distributions=SPACE,
@@ -70,7 +70,7 @@ def make_trial(
 
 def start(count: int, **options: Any) -> list[FrozenTrial]:
     rng = np.random.default_rng(3)
-    points = [{n: at_place(d, rng.random()) for n, d in SPACE.items()} for _ in range(count)]
+    points = [{n: from_unit(d, rng.random()) for n, d in SPACE.items()} for _ in range(count)]
     return [make_trial(number, params, **options) for number, params in enumerate(points)]
 
 
@@ -116,7 +116,7 @@ def slope(*, advantage: float, noise: float = 0.0) -> tuple[KnowledgeGradient, l
     """Return a search in which y = 1 is better than y = 0 by so much, whatever x is."""
     rng = np.random.default_rng(5)
     trials = [
-        _complete(n, {"x": at_place(SPACE["x"], rng.random()), "y": y}, advantage * y + noise * rng.normal())
+        _complete(n, {"x": from_unit(SPACE["x"], rng.random()), "y": y}, advantage * y + noise * rng.normal())
         for n, y in enumerate([0.0, 1.0] * 8)
     ]
     return strategy(streams=None), trials
@@ -150,7 +150,7 @@ def test_a_set_that_may_not_be_named_is_not_named() -> None:
 def test_the_model_learns_from_the_runs_of_the_design() -> None:
     rng = np.random.default_rng(9)
     # the trials of the search say nothing of y, which runs outside of it do
-    trials = [_complete(n, {"x": at_place(SPACE["x"], rng.random()), "y": 0.5}, 0.0) for n in range(6)]
+    trials = [_complete(n, {"x": from_unit(SPACE["x"], rng.random()), "y": 0.5}, 0.0) for n in range(6)]
     design = [
         _complete(-1 - n, {"x": 1.0, "y": y}, y + 0.01 * rng.normal())
         for n, y in enumerate([0.0, 0.25, 0.75, 1.0] * 2)
@@ -186,7 +186,7 @@ def test_what_is_asked_follows_from_what_may_be_known_alone() -> None:
 def test_runs_in_work_are_not_asked_for_again() -> None:
     sampler, trials = strategy(), start(8, noise=0.001)
     first = ask(sampler, trials)
-    waiting = frozen(8, state=TrialState.RUNNING, distributions=SPACE, params=first)
+    waiting = make_frozen_trial(8, state=TrialState.RUNNING, distributions=SPACE, params=first)
     second = ask(sampler, trials, pending=[waiting], number=9)
     assert np.abs(describe(first) - describe(second)).max() > 0.02
 
@@ -217,7 +217,7 @@ def test_where_nothing_is_left_to_be_learned_the_best_is_refined() -> None:
 
 def test_where_all_has_been_trained_something_is_still_asked_for() -> None:
     space: dict[str, Any] = {"x": FloatDistribution(0.25, 4.0, step=1.25)}
-    sampler = KnowledgeGradient(space, lambda p: np.array([p["x"]]), maximize=True, streams=2, seed=1)
+    sampler = KnowledgeGradient(space, lambda p: np.array([p["x"]]), maximize=True, num_seeds=2, seed=1)
     trials: list[FrozenTrial] = []
     for number in range(12):
         params = sampler.ask(trials, [], number=number, seed=number, fixed={}) or {
@@ -228,7 +228,7 @@ def test_where_all_has_been_trained_something_is_still_asked_for() -> None:
 
 
 def _complete(number: int, params: Any, end: float, space: Any = SPACE) -> FrozenTrial:
-    return frozen(
+    return make_frozen_trial(
         number,
         state=TrialState.COMPLETE,
         distributions=space,
@@ -245,7 +245,7 @@ def test_values_that_are_given_are_kept() -> None:
 def test_where_early_values_tell_all_bad_runs_are_ended_and_good_ones_are_not() -> None:
     sampler, trials = strategy(), start(16, noise=0.001)
     best = max(trials, key=lambda t: t.value or 0.0).params
-    good_params = {"x": at_place(SPACE["x"], 0.7), "y": 0.3}
+    good_params = {"x": from_unit(SPACE["x"], 0.7), "y": 0.3}
     assert sampler.prune(trials, make_trial(16, {"x": 0.25, "y": 1.0}, upto=20, noise=0.001))
     assert truth(good_params) > truth(best)
     tells_nothing = start(16, noise=0.001, is_informative=False)
@@ -256,9 +256,9 @@ def test_where_early_values_tell_all_bad_runs_are_ended_and_good_ones_are_not() 
 
 def test_a_run_that_diverged_is_a_reason_to_stay_away() -> None:
     trials = start(12, noise=0.001)
-    good_params = {"x": at_place(SPACE["x"], 0.7), "y": 0.3}
+    good_params = {"x": from_unit(SPACE["x"], 0.7), "y": 0.3}
     blown = [
-        frozen(
+        make_frozen_trial(
             number,
             state=TrialState.PRUNED,
             distributions=SPACE,
@@ -291,7 +291,7 @@ def test_how_bad_the_worst_are_does_not_blur_the_best() -> None:
     for trial in worse_trials:
         if trial.value is not None and trial.value < -1.0:
             trial.value *= 1e6
-    near_params = {"x": at_place(SPACE["x"], 0.7), "y": 0.3}
+    near_params = {"x": from_unit(SPACE["x"], 0.7), "y": 0.3}
     model, worse_model = strategy().model(trials), strategy().model(worse_trials)
     assert model is not None and worse_model is not None
     queries = np.array([describe(near_params)])
@@ -321,10 +321,10 @@ def test_of_thousands_of_runs_those_that_tell_most_are_looked_at() -> None:
     st.floats(0, 1),
 )
 def test_a_value_lies_where_it_was_taken_from(distribution: Any, position: float) -> None:
-    value = at_place(distribution, position)
+    value = from_unit(distribution, position)
     assert distribution._contains(distribution.to_internal_repr(value))
-    read_position = place_of(distribution, value)
-    assert 0 <= read_position <= 1 and at_place(distribution, read_position) == value
+    read_position = to_unit(distribution, value)
+    assert 0 <= read_position <= 1 and from_unit(distribution, read_position) == value
 
 
 def test_schedules_that_make_nearly_the_same_curve_are_nearly_the_same(make_spec: Any) -> None:
@@ -367,7 +367,7 @@ COVERED = {
 
 def test_the_first_trials_of_a_search_cover_the_space(make_spec: Any) -> None:
     spec = make_spec(sections={"search": COVERED})
-    trials = [first_trial(spec, "search", number, seed=5) for number in range(9)]
+    trials = [initial_params(spec, "search", number, seed=5) for number in range(9)]
     space = spec.space()
     for trial in trials:
         assert all(space[name]._contains(space[name].to_internal_repr(v)) for name, v in trial.items())
@@ -377,18 +377,18 @@ def test_the_first_trials_of_a_search_cover_the_space(make_spec: Any) -> None:
     levels = sorted(math.log2(trial["temperature_init"]) for trial in trials)
     assert levels[0] < -1 and levels[-1] > 1
     assert {trial["length_scaling"] for trial in trials} == {"log_n", "none"}
-    assert first_trial(spec, "search", 3, seed=6) != trials[3]
+    assert initial_params(spec, "search", 3, seed=6) != trials[3]
     # beyond the design it begins again, rather than not at all
-    assert first_trial(spec, "search", 64 + 1, seed=5) == trials[1]
+    assert initial_params(spec, "search", 64 + 1, seed=5) == trials[1]
 
 
 def test_the_first_run_of_the_other_arms_is_in_the_middle_of_what_is_no_temperature(make_spec: Any) -> None:
     spec = make_spec(sections={"search": COVERED})
-    assert first_trial(spec, "baseline", 0, seed=5) == {"lr": 0.001}
-    assert first_trial(spec, "constant", 0, seed=5) == {"temperature_init": 1.0, "lr": 0.001}
-    assert first_trial(spec, "baseline", 1, seed=5) != {"lr": 0.001}
+    assert initial_params(spec, "baseline", 0, seed=5) == {"lr": 0.001}
+    assert initial_params(spec, "constant", 0, seed=5) == {"temperature_init": 1.0, "lr": 0.001}
+    assert initial_params(spec, "baseline", 1, seed=5) != {"lr": 0.001}
 
 
 def test_where_1_is_not_in_the_range_the_first_constant_is_in_the_middle(make_spec: Any) -> None:
     spec = make_spec(sections={"search": {"temperature_init": {"low": 2.0, "high": 8.0}}})
-    assert first_trial(spec, "constant", 0, seed=5) == {"temperature_init": 4.0}
+    assert initial_params(spec, "constant", 0, seed=5) == {"temperature_init": 4.0}

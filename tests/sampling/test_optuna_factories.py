@@ -8,7 +8,7 @@ import pytest
 
 from tempopt.errors import SpecError
 from tempopt.sampling.optuna_factories import try_strategies
-from tempopt.spec.sections import Strategy
+from tempopt.spec.sections import SamplerOrPrunerConfig
 
 NONE = {"name": "none"}
 
@@ -39,7 +39,9 @@ def test_an_option_that_cannot_be_worked_with_is_refused(
     sampler: dict[str, Any], pruner: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(SpecError, match=message):
-        try_strategies(Strategy.model_validate(sampler), Strategy.model_validate(pruner))
+        try_strategies(
+            SamplerOrPrunerConfig.model_validate(sampler), SamplerOrPrunerConfig.model_validate(pruner)
+        )
 
 
 @pytest.mark.parametrize(
@@ -56,4 +58,6 @@ def test_an_option_that_cannot_be_worked_with_is_refused(
     ],
 )
 def test_options_of_the_right_type_pass(sampler: dict[str, Any], pruner: dict[str, Any]) -> None:
-    try_strategies(Strategy.model_validate(sampler), Strategy.model_validate(pruner))
+    try_strategies(
+        SamplerOrPrunerConfig.model_validate(sampler), SamplerOrPrunerConfig.model_validate(pruner)
+    )

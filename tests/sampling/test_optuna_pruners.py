@@ -12,7 +12,7 @@ from optuna.trial import TrialState
 
 from tempopt.sampling.frozen_history import History
 from tempopt.sampling.optuna_factories import make_pruner
-from tempopt.spec.study_spec import Strategy
+from tempopt.spec.study_spec import SamplerOrPrunerConfig
 
 STEPS = (1, 3, 9, 10, 40, 100, 250, 900)
 PRUNERS: list[dict[str, Any]] = [
@@ -44,11 +44,11 @@ def history(*, direction: str = "minimize", parallel: int = 1) -> History:
 def test_a_history_decides_as_optuna_does_on_the_same_trials(
     options: dict[str, Any], direction: str, trials: list[tuple[list[float], int, str]]
 ) -> None:
-    strategy = Strategy.model_validate(options)
+    strategy = SamplerOrPrunerConfig.model_validate(options)
     study = optuna.create_study(study_name="s/search", direction=direction)
     search_history = history(direction=direction)
     for number, (values, num_skipped, end) in enumerate(trials):
-        search_history.asked(number, {})
+        search_history.register_asked(number, {})
         trial, reports = study.ask(), {}
         state = TrialState.FAIL if end == "lost" else TrialState.COMPLETE
         for step, value in zip(STEPS[num_skipped:], values, strict=False):
@@ -62,12 +62,12 @@ def test_a_history_decides_as_optuna_does_on_the_same_trials(
                 state = TrialState.PRUNED
                 break
         study.tell(trial, 0.0 if state == TrialState.COMPLETE else None, state=state)
-        search_history.told(number, state, 0.0, reports)
+        search_history.tell(number, state, 0.0, reports)
 
 
 @pytest.mark.parametrize("name", ["successive_halving", "hyperband"])
 def test_an_agent_that_starts_late_decides_as_one_that_saw_everything(name: str) -> None:
-    strategy = Strategy(name=name)
+    strategy = SamplerOrPrunerConfig(name=name)
     full_history, ends, decisions = history(parallel=3), [], []
     for number in range(60):
         reports: dict[int, float] = {}
@@ -78,11 +78,11 @@ def test_an_agent_that_starts_late_decides_as_one_that_saw_everything(name: str)
             if decisions[-1]:
                 state = TrialState.PRUNED
                 break
-        full_history.told(number, state, 0.0, reports)
+        full_history.tell(number, state, 0.0, reports)
         ends.append((state, reports))
     late = history(parallel=3)
     for number, (state, reports) in reversed(list(enumerate(ends))):
-        late.told(number, state, 0.0, reports)
+        late.tell(number, state, 0.0, reports)
     for number in range(60, 63):
         for value in range(23):
             reports = {1: 0.0, 3: 1.0, 9: float(value)}
@@ -92,10 +92,10 @@ def test_an_agent_that_starts_late_decides_as_one_that_saw_everything(name: str)
 
 
 def test_only_what_a_ticket_may_know_counts() -> None:
-    pruner = make_pruner(Strategy.model_validate({"name": "median", "n_startup_trials": 1}))
+    pruner = make_pruner(SamplerOrPrunerConfig.model_validate({"name": "median", "n_startup_trials": 1}))
     search_history = history(parallel=3)
     # ticket 4 knows the first three, whose median is 1; ticket 9 knows all seven, of which four are better
     for number in range(7):
-        search_history.told(number, TrialState.COMPLETE, 0.0, {1: 1.0 if number < 3 else 0.0})
+        search_history.tell(number, TrialState.COMPLETE, 0.0, {1: 1.0 if number < 3 else 0.0})
     for number, expected in ((4, False), (9, True), (4, False)):
         assert search_history.prune(number, {1: 0.5}, pruner) == expected

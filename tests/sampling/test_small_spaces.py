@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from tempopt.sampling.arms import Arms
-from tempopt.sampling.initial_design import first_trial
-from tempopt.sampling.unit_cube import at_place, configurations, count_values
+from tempopt.sampling.arms import SearchArms
+from tempopt.sampling.initial_design import initial_params
+from tempopt.sampling.unit_cube import configurations, count_values, from_unit
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import TicketRow
 from tempopt.temperature import is_neutral
@@ -57,24 +57,24 @@ def worth(parameters: dict[str, Any]) -> float:
     return random.Random(repr(sorted(parameters.items()))).uniform(0.0, 1.0)
 
 
-def search(spec: StudySpec, *, in_flight: int = 4) -> tuple[Arms, list[TicketRow]]:
+def search(spec: StudySpec, *, in_flight: int = 4) -> tuple[SearchArms, list[TicketRow]]:
     """Return the search of a study, of which so many trials are always in progress, with its sampler."""
     waiting = [
         row(ticket, index) for index, ticket in enumerate(first_tickets(spec)) if ticket.kind == "search"
     ]
-    arms, rows = Arms(spec, waiting, []), list(waiting)
+    arms, rows = SearchArms(spec, waiting, []), list(waiting)
     for number in range(len(rows) + in_flight - 1):
         if number < len(rows):
             sampled_params = arms.ask(rows[number])
             params = spec.parameters("search", sampled_params)
             rows[number] = dataclasses.replace(rows[number], sampled=sampled_params, parameters=params)
-            arms.asked(rows[number])
+            arms.register_asked(rows[number])
         if (last := number - in_flight + 1) >= 0:
             ended_row = rows[last]
             luck = random.Random(f"{ended_row.seed} {ended_row.parameters}").gauss(0.0, 0.01)
             value = worth(ended_row.parameters or {}) + luck
             rows[last] = dataclasses.replace(ended_row, state="done", outcome="complete", value=value)
-            arms.told(rows[last], {10: value})
+            arms.tell(rows[last], {10: value})
     return arms, rows
 
 
@@ -125,10 +125,10 @@ def test_the_baseline_arm_tries_all_of_few_values_as_well() -> None:
         for index, ticket in enumerate(first_tickets(few_spec))
         if ticket.kind == "baseline"
     ]
-    arms, tried_heads = Arms(few_spec, tickets, []), []
+    arms, tried_heads = SearchArms(few_spec, tickets, []), []
     for ticket in tickets[:3]:
         sampled_params = arms.ask(ticket)
-        arms.asked(
+        arms.register_asked(
             dataclasses.replace(
                 ticket, sampled=sampled_params, parameters=few_spec.parameters("baseline", sampled_params)
             )
@@ -140,7 +140,7 @@ def test_the_baseline_arm_tries_all_of_few_values_as_well() -> None:
 @pytest.mark.parametrize("high", [2, 3, 4])
 def test_the_first_trials_have_all_of_few_values_and_the_middle_half_of_many(high: int) -> None:
     few_spec = spec({"layers": {"low": 1, "high": high}, "width": {"low": 0, "high": 100}})
-    design = [first_trial(few_spec, "search", number, seed=1) for number in range(1, 64)]
+    design = [initial_params(few_spec, "search", number, seed=1) for number in range(1, 64)]
     assert {params["layers"] for params in design} == set(range(1, high + 1))
     assert all(25 <= params["width"] <= 75 for params in design)
 
@@ -158,7 +158,7 @@ def test_the_configurations_are_those_that_places_lead_to(distributions: list[An
     space = {f"p{index}": distribution for index, distribution in enumerate(distributions)}
     places = [number / 400 for number in range(401)]
     reached_values = [
-        {repr(at_place(distribution, position)) for position in places} for distribution in distributions
+        {repr(from_unit(distribution, position)) for position in places} for distribution in distributions
     ]
     listed_sets = configurations(space, max_count=64)
     assert {tuple(map(repr, params.values())) for params in listed_sets} == set(

@@ -13,8 +13,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from tempopt.server.app import create_app
-from tempopt.server.header_timeout import Line
-from tempopt.server.tokens import made
+from tempopt.server.header_timeout import TimeoutH11Protocol
+from tempopt.server.tokens import create_token
 from tempopt.storage import Store
 
 
@@ -40,7 +40,7 @@ class RunningServer:
 
     def new_token(self, *scopes: str, studies: str = "") -> str:
         """Return a token with these scopes, on studies whose names begin so."""
-        return made(self.store, name="other", scopes=scopes, studies=studies)[0]
+        return create_token(self.store, name="other", scopes=scopes, studies=studies)[0]
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def serve_app(app: FastAPI, port: int = 0) -> Iterator[str]:
         app,
         host="127.0.0.1",
         port=port,
-        http=Line,
+        http=TimeoutH11Protocol,
         log_level="warning",
         lifespan="off",
         timeout_graceful_shutdown=1,
@@ -77,7 +77,7 @@ def running_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     storage, checkpoints = f"sqlite:///{tmp_path / 'server.db'}", tmp_path / "checkpoints"
     with Store.open(storage) as store:
         app = create_app(store, checkpoints=checkpoints.as_uri())
-        token, _ = made(store, name="admin", scopes=["admin"])
+        token, _ = create_token(store, name="admin", scopes=["admin"])
         monkeypatch.setenv("TEMPOPT_TOKEN", token)
         with serve_app(app) as url:
             yield RunningServer(

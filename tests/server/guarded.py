@@ -7,15 +7,15 @@ from types import SimpleNamespace
 import pytest
 from starlette.requests import Request
 
-from tempopt.server.auth import Guard
+from tempopt.server.auth import Authenticator
 from tempopt.server.errors import ApiError
 from tempopt.storage.store import Store
 
 
-def guard_of(store: Store) -> tuple[Guard, SimpleNamespace]:
+def guard_of(store: Store) -> tuple[Authenticator, SimpleNamespace]:
     """Return a guard of a store, and its clock."""
     clock = SimpleNamespace(now=1000.0)
-    return Guard(store, clock=lambda: clock.now), clock
+    return Authenticator(store, clock=lambda: clock.now), clock
 
 
 def request_of(host: str = "192.0.2.7", **headers: str) -> Request:
@@ -24,7 +24,7 @@ def request_of(host: str = "192.0.2.7", **headers: str) -> Request:
     return Request({"type": "http", "client": (host, 5000), "headers": lines, "state": {}})
 
 
-def code_of(guard: Guard, request: Request, token: str | None) -> str:
+def code_of(guard: Authenticator, request: Request, token: str | None) -> str:
     """Return the code with which a client is refused."""
     with pytest.raises(ApiError) as error:
         guard.principal(request, token)

@@ -15,9 +15,18 @@ import pytest
 from tempopt.agent.remote_client import _parts
 from tempopt.server import agents
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.changes import Began, Change, Ended, Kept, Lost, Outcomes, Reported, Returned
-from tempopt.storage.http.protocol import Counted, Renewal, Sync, Take
-from tempopt.storage.http.wire import PROTOCOL, change_to_plain, from_plain
+from tempopt.storage.changes import (
+    AttemptLost,
+    AttemptReleased,
+    Change,
+    CheckpointRecorded,
+    MetricReported,
+    RunEnded,
+    RunOutcome,
+    RunStarted,
+)
+from tempopt.storage.http.protocol import Renewal, RunReports, SyncRequest, TakeRequest
+from tempopt.storage.http.wire import PROTOCOL, change_to_plain, deserialize
 from tempopt.storage.optuna_calls import make_study
 from tempopt.storage.rows import Checkpoint, Measurement, TicketRow
 from tempopt.storage.store import Store
@@ -53,7 +62,7 @@ class Agent:
 
     def sync_response(self, *changes: Change, **fields: Any) -> httpx.Response:
         """Say what happened; return the raw answer."""
-        body = Sync(
+        body = SyncRequest(
             study="toy",
             study_id=self.study_id,
             agent=self.name,
@@ -72,17 +81,17 @@ class Agent:
 
     def take(self, held_ids: list[int] | None = None, wait: float = 0.0) -> TicketRow | None:
         """Return a ticket, None if there is none just now."""
-        reply = self.sync(take=Take(held=held_ids or [], wait=wait))["taken"]
-        return None if reply is None else from_plain(TicketRow, reply["ticket"])
+        reply = self.sync(take=TakeRequest(held_ticket_ids=held_ids or [], wait=wait))["claim"]
+        return None if reply is None else deserialize(TicketRow, reply["ticket"])
 
     def report_training(self, ticket: TicketRow, values: list[float]) -> dict[str, Any]:
         """Say that a run reported these values, evenly, and came to its end; return the answer."""
         steps = [STEPS // len(values) * (index + 1) for index in range(len(values))]
         report_changes = [
-            Reported(ticket_id=ticket.id, attempt=ticket.attempt, step=s, value=v)
+            MetricReported(ticket_id=ticket.id, attempt=ticket.attempt, step=s, value=v)
             for s, v in zip(steps, values, strict=True)
         ]
-        start_change = Began(ticket_id=ticket.id, attempt=ticket.attempt, total_steps=STEPS, code="code")
+        start_change = RunStarted(ticket_id=ticket.id, attempt=ticket.attempt, total_steps=STEPS, code="code")
         return self.sync(
             start_change,
             *report_changes,
@@ -91,14 +100,16 @@ class Agent:
         )
 
 
-def make_end(ticket: TicketRow, value: float) -> Ended:
+def make_end(ticket: TicketRow, value: float) -> RunEnded:
     measurements = [Measurement(ticket_id=ticket.id, step=STEPS, name="validate", value=value)]
-    outcomes = Outcomes(outcome="complete", value=value, steps=STEPS, seconds=1.0, measurements=measurements)
-    return Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
+    outcomes = RunOutcome(
+        outcome="complete", value=value, steps=STEPS, seconds=1.0, measurements=measurements
+    )
+    return RunEnded(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
 
 
-def run_counts(ticket: TicketRow, reports: dict[int, float]) -> dict[int, Counted]:
-    return {ticket.id: Counted(attempt=ticket.attempt, total_steps=STEPS, reports=list(reports.items()))}
+def run_counts(ticket: TicketRow, reports: dict[int, float]) -> dict[int, RunReports]:
+    return {ticket.id: RunReports(attempt=ticket.attempt, total_steps=STEPS, reports=list(reports.items()))}
 
 
 def begin(store: Store, **study: Any) -> StudySpec:
@@ -128,7 +139,7 @@ def _row(server: RunningServer, ticket: TicketRow) -> TicketRow:
 def test_a_ticket_comes_with_all_that_a_worker_needs_and_nothing_of_where_things_lie(
     running_server: RunningServer, agent: Agent
 ) -> None:
-    reply = agent.sync(take=Take())["taken"]
+    reply = agent.sync(take=TakeRequest())["claim"]
     ticket, request = reply["ticket"], reply["request"]
     assert ticket["agent"] == f"{agent.name}@other" and ticket["parameters"] == request["parameters"]
     assert request["checkpoints"] == "tempopt://toy/baseline-0000"
@@ -188,8 +199,10 @@ def test_a_server_that_was_started_anew_judges_a_run_by_all_of_its_reports(
         agent.report_training(ticket, [3.0, 2.0, 1.0])
     ticket = agent.take()
     assert ticket is not None and ticket.kind == "search" and ticket.number == 8
-    report_changes = [Reported(ticket_id=ticket.id, attempt=1, step=step, value=2.5) for step in (8, 16)]
-    start_change = Began(ticket_id=ticket.id, attempt=1, total_steps=STEPS, code="code")
+    report_changes = [
+        MetricReported(ticket_id=ticket.id, attempt=1, step=step, value=2.5) for step in (8, 16)
+    ]
+    start_change = RunStarted(ticket_id=ticket.id, attempt=1, total_steps=STEPS, code="code")
     assert agent.sync(start_change, report_changes[0], runs=run_counts(ticket, {8: 2.5}))["pruned"] == {}
     running_server.app.state.tempopt.desks.close("toy")
     # nothing is said of the reports before: the store knows them
@@ -211,7 +224,7 @@ def test_who_comes_late_is_refused_and_what_another_does_stays(
     retaken = other_agent.take()
     assert retaken is not None and (retaken.id, retaken.attempt) == (late.id, 2)
     answer = agent.report_training(late, [3.0, 2.0, 0.1])
-    assert answer["refused"] == [late.id] and answer["taken"] is None
+    assert answer["refused"] == [late.id] and answer["claim"] is None
     assert (
         _row(running_server, late).agent == f"{other_agent.name}@other"
         and _row(running_server, late).state == "running"
@@ -224,11 +237,13 @@ def test_who_comes_late_is_refused_and_what_another_does_stays(
 def test_a_token_of_another_name_cannot_speak_for_an_agent(
     running_server: RunningServer, agent: Agent
 ) -> None:
-    from tempopt.server.tokens import made
+    from tempopt.server.tokens import create_token
 
     ticket = agent.take()
     assert ticket is not None
-    thief = Agent(running_server, agent.name, made(running_server.store, name="thief", scopes=["agent"])[0])
+    thief = Agent(
+        running_server, agent.name, create_token(running_server.store, name="thief", scopes=["agent"])[0]
+    )
     thief.join()
     assert thief.sync(make_end(ticket, 0.0))["refused"] == [ticket.id]
     assert _row(running_server, ticket).state == "running"
@@ -243,22 +258,22 @@ def test_two_agents_of_one_name_are_told_apart(running_server: RunningServer, ag
     )
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "agent_name_taken")
     double.study_id = agent.study_id
-    assert double.sync_response(take=Take()).status_code == 409
+    assert double.sync_response(take=TakeRequest()).status_code == 409
     double.http.close()
 
 
 def test_a_lost_and_a_returned_run_wait_again(running_server: RunningServer, agent: Agent) -> None:
     ticket = agent.take()
     assert ticket is not None
-    agent.sync(Returned(ticket_id=ticket.id, attempt=1, seconds=2.0))
+    agent.sync(AttemptReleased(ticket_id=ticket.id, attempt=1, seconds=2.0))
     assert (_row(running_server, ticket).state, _row(running_server, ticket).failures) == ("waiting", 0)
     retaken = agent.take()
     assert retaken is not None and (retaken.id, retaken.attempt) == (ticket.id, 2)
-    agent.sync(Lost(ticket_id=ticket.id, attempt=2, error="it died", max_attempts=2))
+    agent.sync(AttemptLost(ticket_id=ticket.id, attempt=2, error="it died", max_attempts=2))
     assert (_row(running_server, ticket).state, _row(running_server, ticket).failures) == ("waiting", 1)
     last = agent.take()
     assert last is not None and last.id == ticket.id
-    agent.sync(Lost(ticket_id=ticket.id, attempt=3, error="it died", max_attempts=2))
+    agent.sync(AttemptLost(ticket_id=ticket.id, attempt=3, error="it died", max_attempts=2))
     assert _row(running_server, ticket).state == "failed"
 
 
@@ -272,13 +287,13 @@ def test_checkpoints_are_recorded_where_the_server_has_them_and_come_back_for_th
     folder = running_server.checkpoints / "toy" / "baseline-0000"
     folder.mkdir(parents=True)
     (folder / "step-8-1.ckpt").write_bytes(b"12345")
-    agent.sync(Kept(ticket_id=ticket.id, attempt=1, checkpoint=checkpoint))
+    agent.sync(CheckpointRecorded(ticket_id=ticket.id, attempt=1, checkpoint=checkpoint))
     (row_checkpoint,) = _row(running_server, ticket).checkpoints
     assert row_checkpoint.url.endswith(str(folder / "step-8-1.ckpt"))
-    agent.sync(Returned(ticket_id=ticket.id, attempt=1))
-    reply = agent.sync(take=Take())["taken"]
+    agent.sync(AttemptReleased(ticket_id=ticket.id, attempt=1))
+    reply = agent.sync(take=TakeRequest())["claim"]
     assert [entry["url"] for entry in reply["request"]["resume"]] == [url]
-    ticket = from_plain(TicketRow, reply["ticket"])
+    ticket = deserialize(TicketRow, reply["ticket"])
     agent.report_training(ticket, [3.0, 2.0, 1.0])
     assert list(folder.iterdir()) == [], "the server deletes what no run needs any more"
 
@@ -301,7 +316,9 @@ def test_a_checkpoint_of_another_place_is_refused(
 ) -> None:
     ticket = agent.take()
     assert ticket is not None
-    change = Kept(ticket_id=ticket.id, attempt=1, checkpoint=Checkpoint(step=8, url=url, digest="d", size=5))
+    change = CheckpointRecorded(
+        ticket_id=ticket.id, attempt=1, checkpoint=Checkpoint(step=8, url=url, digest="d", size=5)
+    )
     answer = agent.sync_response(change)
     assert answer.status_code == 400 and "no checkpoint of the run" in answer.json()["error"]["message"]
     assert _row(running_server, ticket).checkpoints == ()
@@ -341,7 +358,7 @@ def test_a_stage_is_opened_and_the_study_ended_by_whoever_tells_the_last_run(
         agent.sync(dataclasses.replace(change, outcomes=outcomes))
     assert {"baseline", "constant", "search", "choose", "confirm"} <= set(kinds)
     assert running_server.store.load_study("toy").state == "done"
-    assert agent.sync(take=Take())["over"]
+    assert agent.sync(take=TakeRequest())["over"]
 
 
 def test_who_waits_for_a_ticket_is_answered_as_soon_as_there_is_one(
@@ -383,9 +400,9 @@ def test_a_study_that_was_deleted_or_begun_anew_is_none_of_the_agents(
     running_server: RunningServer, agent: Agent
 ) -> None:
     running_server.store.delete_study("toy")
-    assert agent.sync_response(take=Take()).json()["error"]["code"] == "study_not_found"
+    assert agent.sync_response(take=TakeRequest()).json()["error"]["code"] == "study_not_found"
     begin(running_server.store)
-    assert agent.sync_response(take=Take()).json()["error"]["code"] == "study_not_found"
+    assert agent.sync_response(take=TakeRequest()).json()["error"]["code"] == "study_not_found"
     agent.join()
     assert agent.take() is not None
 
@@ -405,8 +422,8 @@ def test_a_paused_study_gives_no_tickets_and_takes_what_was_trained(
     ticket = agent.take()
     assert ticket is not None
     running_server.store.set_state(agent.study_id, "paused")
-    answer = agent.sync(make_end(ticket, 1.0), take=Take())
-    assert answer["state"] == "paused" and answer["taken"] is None and not answer["over"]
+    answer = agent.sync(make_end(ticket, 1.0), take=TakeRequest())
+    assert answer["state"] == "paused" and answer["claim"] is None and not answer["over"]
     assert _row(running_server, ticket).state == "done"
     body = {"study": "toy", "agent": agent.name, "session": agent.session}
     error = agent.http.post("/api/agents/join", json=body).json()["error"]
@@ -444,11 +461,11 @@ def test_agents_of_this_version_and_the_one_before_are_served(
 
 
 def test_an_outage_that_was_long_is_told_in_parts_that_keep_the_order() -> None:
-    logs = [Returned(ticket_id=number, attempt=1, log="x" * 1_000_000) for number in range(10)]
+    logs = [AttemptReleased(ticket_id=number, attempt=1, log="x" * 1_000_000) for number in range(10)]
     parts = _parts(logs)
     assert len(parts) > 1 and [log_line for part in parts for log_line in part] == logs
     assert _parts([]) == [[]]
-    huge = [Returned(ticket_id=1, attempt=1, log="x" * 9_000_000)]
+    huge = [AttemptReleased(ticket_id=1, attempt=1, log="x" * 9_000_000)]
     assert _parts(huge) == [huge]
 
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.changes import Ended, Outcomes, Wanted
+from tempopt.storage.changes import ClaimRequest, RunEnded, RunOutcome
 from tempopt.storage.optuna_calls import make_study
 from tempopt.verdict.stages import first_tickets
 from tests.server.conftest import RunningServer
@@ -31,12 +31,14 @@ def secret(running_server: RunningServer) -> int:
     running_server.store.add_tickets(row.id, first_tickets(spec))
     for ticket in running_server.store.tickets(row.id, ["search"]):
         parameters = {"temperature_init": SECRET, "temperature_final": 1.0, "schedule": "linear"}
-        outcomes = Outcomes(outcome="complete", value=SECRET, steps=24, seconds=1.0)
-        criteria = Wanted(limits={"search": ticket.number}, lease=60.0, max_attempts=3, held=[])
+        outcomes = RunOutcome(outcome="complete", value=SECRET, steps=24, seconds=1.0)
+        criteria = ClaimRequest(
+            limits={"search": ticket.number}, lease=60.0, max_attempts=3, held_ticket_ids=[]
+        )
         taken_ticket = running_server.store.take_ticket(row.id, f"agent-{ticket.number}", criteria)
         assert taken_ticket is not None
         running_server.store.begin(taken_ticket.id, 1, parameters, parameters, None)
-        change = Ended(ticket_id=taken_ticket.id, attempt=1, outcomes=outcomes)
+        change = RunEnded(ticket_id=taken_ticket.id, attempt=1, outcomes=outcomes)
         running_server.store.write(row.id, [change], agent=f"agent-{ticket.number}", lease=60.0)
     return ticket.id
 
@@ -113,7 +115,7 @@ def test_an_agent_for_some_studies_trains_for_no_others(running_server: RunningS
     response = agent.http.post("/api/agents/join", json=agent_fields)
     assert response.status_code == 404
     study = running_server.store.load_study("speech-secret")
-    body = {**agent_fields, "study_id": study.id, "take": {"held": [], "wait": 0}}
+    body = {**agent_fields, "study_id": study.id, "take": {"held_ticket_ids": [], "wait": 0}}
     assert agent.http.post("/api/agents/sync", json=body).status_code == 404
     assert (
         agent.http.post("/api/agents/leave", json={**agent_fields, "study_id": study.id}).status_code == 404

@@ -19,9 +19,9 @@ from starlette.testclient import TestClient
 from tempopt.errors import UsageError, masked
 from tempopt.server.app import create_app
 from tempopt.server.auth import FRESH_SECONDS, SCOPES
-from tempopt.server.auth_throttle import Failures
+from tempopt.server.auth_throttle import AuthThrottle
 from tempopt.server.errors import ApiError
-from tempopt.server.tokens import digest, first_token, lifetime, made
+from tempopt.server.tokens import create_token, digest, first_token, lifetime
 from tempopt.storage.store import Store
 from tests.server.conftest import RunningServer
 from tests.server.guarded import code_of, guard_of, request_of
@@ -109,7 +109,7 @@ def test_a_token_with_another_ones_id_is_not_accepted(running_server: RunningSer
 
 def test_a_revoked_token_is_refused_within_the_time_that_is_promised(store: Store) -> None:
     guard, clock = guard_of(store)
-    token, row = made(store, name="ada", scopes=["view"])
+    token, row = create_token(store, name="ada", scopes=["view"])
     assert guard.principal(request_of(), token).name == "ada"
     assert store.revoke_token(row.id) and not store.revoke_token(row.id)
     clock.now += FRESH_SECONDS + 0.1
@@ -120,15 +120,15 @@ def test_a_revoked_token_is_refused_within_the_time_that_is_promised(store: Stor
 
 def test_a_token_expires(store: Store) -> None:
     guard, _ = guard_of(store)
-    token, _ = made(store, name="ada", scopes=["view"], life=timedelta(seconds=-1))
+    token, _ = create_token(store, name="ada", scopes=["view"], life=timedelta(seconds=-1))
     assert code_of(guard, request_of(), token) == "token_expired"
-    late, _ = made(store, name="ada", scopes=["view"], life=timedelta(days=1))
+    late, _ = create_token(store, name="ada", scopes=["view"], life=timedelta(days=1))
     assert guard.principal(request_of(), late).scopes == {"view"}
 
 
 def test_of_a_token_the_store_holds_its_digest_and_when_it_was_used(store: Store, tmp_path: Path) -> None:
     guard, _ = guard_of(store)
-    token, row = made(store, name="ada", scopes=["submit", "agent"], studies="vision-")
+    token, row = create_token(store, name="ada", scopes=["submit", "agent"], studies="vision-")
     assert len(token.split("_", 2)[2]) >= 43 and row.digest == digest(token)
     assert store.token(row.id) == row and row.used is None
     principal = guard.principal(request_of(), token)
@@ -151,7 +151,7 @@ def test_a_token_costs_the_store_no_request_while_it_is_fresh(
             store, name, lambda *args, name=name, ask=ask: (calls.append(name), ask(*args))[1]
         )
     guard, clock = guard_of(store)
-    token, _ = made(store, name="cluster", scopes=["agent"])
+    token, _ = create_token(store, name="cluster", scopes=["agent"])
     for _ in range(64):
         guard.principal(request_of(), token)
     assert calls == ["token", "use_token"]
@@ -162,34 +162,34 @@ def test_a_token_costs_the_store_no_request_while_it_is_fresh(
 
 
 def test_a_token_that_is_refused_has_not_been_used(store: Store) -> None:
-    token, row = made(store, name="ada", scopes=["view"], life=timedelta(seconds=-1))
+    token, row = create_token(store, name="ada", scopes=["view"], life=timedelta(seconds=-1))
     assert code_of(guard_of(store)[0], request_of(), token) == "token_expired"
     assert store.token(row.id) == row
 
 
 def test_whoever_was_let_in_is_let_in_no_more_once_the_token_is_revoked(store: Store) -> None:
     guard, clock = guard_of(store)
-    token, row = made(store, name="ada", scopes=["view"])
+    token, row = create_token(store, name="ada", scopes=["view"])
     principal = guard.principal(request_of(), token)
-    assert guard.still(principal)
+    assert guard.revalidate(principal)
     store.revoke_token(row.id)
     clock.now += FRESH_SECONDS + 0.1
-    assert not guard.still(principal)
+    assert not guard.revalidate(principal)
 
 
 def test_who_fails_often_waits_longer_each_time_and_a_right_token_is_served_all_the_same(
     store: Store,
 ) -> None:
     guard, _ = guard_of(store)
-    token, _ = made(store, name="ada", scopes=["view"])
-    for _ in range(Failures.FREE):
+    token, _ = create_token(store, name="ada", scopes=["view"])
+    for _ in range(AuthThrottle.FREE):
         assert code_of(guard, request_of(), "wrong") == "token_unknown"
     assert code_of(guard, request_of(), "wrong") == "token_unknown"
     waits = []
     for _ in range(12):
         assert code_of(guard, request_of(), "wrong") == "rate_limited"
         waits.append(guard.failures.wait("192.0.2.7"))
-    assert waits == sorted(waits) and waits[-1] == Failures.LONGEST
+    assert waits == sorted(waits) and waits[-1] == AuthThrottle.LONGEST
     assert code_of(guard, request_of("192.0.2.8"), "wrong") == "token_unknown"
     assert guard.principal(request_of(), token).name == "ada"
     assert code_of(guard, request_of(), "wrong") == "token_unknown"
@@ -197,7 +197,7 @@ def test_who_fails_often_waits_longer_each_time_and_a_right_token_is_served_all_
 
 def test_whoever_waits_is_told_how_long_and_may_try_again_then(store: Store) -> None:
     guard, clock = guard_of(store)
-    for _ in range(Failures.FREE + 1):
+    for _ in range(AuthThrottle.FREE + 1):
         code_of(guard, request_of(), "wrong")
     with pytest.raises(ApiError) as error:
         guard.principal(request_of(), "wrong")
@@ -207,14 +207,14 @@ def test_whoever_waits_is_told_how_long_and_may_try_again_then(store: Store) -> 
 
 
 def test_failures_without_end_are_counted_without_end() -> None:
-    failures = Failures(lambda: 0.0)
+    failures = AuthThrottle(lambda: 0.0)
     for _ in range(5000):
         failures.failed("192.0.2.7")
-    assert failures.wait("192.0.2.7") == Failures.LONGEST
+    assert failures.wait("192.0.2.7") == AuthThrottle.LONGEST
 
 
 def test_a_network_of_one_holder_is_one_address() -> None:
-    failures = Failures(lambda: 0.0)
+    failures = AuthThrottle(lambda: 0.0)
     for number in range(20):
         failures.failed(f"2001:db8::{number:x}")
     assert failures.wait("2001:db8::ffff:1") > 0
@@ -224,19 +224,19 @@ def test_a_network_of_one_holder_is_one_address() -> None:
 
 def test_failures_of_many_addresses_take_bounded_memory_and_few_lines() -> None:
     clock = SimpleNamespace(now=0.0)
-    failures = Failures(lambda: clock.now)
+    failures = AuthThrottle(lambda: clock.now)
     lines = [failures.failed(f"2001:db8:0:{number:x}::1") for number in range(10_000)]
     assert [wait for wait in lines if wait is not None] == [0] * 60
-    assert len(failures._seen) <= 4096
+    assert len(failures._failures_by_client) <= 4096
     clock.now += 61
     assert failures.failed("192.0.2.8") == 10_000 - 60
 
 
 def test_whoever_waits_takes_no_line_from_others() -> None:
-    failures = Failures(lambda: 0.0)
+    failures = AuthThrottle(lambda: 0.0)
     lines = [failures.failed("192.0.2.7") for _ in range(1000)]
-    assert sum(wait is not None for wait in lines) == Failures.FREE + 1
-    assert failures.failed("192.0.2.8") == 1000 - Failures.FREE - 1
+    assert sum(wait is not None for wait in lines) == AuthThrottle.FREE + 1
+    assert failures.failed("192.0.2.8") == 1000 - AuthThrottle.FREE - 1
 
 
 def test_a_study_that_is_not_of_a_token_is_as_one_that_is_not_there(running_server: RunningServer) -> None:
@@ -260,7 +260,8 @@ def test_what_is_changed_and_who_is_refused_is_audited_without_secrets(running_s
         assert client.post("/api/tokens", json={"name": "b", "scopes": ["admin"]}).status_code == 403
         client.headers["authorization"] = f"Bearer {running_server.token}"
         lines = client.get("/api/audit").json()
-        assert client.get("/api/audit", params={"before": lines[0]["number"], "most": 1}).json() == lines[1:2]
+        params = {"before": lines[0]["number"], "limit": 1}
+        assert client.get("/api/audit", params=params).json() == lines[1:2]
     audit_rows = [
         tuple(line[key] for key in ("name", "action", "status", "detail")) for line in reversed(lines)
     ]
@@ -302,7 +303,7 @@ def test_what_fails_unforeseen_is_audited_all_the_same(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = create_app(store, checkpoints=tmp_path.as_uri())
-    token, _ = made(store, name="admin", scopes=["admin"])
+    token, _ = create_token(store, name="admin", scopes=["admin"])
     monkeypatch.setattr(store, "revoke_token", lambda id: 1 // 0)
     headers = {"authorization": f"Bearer {token}"}
     with TestClient(app, raise_server_exceptions=False, headers=headers) as client:
@@ -343,14 +344,14 @@ def test_tokens_over_http_never_tell_what_verifies_them(running_server: RunningS
 )
 def test_a_token_needs_a_name_and_scopes(store: Store, name: str, scopes: list[str]) -> None:
     with pytest.raises(UsageError):
-        made(store, name=name, scopes=scopes)
+        create_token(store, name=name, scopes=scopes)
     assert store.tokens() == []
 
 
 @pytest.mark.parametrize("studies", [" ", "-a", "a b", "a\0", "\ud800", "a/b", "x" * 256])
 def test_what_no_study_begins_with_limits_no_token(store: Store, studies: str) -> None:
     with pytest.raises(UsageError, match="No name of a study"):
-        made(store, name="a", scopes=["view"], studies=studies)
+        create_token(store, name="a", scopes=["view"], studies=studies)
     assert store.tokens() == []
 
 

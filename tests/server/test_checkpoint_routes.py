@@ -17,9 +17,9 @@ import pytest
 from tempopt.server import checkpoints as routes
 from tempopt.server import files, uploads
 from tempopt.server.app import create_app
-from tempopt.service.lifecycle import collect, delete
-from tempopt.storage.changes import Ended, Outcomes
-from tempopt.storage.checkpoints import opened
+from tempopt.service.lifecycle import collect_garbage, delete
+from tempopt.storage.changes import RunEnded, RunOutcome
+from tempopt.storage.checkpoints import open_filesystem
 from tempopt.storage.http import filesystem
 from tempopt.storage.http.filesystem import SERVER
 from tests.server.conftest import RunningServer, serve_app
@@ -65,7 +65,7 @@ def disable_signing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _files_in(folder: str) -> dict[str, bytes]:
     """Return what lies in a folder, by name."""
-    fs, path = opened(folder)
+    fs, path = open_filesystem(folder)
     fs.invalidate_cache()
     return {name.rpartition("/")[2]: fs.cat_file(name) for name in fs.find(path)}
 
@@ -89,7 +89,7 @@ def test_a_store_that_signs_nothing_gets_files_in_pieces_through_the_server(
 ) -> None:
     content = os.urandom(size)
     (tmp_path / "a").write_bytes(content)
-    fs, path = opened(URL)
+    fs, path = open_filesystem(URL)
     fs.put_file(str(tmp_path / "a"), path)
     assert _files_in(in_bucket) == {FILE: content}
     _record_checkpoint(agent, _ticket(running_server), content)
@@ -109,7 +109,7 @@ def test_what_is_too_large_for_one_signed_request_comes_in_pieces(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(routes, "LARGEST_SIGNED", 2000)
-    fs, path = opened(URL)
+    fs, path = open_filesystem(URL)
     for size in (2000, 2001):
         content = os.urandom(size)
         (tmp_path / "a").write_bytes(content)
@@ -123,17 +123,17 @@ def test_pieces_of_an_object_may_come_twice_and_it_is_there_whole_or_not_at_all(
     disable_signing: None,
 ) -> None:
     uploads_url = f"/api/checkpoints/toy/{RUN}/{FILE}/uploads/{'0' * 16}"
-    assert agent.http.get(uploads_url).json() == {"bytes": 0, "whole": False}
+    assert agent.http.get(uploads_url).json() == {"bytes": 0, "is_complete": False}
     for _ in range(2):
-        assert _put(agent, 0, b"abc", 8).json() == {"bytes": 3, "whole": False}
+        assert _put(agent, 0, b"abc", 8).json() == {"bytes": 3, "is_complete": False}
     assert _put(agent, 6, b"gh", 8).json()["error"]["code"] == "piece_missing"
-    assert agent.http.get(uploads_url).json() == {"bytes": 3, "whole": False}
+    assert agent.http.get(uploads_url).json() == {"bytes": 3, "is_complete": False}
     assert FILE not in _files_in(in_bucket)
-    assert _put(agent, 3, b"def", 8).json() == {"bytes": 6, "whole": False}
+    assert _put(agent, 3, b"def", 8).json() == {"bytes": 6, "is_complete": False}
     for _ in range(2):
-        assert _put(agent, 6, b"gh", 8).json() == {"bytes": 8, "whole": True}
-    assert agent.http.get(uploads_url).json() == {"bytes": 8, "whole": True}
-    assert _put(agent, 8, b"", 8).json() == {"bytes": 8, "whole": True}
+        assert _put(agent, 6, b"gh", 8).json() == {"bytes": 8, "is_complete": True}
+    assert agent.http.get(uploads_url).json() == {"bytes": 8, "is_complete": True}
+    assert _put(agent, 8, b"", 8).json() == {"bytes": 8, "is_complete": True}
     assert _files_in(in_bucket)[FILE] == b"abcdefgh"
 
 
@@ -157,7 +157,7 @@ def test_a_large_file_is_asked_for_again_until_it_is_in_its_place(
     monkeypatch.setattr(uploads, "_join", slow)
     content = os.urandom(4321)
     (tmp_path / "a").write_bytes(content)
-    fs, path = opened(URL)
+    fs, path = open_filesystem(URL)
     send, answers = fs._sent, []
 
     def record_answer(*args: Any) -> Any:
@@ -179,7 +179,7 @@ def test_an_object_that_cannot_be_put_together_is_not_there_and_is_tried_again(
     disable_signing: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fs, _ = opened(in_bucket)
+    fs, _ = open_filesystem(in_bucket)
     cat, failures = type(fs)._cat_file, [True]
 
     async def fail_once(self: Any, path: str, *args: Any, **options: Any) -> Any:
@@ -194,7 +194,7 @@ def test_an_object_that_cannot_be_put_together_is_not_there_and_is_tried_again(
     response = _put(agent, 3, b"def", 6)
     assert (response.status_code, response.json()["error"]["code"]) == (503, "checkpoints_away")
     assert FILE not in _files_in(in_bucket)
-    assert _put(agent, 3, b"def", 6).json() == {"bytes": 6, "whole": True}
+    assert _put(agent, 3, b"def", 6).json() == {"bytes": 6, "is_complete": True}
     assert _files_in(in_bucket) == {FILE: b"abcdef"}
 
 
@@ -252,7 +252,7 @@ def test_files_that_nobody_records_are_kept_up_to_four(running_server: RunningSe
     _record_checkpoint(agent, _ticket(running_server), b"abc", step=2)
     (running_server.checkpoints / "toy" / RUN / "log.txt").write_text("kept")
     for step in range(10, 20):
-        assert _step(agent, step).json()["whole"]
+        assert _step(agent, step).json()["is_complete"]
     names = {path.name for path in (running_server.checkpoints / "toy" / RUN).iterdir()}
     recorded_files, newest = {"step-2-1.ckpt", "log.txt"}, {f"step-{step}-1.ckpt" for step in range(15, 20)}
     assert names == recorded_files | newest
@@ -268,7 +268,7 @@ def test_objects_that_nobody_records_are_kept_up_to_four(agent: Agent, in_bucket
     assert sorted(_files_in(in_bucket)) == [f"step-{step}-1.ckpt" for step in range(15, 20)]
 
 
-@pytest.mark.parametrize("clear_study", [delete, collect], ids=["delete", "gc"])
+@pytest.mark.parametrize("clear_study", [delete, collect_garbage], ids=["delete", "gc"])
 @pytest.mark.parametrize("fixture_name", ["running_server", "in_bucket"])
 def test_what_was_broken_off_goes_with_the_study(
     running_server: RunningServer,
@@ -286,9 +286,9 @@ def test_what_was_broken_off_goes_with_the_study(
     base = folder.removesuffix(f"/toy/{RUN}")
     running_server.store.set_checkpoints(study.id, base)
     assert len(_files_in(folder)) == 1
-    if clear_study is collect:
-        outcomes = Outcomes(outcome="complete", value=1.0, steps=24, seconds=1.0)
-        agent.sync(Ended(ticket_id=_ticket(running_server).id, attempt=1, outcomes=outcomes))
+    if clear_study is collect_garbage:
+        outcomes = RunOutcome(outcome="complete", value=1.0, steps=24, seconds=1.0)
+        agent.sync(RunEnded(ticket_id=_ticket(running_server).id, attempt=1, outcomes=outcomes))
     else:
         body = {"study": "toy", "agent": agent.name, "session": agent.session, "study_id": agent.study_id}
         agent.http.post("/api/agents/leave", json=body).raise_for_status()
@@ -329,6 +329,6 @@ def test_a_disk_that_is_full_is_said_at_once(
     answer = _put(agent, 0, b"abc", 3)
     assert (answer.status_code, answer.json()["error"]["code"]) == (507, "not_written")
     (tmp_path / "a").write_bytes(b"abc")
-    fs, path = opened(URL)
+    fs, path = open_filesystem(URL)
     with pytest.raises(OSError, match="No space left on device"):
         fs.put_file(str(tmp_path / "a"), path)

@@ -16,8 +16,8 @@ from tempopt.errors import UsageError
 from tempopt.server import checkpoints as routes
 from tempopt.server import files
 from tempopt.server.app import create_app
-from tempopt.storage.changes import Ended, Kept, Outcomes, Returned
-from tempopt.storage.checkpoints import opened
+from tempopt.storage.changes import AttemptReleased, CheckpointRecorded, RunEnded, RunOutcome
+from tempopt.storage.checkpoints import open_filesystem
 from tempopt.storage.http import filesystem
 from tempopt.storage.http.filesystem import SERVER, ServerFileSystem
 from tempopt.storage.rows import Checkpoint, TicketRow
@@ -59,7 +59,7 @@ def _ticket(server: RunningServer) -> TicketRow:
 def _record_checkpoint(agent: Agent, ticket: TicketRow, content: bytes, step: int = 8) -> None:
     url = f"tempopt://toy/{RUN}/step-{step}-{ticket.attempt}.ckpt"
     checkpoint = Checkpoint(step=step, url=url, digest="d", size=len(content))
-    agent.sync(Kept(ticket_id=ticket.id, attempt=ticket.attempt, checkpoint=checkpoint))
+    agent.sync(CheckpointRecorded(ticket_id=ticket.id, attempt=ticket.attempt, checkpoint=checkpoint))
 
 
 @pytest.mark.parametrize("size", [0, 1, 999, 1000, 1001, 54_321])
@@ -68,7 +68,7 @@ def test_a_file_comes_back_as_it_was_put(
 ) -> None:
     content = os.urandom(size)
     (tmp_path / "a").write_bytes(content)
-    fs, path = opened(URL)
+    fs, path = open_filesystem(URL)
     fs.put_file(str(tmp_path / "a"), path)
     assert [path.name for path in (running_server.checkpoints / "toy" / RUN).iterdir()] == [FILE]
     _record_checkpoint(agent, _ticket(running_server), content)
@@ -78,7 +78,7 @@ def test_a_file_comes_back_as_it_was_put(
 
 def test_a_part_of_a_file_can_be_fetched(running_server: RunningServer, agent: Agent, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(bytes(range(256)))
-    fs, path = opened(URL)
+    fs, path = open_filesystem(URL)
     fs.put_file(str(tmp_path / "a"), path)
     _record_checkpoint(agent, _ticket(running_server), bytes(256))
     answer = agent.http.get(f"/api/checkpoints/toy/{RUN}/{FILE}", headers={"range": "bytes=10-19"})
@@ -94,14 +94,14 @@ def test_pieces_may_come_twice_and_a_file_is_there_whole_or_not_at_all(
     running_server: RunningServer, agent: Agent
 ) -> None:
     target = running_server.checkpoints / "toy" / RUN / FILE
-    assert _put(agent, 0, b"abc", 8).json() == {"bytes": 3, "whole": False}
-    assert _put(agent, 0, b"abc", 8).json() == {"bytes": 3, "whole": False}
+    assert _put(agent, 0, b"abc", 8).json() == {"bytes": 3, "is_complete": False}
+    assert _put(agent, 0, b"abc", 8).json() == {"bytes": 3, "is_complete": False}
     assert not target.exists()
     assert _put(agent, 6, b"gh", 8).json()["error"]["code"] == "piece_missing"
-    assert _put(agent, 3, b"def", 8).json() == {"bytes": 6, "whole": False}
-    assert _put(agent, 6, b"gh", 8).json() == {"bytes": 8, "whole": True}
+    assert _put(agent, 3, b"def", 8).json() == {"bytes": 6, "is_complete": False}
+    assert _put(agent, 6, b"gh", 8).json() == {"bytes": 8, "is_complete": True}
     # the answer to the last one was lost
-    assert _put(agent, 6, b"gh", 8).json() == {"bytes": 8, "whole": True}
+    assert _put(agent, 6, b"gh", 8).json() == {"bytes": 8, "is_complete": True}
     assert target.read_bytes() == b"abcdefgh" and len(list(target.parent.iterdir())) == 1
 
 
@@ -133,7 +133,7 @@ def test_a_worker_puts_its_file_through_a_server_that_is_started_again(
     monkeypatch.setattr(filesystem.time, "sleep", lambda seconds: threading.Event().wait(0.001))
     content = os.urandom(10_000)
     (tmp_path / "a").write_bytes(content)
-    fs, path = opened(URL)
+    fs, path = open_filesystem(URL)
     send, calls = fs._sent, []
 
     def fail_send(*args: Any) -> Any:
@@ -212,7 +212,7 @@ def test_only_who_holds_a_run_puts_its_checkpoints_and_only_of_this_attempt(
     assert "checkpoint_refused" in _codes(thief, RUN, FILE)
     thief.http.close()
     ticket = _ticket(running_server)
-    agent.sync(Returned(ticket_id=ticket.id, attempt=1))
+    agent.sync(AttemptReleased(ticket_id=ticket.id, attempt=1))
     assert "checkpoint_refused" in _codes(agent, RUN, FILE)
 
 
@@ -256,13 +256,13 @@ def test_a_url_says_neither_the_server_nor_works_without_one(
 ) -> None:
     monkeypatch.delenv(SERVER)
     with pytest.raises(UsageError, match="no place for checkpoints"):
-        opened(URL)
+        open_filesystem(URL)
     with pytest.raises(UsageError, match=SERVER):
         ServerFileSystem()
 
 
 def test_nobody_deletes_or_lists_what_others_keep(agent: Agent) -> None:
-    fs, path = opened(URL)
+    fs, path = open_filesystem(URL)
     with pytest.raises(PermissionError):
         fs.rm_file(path)
     with pytest.raises(PermissionError):
@@ -297,7 +297,7 @@ def test_bytes_go_straight_to_a_bucket_by_a_request_that_the_server_has_signed(
     app.add_middleware(SizeCounter)
     with serve_app(app) as url:
         monkeypatch.setenv(SERVER, url)
-        fs, path = opened(URL)
+        fs, path = open_filesystem(URL)
         fs.put_file(str(tmp_path / "a"), path)
         agent.http.base_url = httpx.URL(url)
         ticket = _ticket(running_server)
@@ -309,12 +309,12 @@ def test_bytes_go_straight_to_a_bucket_by_a_request_that_the_server_has_signed(
             json={"study": "toy", "run": RUN, "file": FILE, "size": 6 * 1024**3, "purpose": "put"},
         )
         assert response.json()["url"] == "", "no request puts as much at once"
-        outcomes = Outcomes(outcome="complete", value=1.0, steps=24, seconds=1.0)
-        agent.sync(Ended(ticket_id=ticket.id, attempt=1, outcomes=outcomes))
+        outcomes = RunOutcome(outcome="complete", value=1.0, steps=24, seconds=1.0)
+        agent.sync(RunEnded(ticket_id=ticket.id, attempt=1, outcomes=outcomes))
         with pytest.raises(FileNotFoundError):
             fs.get_file(path, str(tmp_path / "c"))
     assert hashlib.sha256((tmp_path / "b").read_bytes()).digest() == hashlib.sha256(content).digest()
     assert sum(piece_sizes) < 50_000, "the bytes went through the server"
-    bucket_fs, _ = opened(bucket)
+    bucket_fs, _ = open_filesystem(bucket)
     bucket_fs.invalidate_cache()
     assert bucket_fs.find(f"{bucket}/kept") == [], "the server deletes what no run needs any more"

@@ -13,9 +13,18 @@ import pytest
 from sqlalchemy import update
 
 from tempopt.errors import StorageError, StoreBusy, StoreUnreachable
-from tempopt.server.tokens import made
-from tempopt.storage.changes import MOST_SECONDS, Began, Ended, Kept, Lost, Outcomes, Reported, Returned
-from tempopt.storage.http.protocol import Counted, Renewal
+from tempopt.server.tokens import create_token
+from tempopt.storage.changes import (
+    MOST_SECONDS,
+    AttemptLost,
+    AttemptReleased,
+    CheckpointRecorded,
+    MetricReported,
+    RunEnded,
+    RunOutcome,
+    RunStarted,
+)
+from tempopt.storage.http.protocol import Renewal, RunReports
 from tempopt.storage.http.wire import PROTOCOL
 from tempopt.storage.models import TICKET
 from tempopt.storage.rows import LARGEST_VALUE, Checkpoint, TicketRow
@@ -31,7 +40,7 @@ REPORTS = {8: 3.0, 16: 2.0, 24: 1.0}
 def liar(running_server: RunningServer, agent: Agent) -> Iterator[Agent]:
     """An agent with a token of another name."""
     liar_agent = Agent(
-        running_server, "there:2:m:1.1", made(running_server.store, name="liar", scopes=["agent"])[0]
+        running_server, "there:2:m:1.1", create_token(running_server.store, name="liar", scopes=["agent"])[0]
     )
     liar_agent.join()
     yield liar_agent
@@ -53,8 +62,8 @@ def _prunable(agent: Agent) -> TicketRow:
     return ticket
 
 
-def _said_of(ticket: TicketRow, step: int, value: float) -> tuple[Reported, dict[int, Counted]]:
-    return Reported(ticket_id=ticket.id, attempt=ticket.attempt, step=step, value=value), run_counts(
+def _said_of(ticket: TicketRow, step: int, value: float) -> tuple[MetricReported, dict[int, RunReports]]:
+    return MetricReported(ticket_id=ticket.id, attempt=ticket.attempt, step=step, value=value), run_counts(
         ticket, {}
     )
 
@@ -67,7 +76,7 @@ def test_what_others_say_of_a_run_neither_prunes_it_nor_keeps_it_from_being_prun
     running_server: RunningServer, agent: Agent, liar: Agent, step: int, value: float
 ) -> None:
     ticket = _prunable(agent)
-    start_change = Began(ticket_id=ticket.id, attempt=1, total_steps=STEPS, code="code")
+    start_change = RunStarted(ticket_id=ticket.id, attempt=1, total_steps=STEPS, code="code")
     agent.sync(start_change, runs=run_counts(ticket, {}))
     forged_report, _ = _said_of(ticket, step, value)
     answer = liar.sync(forged_report, runs=run_counts(ticket, {16: value}))
@@ -101,10 +110,10 @@ def test_nothing_that_others_say_of_a_run_is_kept(
     of_it: dict[str, Any] = {"ticket_id": ticket.id, "attempt": ticket.attempt}
     row_before = _row(running_server, ticket)
     for change in (
-        Began(**of_it, total_steps=1, code="forged"),
-        Kept(**of_it, checkpoint=checkpoint),
-        Lost(**of_it, error="forged", max_attempts=1),
-        Returned(**of_it, seconds=1.0),
+        RunStarted(**of_it, total_steps=1, code="forged"),
+        CheckpointRecorded(**of_it, checkpoint=checkpoint),
+        AttemptLost(**of_it, error="forged", max_attempts=1),
+        AttemptReleased(**of_it, seconds=1.0),
         make_end(ticket, 0.0),
     ):
         answer = liar.sync(change, renew={ticket.id: Renewal(attempt=1, step=23)})
@@ -134,8 +143,8 @@ def test_of_tickets_that_are_not_there_nothing_is_taken(running_server: RunningS
     assert ticket is not None
     of_it: dict[str, Any] = {"ticket_id": 2**31 - 1, "attempt": 1}
     checkpoint = Checkpoint(step=8, url="tempopt://toy/search-0000/step-8-1.ckpt", digest="d", size=5)
-    report = Reported(ticket_id=ticket.id, attempt=1, step=8, value=3.0)
-    changes = (Kept(**of_it, checkpoint=checkpoint), Returned(**of_it), report)
+    report = MetricReported(ticket_id=ticket.id, attempt=1, step=8, value=3.0)
+    changes = (CheckpointRecorded(**of_it, checkpoint=checkpoint), AttemptReleased(**of_it), report)
     assert agent.sync(*changes)["refused"] == [2**31 - 1]
     (measurement,) = running_server.store.measurements(ticket.study_id, [ticket.id], ["report"])
     assert (measurement.step, measurement.value) == (8, 3.0)
@@ -156,10 +165,10 @@ def test_an_attempt_that_is_ended_before_an_older_one_is_judged_all_the_same(
 ) -> None:
     first = agent.take()
     assert first is not None
-    agent.sync(Returned(ticket_id=first.id, attempt=1))
+    agent.sync(AttemptReleased(ticket_id=first.id, attempt=1))
     retaken = agent.take()
     assert retaken is not None and (retaken.id, retaken.attempt) == (first.id, 2)
-    older = Returned(ticket_id=first.id, attempt=1, seconds=5.0)
+    older = AttemptReleased(ticket_id=first.id, attempt=1, seconds=5.0)
     assert agent.sync(make_end(retaken, 1.0), older, runs=run_counts(retaken, REPORTS))["refused"] == []
     assert (_row(running_server, first).outcome, _row(running_server, first).seconds) == ("complete", 1.0)
 
@@ -172,7 +181,7 @@ def test_a_checkpoint_of_another_attempt_or_step_is_refused(
     assert ticket is not None
     url = f"tempopt://toy/{ticket.kind}-{ticket.number:04d}/{name}"
     checkpoint = Checkpoint(step=10, url=url, digest="d", size=5)
-    answer = agent.sync_response(Kept(ticket_id=ticket.id, attempt=1, checkpoint=checkpoint))
+    answer = agent.sync_response(CheckpointRecorded(ticket_id=ticket.id, attempt=1, checkpoint=checkpoint))
     assert answer.status_code == 400 and "step-10-1.ckpt" in answer.json()["error"]["message"]
     assert _row(running_server, ticket).checkpoints == ()
 
@@ -184,18 +193,18 @@ def test_no_more_time_counts_than_has_passed_since_a_run_was_taken(
     running_server: RunningServer, agent: Agent
 ) -> None:
     max_seconds = 3600.0
-    for change in (Ended, Lost, Returned):
+    for change in (RunEnded, AttemptLost, AttemptReleased):
         ticket = agent.take()
         assert ticket is not None
         of_it: dict[str, Any] = {"ticket_id": ticket.id, "attempt": ticket.attempt}
         times: dict[str, Any] = {"seconds": 1e9, "gpu_seconds": 1e9}
-        if change is Ended:
-            outcomes = Outcomes(outcome="complete", value=1.0, steps=STEPS, checkpoint_seconds=1e9, **times)
-            late_change: Any = Ended(**of_it, outcomes=outcomes)
-        elif change is Lost:
-            late_change = Lost(**of_it, error="it fell", max_attempts=3, **times)
+        if change is RunEnded:
+            outcomes = RunOutcome(outcome="complete", value=1.0, steps=STEPS, checkpoint_seconds=1e9, **times)
+            late_change: Any = RunEnded(**of_it, outcomes=outcomes)
+        elif change is AttemptLost:
+            late_change = AttemptLost(**of_it, error="it fell", max_attempts=3, **times)
         else:
-            late_change = Returned(**of_it, **times)
+            late_change = AttemptReleased(**of_it, **times)
         assert agent.sync(late_change, runs=run_counts(ticket, REPORTS))["refused"] == []
         row = _row(running_server, ticket)
         assert (
@@ -215,8 +224,8 @@ def test_time_that_has_passed_counts_as_it_was_told(running_server: RunningServe
         lambda c: c.execute(update(TICKET).where(TICKET.c.id == ticket.id).values(started=earlier))
     )
     running_server.app.state.tempopt.desks.close("toy")
-    outcomes = Outcomes(outcome="complete", value=1.0, steps=STEPS, seconds=86400.0, gpu_seconds=86400.0)
-    change = Ended(ticket_id=ticket.id, attempt=1, outcomes=outcomes)
+    outcomes = RunOutcome(outcome="complete", value=1.0, steps=STEPS, seconds=86400.0, gpu_seconds=86400.0)
+    change = RunEnded(ticket_id=ticket.id, attempt=1, outcomes=outcomes)
     agent.sync(change, runs=run_counts(ticket, REPORTS))
     agent.sync(change, runs=run_counts(ticket, REPORTS))
     assert (_row(running_server, ticket).seconds, _row(running_server, ticket).gpu_seconds) == (
@@ -399,7 +408,7 @@ def test_what_no_run_can_have_done_is_refused_and_nothing_is_written(
         ("/api/agents/sync", {"renew": {"1": {"attempt": 2**31}}}),
         ("/api/agents/sync", {"renew": {"1": {"attempt": 1, "step": 2**53}}}),
         ("/api/agents/sync", {"runs": {"1": {"attempt": 1, "reports": [[-1, 0.5]]}}}),
-        ("/api/agents/sync", {"take": {"held": [2**31]}}),
+        ("/api/agents/sync", {"take": {"held_ticket_ids": [2**31]}}),
         ("/api/agents/leave", {"study_id": 2**31}),
     ],
 )

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tempopt.server.header_timeout import Line
-from tempopt.server.limits import LARGEST_BODY, LARGEST_ELSEWHERE, LARGEST_UNKNOWN, BodyLimits
+from tempopt.server.header_timeout import TimeoutH11Protocol
+from tempopt.server.limits import LARGEST_BODY, LARGEST_ELSEWHERE, LARGEST_UNKNOWN, BodyLimitMiddleware
 from tempopt.storage.http.wire import PROTOCOL
 from tempopt.storage.rows import TicketRow
 from tests.server.conftest import RunningServer
@@ -167,7 +167,7 @@ def test_changes_that_make_no_sense_are_refused_and_nothing_is_written(
     study = running_server.store.load_study("toy")
     body_base = {**BODIES["/api/agents/sync"], "study_id": study.id}
     assert client.post("/api/agents/join", json=BODIES["/api/agents/join"]).status_code == 200
-    ticket = client.post("/api/agents/sync", json={**body_base, "take": {}}).json()["taken"]["ticket"]
+    ticket = client.post("/api/agents/sync", json={**body_base, "take": {}}).json()["claim"]["ticket"]
     rows_before = _rows(running_server)
     for changes in CHANGES:
         body = {
@@ -232,7 +232,7 @@ def test_what_is_asked_with_few_words_takes_no_large_body(client: httpx.Client) 
 
 
 def test_a_body_that_dribbles_in_is_not_waited_for(running_server: RunningServer) -> None:
-    running_server.app.add_middleware(BodyLimits, longest=0.3)
+    running_server.app.add_middleware(BodyLimitMiddleware, longest=0.3)
     with _line(running_server) as line:
         line.sendall(_head(running_server, "/api/studies", "content-length: 1000"))
         for byte in b'{"sp':
@@ -247,7 +247,7 @@ def test_a_body_that_dribbles_in_is_not_waited_for(running_server: RunningServer
 def test_headers_that_dribble_in_are_not_waited_for(
     running_server: RunningServer, monkeypatch: pytest.MonkeyPatch, first: bytes
 ) -> None:
-    monkeypatch.setattr(Line, "longest", 0.3)
+    monkeypatch.setattr(TimeoutH11Protocol, "longest", 0.3)
     with _line(running_server) as line:
         line.sendall(first)
         while line.recv(65536):
@@ -332,7 +332,7 @@ def test_the_clock_of_whoever_asks_does_not_matter(client: httpx.Client, date: s
     assert response.status_code == 200
     body = {**BODIES["/api/agents/sync"], "study_id": response.json()["study"]["id"], "take": {}}
     first = client.post("/api/agents/sync", json=body, headers=headers).json()
-    assert first["taken"]["ticket"]["state"] == "running"
+    assert first["claim"]["ticket"]["state"] == "running"
     assert 0 <= first["age"] < 3600
 
 

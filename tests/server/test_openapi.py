@@ -17,7 +17,7 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks
 
 from tempopt.server.app import create_app
-from tempopt.server.tokens import made as new_token
+from tempopt.server.tokens import create_token as new_token
 from tempopt.storage import Store
 from tempopt.storage.http.wire import PROTOCOL
 from tests.report.made_study import World, make, write

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tempopt.service.progress import Lines
+from tempopt.service.progress import LineProgress
 from tempopt.service.studies import search
 from tests.server.conftest import RunningServer
 from tests.toy_study import REPOSITORY, toy_spec, work_in
@@ -29,7 +29,7 @@ def test_search_behind_a_server_prints_pruned_runs(
     spec["study"] |= {"arms": {"baseline": 1, "constant": 1}, "seeds": {"choose": 1, "confirm": 2}}
     spec["model"]["class_path"] = "paced_modules.PacedModule"
     stream = io.StringIO()
-    search(spec, storage=running_server.url, workers=2, observer=Lines(stream, verbose=True))
+    search(spec, storage=running_server.url, workers=2, observer=LineProgress(stream, verbose=True))
     study = running_server.store.load_study("toy")
     assert "pruned" in [ticket.outcome for ticket in running_server.store.tickets(study.id)]
     # A run that ends before the server's answer arrives is printed with its value.

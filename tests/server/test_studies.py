@@ -61,13 +61,13 @@ def test_a_token_is_told_what_it_may_do(running_server: RunningServer) -> None:
 
 def test_a_study_is_begun_as_a_search_begins_it(running_server: RunningServer, client: httpx.Client) -> None:
     reply = begin_study(client)
-    assert reply["begun"]
+    assert reply["is_new"]
     study = running_server.store.load_study("toy")
     assert study.state == "running"
     assert study.checkpoints == running_server.checkpoints.as_uri()
     assert [row.kind for row in running_server.store.tickets(study.id)].count("search") == 8
     second_response = client.post("/api/studies", json={"spec": toy_spec()})
-    assert (second_response.status_code, second_response.json()["begun"]) == (200, False)
+    assert (second_response.status_code, second_response.json()["is_new"]) == (200, False)
     assert second_response.json()["version"] == reply["version"]
 
 

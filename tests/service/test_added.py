@@ -12,7 +12,7 @@ from tempopt import cli
 from tempopt.errors import SpecError
 from tempopt.service import studies
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.rows import SEARCHING
+from tempopt.storage.rows import SEARCH_KINDS
 from tempopt.storage.store import Store
 from tempopt.verdict.forecast_text import runs_text
 from tempopt.verdict.planned_runs import planned_runs
@@ -25,11 +25,11 @@ def test_trials_that_are_added_are_told_with_the_runs_of_the_verdict_that_follow
     studies.search(toy_spec(), storage=URL, workers=1)
     watcher = Watcher()
     num_before = sum(count.done for count in studies.load_study(URL, "toy").tickets.values())
-    result = studies.resume("toy", storage=URL, workers=1, more=2, observer=watcher)
+    result = studies.resume("toy", storage=URL, workers=1, add_trials=2, observer=watcher)
     note = next(note for note in watcher.notes if "2 trials are added" in note)
     max_extra = int(note.partition("at most ")[2].split()[0])
     runs = planned_runs(StudySpec.parse(toy_spec(), source="the test"))
-    assert max_extra == runs.most(without=SEARCHING)
+    assert max_extra == runs.max_total(without=SEARCH_KINDS)
     num_added = sum(count.done for count in result.tickets.values()) - num_before
     assert 2 < num_added <= 2 + max_extra
     # a study that does not grow is not told of as if it did
@@ -51,7 +51,7 @@ def test_a_module_that_is_not_here_is_told_once_with_the_folder_where_the_study_
         study = store.create_study("toy", StudySpec.parse(spec, source="the test").to_json(), "0")
         store.set_checkpoints(study.id, str(begun_folder / "tempopt-runs"))
     with pytest.raises(SpecError) as error:
-        studies.join("toy", storage=URL, workers=1)
+        studies.run_agent("toy", storage=URL, workers=1)
     message = str(error.value)
     assert message.count('no module "not_here"') == message.count("Looked in") == 1
     assert message.endswith(

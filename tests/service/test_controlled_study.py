@@ -12,7 +12,7 @@ import pytest
 
 from tempopt.report.export import to_python
 from tempopt.service.studies import load_study, search
-from tempopt.storage.ticket_queries import arms_of, usable
+from tempopt.storage.ticket_queries import arms_of, is_usable
 from tempopt.temperature import is_controlled
 from tests.toy_study import SMALL, URL, tickets, toy_spec, work_in
 
@@ -50,7 +50,7 @@ def test_a_search_ends_in_a_verdict_on_control(ended_result: Any) -> None:
         if {"baseline", "constant", "twin"} & {t.arm, *arms_of(t)}:
             assert t.parameters is not None and not is_controlled(t.parameters)
         has_control = any(name.startswith("controlled/") for name in loaded_result.measured.get(t.id, {}))
-        assert has_control == (usable(t) and is_controlled(t.parameters or {}))
+        assert has_control == (is_usable(t) and is_controlled(t.parameters or {}))
     for mean, low, high in verdict.controlled.values():
         assert 0 < low <= mean <= high
     assert verdict.controlled and verdict.inference_only is not None

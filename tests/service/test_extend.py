@@ -9,8 +9,14 @@ from typing import Any
 import pytest
 
 from tempopt.errors import SpecError, UsageError
-from tempopt.service.extend import add_explanation, add_pairs, grow, grown, ordered
-from tempopt.storage.changes import Ended, Outcomes, Wanted
+from tempopt.service.extend import (
+    add_confirmation_seeds,
+    add_explanation,
+    add_trials,
+    prepare_resume,
+    prepare_search,
+)
+from tempopt.storage.changes import ClaimRequest, RunEnded, RunOutcome
 from tempopt.storage.rows import KINDS, NewTicket, StudyRow, TicketRow
 from tempopt.storage.store import Store
 from tempopt.verdict.explanation import explanation_tickets
@@ -29,10 +35,10 @@ def test_a_logger_is_changed_in_what_is_stored_and_one_with_a_password_is_not_st
     name = spec.study.name
     with Store.open(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
         store.create_study(name, spec.to_json(), spec.identity())
-        ordered(store, changed_spec)
+        prepare_search(store, changed_spec)
         assert store.load_study(name).spec["trainer"]["logger"] == LOGGER
         with pytest.raises(SpecError, match="holds a password or a key") as error:
-            ordered(store, secret)
+            prepare_search(store, secret)
         assert "hunter22" not in str(error.value)
         assert store.load_study(name).spec["trainer"]["logger"] == LOGGER
 
@@ -50,10 +56,10 @@ def test_more_trials_are_refused_where_their_verdict_could_show_nothing(
         row = store_study(store, study)
         if is_refused:
             with pytest.raises(UsageError, match=r"level is 2\.5 %.*takes 7 pairs"):
-                grow(store, row, study.spec, 3)
+                add_trials(store, row, study.spec, 3)
             assert len(store.tickets(row.id)) == len(study.rows)
         else:
-            grow(store, row, study.spec, 3)
+            add_trials(store, row, study.spec, 3)
             assert [t.round for t in store.tickets(row.id) if t.kind == "search"][-3:] == [1, 1, 1]
 
 
@@ -68,7 +74,7 @@ def store_study(store: Store, study: SimulatedStudy) -> StudyRow:
     store.add_tickets(row.id, new_tickets)
     limits = dict.fromkeys(KINDS)
     while True:
-        criteria = Wanted(limits=limits, lease=60.0, max_attempts=3)
+        criteria = ClaimRequest(limits=limits, lease=60.0, max_attempts=3)
         taken_ticket = store.take_ticket(row.id, "here", criteria)
         if taken_ticket is None:
             return store.load_study(name)
@@ -80,8 +86,8 @@ def store_study(store: Store, study: SimulatedStudy) -> StudyRow:
             store.begin(
                 taken_ticket.id, taken_ticket.attempt, planned_row.parameters, planned_row.sampled or {}, None
             )
-        outcomes = Outcomes(outcome="complete", value=planned_row.value, steps=10, seconds=1.0)
-        end_change = Ended(ticket_id=taken_ticket.id, attempt=taken_ticket.attempt, outcomes=outcomes)
+        outcomes = RunOutcome(outcome="complete", value=planned_row.value, steps=10, seconds=1.0)
+        end_change = RunEnded(ticket_id=taken_ticket.id, attempt=taken_ticket.attempt, outcomes=outcomes)
         store.write(row.id, [end_change], agent="here", lease=60.0)
 
 
@@ -94,11 +100,11 @@ def test_pairs_are_added_to_a_verdict_and_only_to_one(make_spec: Any, tmp_path: 
     with Store.open(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
         unproved = store_study(store, open_yet)
         with pytest.raises(UsageError, match=r"3 pairs were to be added.*Let it come to a verdict first"):
-            add_pairs(store, unproved, open_yet.spec, 3)
+            add_confirmation_seeds(store, unproved, open_yet.spec, 3)
         row = store_study(store, study)
-        add_pairs(store, row, study.spec, 0)
+        add_confirmation_seeds(store, row, study.spec, 0)
         assert len(store.tickets(row.id)) == len(study.rows)
-        add_pairs(store, row, study.spec, 3)
+        add_confirmation_seeds(store, row, study.spec, 3)
         new_tickets = [t for t in store.tickets(row.id) if t.round == 1]
         assert {(t.kind, t.state) for t in new_tickets} == {("confirm", "waiting")}
         assert {t.pair for t in new_tickets} == {0, 1, 2}
@@ -117,13 +123,13 @@ def test_the_share_of_the_next_verdict_is_told_where_one_was_spent(
     with Store.open(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
         notes: list[str] = []
         row, unproved = store_study(store, study), store_study(store, open_yet)
-        grown(store, unproved, more=3, on_note=notes.append)
-        grown(store, row, on_note=notes.append)
+        prepare_resume(store, unproved, more=3, on_note=notes.append)
+        prepare_resume(store, row, on_note=notes.append)
         assert notes == []
-        grown(store, row, on_note=notes.append, **growth)
+        prepare_resume(store, row, on_note=notes.append, **growth)
         share = "The next verdict has the level 2.5 %; the first had 5 %."
         assert notes == [share]
-        ordered(store, study.spec, more=2, on_note=notes.append)
+        prepare_search(store, study.spec, more=2, on_note=notes.append)
         assert notes == [share, share]
 
 
@@ -146,11 +152,11 @@ def test_an_explanation_is_of_a_verdict_that_there_is_and_of_nothing_else(
         row = store_study(store, study)
         for options in ({"more": 3}, {"pairs": 3}, {"retry_failed": True}):
             with pytest.raises(UsageError, match="An explanation is of the verdict that there is"):
-                grown(store, row, explain=True, **options)
+                prepare_resume(store, row, explain=True, **options)
         assert len(store.tickets(row.id)) == len(study.rows)
         notes: list[str] = []
         store.set_state(row.id, "done")
-        assert grown(store, row, explain=True, on_note=notes.append) == study.spec
+        assert prepare_resume(store, row, explain=True, on_note=notes.append) == study.spec
         study_keys = {(t.kind, t.number) for t in study.rows}
         added_tickets = [t for t in store.tickets(row.id) if (t.kind, t.number) not in study_keys]
         begin = f"{len(added_tickets)} trainings begin to explain the verdict; at most "

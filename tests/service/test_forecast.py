@@ -46,7 +46,7 @@ def test_a_dry_run_measures_what_a_run_takes_and_stores_nothing(tmp_path: Path) 
     assert (
         cards.max == pytest.approx(2 * hours.max) == pytest.approx(study_plan.run.seconds * runs.max / 3600)
     )
-    assert study_plan.known is study_plan.smallest_gain is None
+    assert study_plan.noise is study_plan.smallest_gain is None
 
 
 @pytest.mark.usefixtures("fake_workers")
@@ -93,8 +93,8 @@ def test_a_study_that_has_begun_tells_its_own_noise_and_is_left_as_it_is() -> No
     contents_before = contents()
     study_plan = plan(spec, storage=URL, workers=1)
     assert contents() == contents_before
-    assert study_plan.known is not None
-    assert study_plan.known_from == "toy"
+    assert study_plan.noise is not None
+    assert study_plan.noise_study == "toy"
     low, high = study_plan.smallest_gain or (0.0, 0.0)
     assert 0 < low < high
 
@@ -103,9 +103,9 @@ def test_a_study_that_has_begun_tells_its_own_noise_and_is_left_as_it_is() -> No
 def test_an_earlier_study_tells_the_noise_where_it_is_named() -> None:
     search(toy_spec(space=TAU, **THREE), storage=URL, workers=1)
     new_spec = toy_spec(space=TAU, name="new", **THREE)
-    assert plan(new_spec, storage=URL, workers=1).known is None
+    assert plan(new_spec, storage=URL, workers=1).noise is None
     study_plan = plan(new_spec, storage=URL, workers=1, earlier="toy")
-    assert (study_plan.known_from, study_plan.known is None) == ("toy", False)
+    assert (study_plan.noise_study, study_plan.noise is None) == ("toy", False)
 
 
 @pytest.mark.usefixtures("fake_workers")

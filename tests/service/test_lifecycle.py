@@ -14,14 +14,21 @@ from fsspec.implementations.memory import MemoryFileSystem
 from tempopt.errors import StudyNotFound, UsageError
 from tempopt.service import lifecycle
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.changes import Ended, Kept, Lost, Outcomes, Returned, Wanted
+from tempopt.storage.changes import (
+    AttemptLost,
+    AttemptReleased,
+    CheckpointRecorded,
+    ClaimRequest,
+    RunEnded,
+    RunOutcome,
+)
 from tempopt.storage.checkpoints import DEFAULT_FOLDER
-from tempopt.storage.liveness import machine
+from tempopt.storage.liveness import machine_id
 from tempopt.storage.rows import Checkpoint, Kind, NewTicket, StudyRow, TicketRow
 from tempopt.storage.store import Store
 
 FAR = "far:7:0a1b2c3d:99"
-NEAR = f"{socket.gethostname()}:7:{machine()}:no such start"
+NEAR = f"{socket.gethostname()}:7:{machine_id()}:no such start"
 COUNTS: dict[Kind, int] = {"baseline": 1, "constant": 2, "search": 3, "choose": 1}
 PRINTED = "epoch 1\nepoch 2\n"
 
@@ -64,7 +71,9 @@ def take(store: Store, study: StudyRow) -> Callable[..., TicketRow]:
 
     def take_ticket(kind: Kind = "search", agent: str = FAR, lease: float = 60.0) -> TicketRow:
         ticket = store.take_ticket(
-            study.id, agent, Wanted(limits={kind: None}, lease=lease, max_attempts=3, held=held_ids)
+            study.id,
+            agent,
+            ClaimRequest(limits={kind: None}, lease=lease, max_attempts=3, held_ticket_ids=held_ids),
         )
         assert ticket is not None
         held_ids.append(ticket.id)
@@ -77,9 +86,9 @@ def _states(store: Store, study: StudyRow, kind: Kind) -> list[str]:
     return [ticket.state for ticket in store.tickets(study.id, [kind])]
 
 
-def _end(ticket: TicketRow, text: str = "") -> Ended:
-    outcomes = Outcomes(outcome="complete", value=0.5, steps=10, seconds=1.0)
-    return Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes, log=text)
+def _end(ticket: TicketRow, text: str = "") -> RunEnded:
+    outcomes = RunOutcome(outcome="complete", value=0.5, steps=10, seconds=1.0)
+    return RunEnded(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes, log=text)
 
 
 def _run(folder: Path, ticket: TicketRow) -> Path:
@@ -96,7 +105,7 @@ def _keep(store: Store, ticket: TicketRow, run: Path, *steps: int) -> None:
         path = run / f"step-{step}-{ticket.attempt}.ckpt"
         path.write_bytes(bytes(100))
         checkpoint = Checkpoint(step=step, url=str(path), digest="0", size=100)
-        changes.append(Kept(ticket_id=ticket.id, attempt=ticket.attempt, checkpoint=checkpoint))
+        changes.append(CheckpointRecorded(ticket_id=ticket.id, attempt=ticket.attempt, checkpoint=checkpoint))
     store.write(ticket.study_id, changes, agent=FAR, lease=60.0)
 
 
@@ -108,7 +117,7 @@ def test_a_study_is_paused_and_those_at_work_are_named(
 ) -> None:
     take()
     take()
-    assert lifecycle.pause(url, "pairs") == lifecycle.Told(before="running", agents=["far:7"])
+    assert lifecycle.pause(url, "pairs") == lifecycle.StopResult(before="running", agents=["far:7"])
     assert store.load_study("pairs").state == "paused"
     assert lifecycle.pause(url, "pairs").before == "paused"
 
@@ -117,7 +126,9 @@ def test_a_stop_withdraws_what_was_still_to_be_searched_and_nothing_else(
     store: Store, study: StudyRow, url: str, take: Callable[..., TicketRow]
 ) -> None:
     take()
-    assert lifecycle.stop(url, "pairs") == lifecycle.Told(before="running", agents=["far:7"], withdrawn=5)
+    assert lifecycle.stop(url, "pairs") == lifecycle.StopResult(
+        before="running", agents=["far:7"], withdrawn=5
+    )
     assert _states(store, study, "search") == ["running", "withdrawn", "withdrawn"]
     assert _states(store, study, "baseline") == ["withdrawn"]
     assert _states(store, study, "choose") == ["waiting"]
@@ -127,16 +138,17 @@ def test_a_stop_withdraws_what_was_still_to_be_searched_and_nothing_else(
 
 @pytest.mark.parametrize("change_state", [lifecycle.pause, lifecycle.stop])
 def test_a_study_that_is_done_stays_as_it_is(
-    change_state: Callable[[str, str], lifecycle.Told], store: Store, study: StudyRow, url: str
+    change_state: Callable[[str, str], lifecycle.StopResult], store: Store, study: StudyRow, url: str
 ) -> None:
     store.set_state(study.id, "done")
-    assert change_state(url, "pairs") == lifecycle.Told(before="done", agents=[])
+    assert change_state(url, "pairs") == lifecycle.StopResult(before="done", agents=[])
     assert store.load_study("pairs").state == "done"
     assert _states(store, study, "search") == ["waiting"] * 3
 
 
 @pytest.mark.parametrize(
-    "admin_call", [lifecycle.pause, lifecycle.stop, lifecycle.delete, lifecycle.collect, lifecycle.logs]
+    "admin_call",
+    [lifecycle.pause, lifecycle.stop, lifecycle.delete, lifecycle.collect_garbage, lifecycle.logs],
 )
 def test_a_name_that_is_not_there_is_told(
     admin_call: Callable[[str, str], object], study: StudyRow, url: str
@@ -157,7 +169,7 @@ def test_a_study_is_deleted_with_its_checkpoints_and_logs(
     (run / "log.txt").write_bytes(bytes(11))
     other_folder = folder / "runs" / "others"
     other_folder.mkdir()
-    assert lifecycle.delete(url, "pairs") == lifecycle.Deleted(agents=[], freed=111, left={})
+    assert lifecycle.delete(url, "pairs") == lifecycle.DeleteResult(agents=[], freed=111, not_removed={})
     assert store.list_studies() == []
     assert list((folder / "runs").iterdir()) == [other_folder]
 
@@ -185,7 +197,7 @@ def test_a_deletion_leaves_all_that_tempopt_did_not_write(
     (folder / "pairs" / "empty").mkdir()
     deletion = lifecycle.delete(url, "pairs")
     assert deletion.freed == 10 * len(own_files)
-    assert deletion.left == {
+    assert deletion.not_removed == {
         str(folder / "pairs"): "tempopt did not write data, empty, log.txt, models, old and 6 more"
     }
     remaining_paths = {str(path.relative_to(folder / "pairs")) for path in (folder / "pairs").rglob("*")}
@@ -200,7 +212,7 @@ def test_what_a_link_leads_to_stays(store: Store, study: StudyRow, url: str, fol
     kept_file.touch()
     (folder / "runs" / "pairs").mkdir(parents=True)
     (folder / "runs" / "pairs" / "search-0000").symlink_to(kept_file.parent)
-    remaining_places = lifecycle.delete(url, "pairs").left
+    remaining_places = lifecycle.delete(url, "pairs").not_removed
     assert remaining_places == {str(folder / "runs" / "pairs"): "tempopt did not write search-0000"}
     assert kept_file.exists()
 
@@ -225,11 +237,16 @@ def test_a_row_that_names_another_file_has_nothing_removed(
     (path.parent / "step-9-1.ckpt").touch()
     path.touch()
     foreign = Checkpoint(step=8, url=str(path), digest="0", size=1)
-    store.write(study.id, [Kept(ticket_id=ticket.id, attempt=1, checkpoint=foreign)], agent=FAR, lease=60.0)
+    store.write(
+        study.id,
+        [CheckpointRecorded(ticket_id=ticket.id, attempt=1, checkpoint=foreign)],
+        agent=FAR,
+        lease=60.0,
+    )
     reason = "this is not where tempopt keeps a checkpoint of that run"
-    [collection] = lifecycle.collect(url)
-    assert (collection.files, collection.left) == ({}, {str(path): reason})
-    assert lifecycle.delete(url, "pairs").left[str(path)] == reason
+    [collection] = lifecycle.collect_garbage(url)
+    assert (collection.files, collection.not_removed) == ({}, {str(path): reason})
+    assert lifecycle.delete(url, "pairs").not_removed[str(path)] == reason
     assert path.exists()
     assert (path.parent / "step-9-1.ckpt").exists()
 
@@ -243,10 +260,13 @@ def test_checkpoints_at_an_agents_own_place_are_removed_too(
     path.write_bytes(bytes(10))
     checkpoint = Checkpoint(step=8, url=f"file://{path}", digest="0", size=10)
     store.write(
-        study.id, [Kept(ticket_id=ticket.id, attempt=1, checkpoint=checkpoint)], agent=FAR, lease=60.0
+        study.id,
+        [CheckpointRecorded(ticket_id=ticket.id, attempt=1, checkpoint=checkpoint)],
+        agent=FAR,
+        lease=60.0,
     )
     (folder / "runs" / "pairs").mkdir(parents=True)
-    assert lifecycle.delete(url, "pairs") == lifecycle.Deleted(agents=[], freed=10, left={})
+    assert lifecycle.delete(url, "pairs") == lifecycle.DeleteResult(agents=[], freed=10, not_removed={})
     assert list((folder / "elsewhere").iterdir()) == []
 
 
@@ -256,7 +276,7 @@ def test_a_place_that_cannot_be_reached_keeps_no_study_from_being_deleted(
 ) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)
     store.set_checkpoints(study.id, location)
-    assert list(lifecycle.delete(url, "pairs").left) == [f"{location}/pairs"]
+    assert list(lifecycle.delete(url, "pairs").not_removed) == [f"{location}/pairs"]
     assert store.list_studies() == []
 
 
@@ -282,7 +302,10 @@ def test_checkpoints_that_lie_elsewhere_are_named(
     ticket = take(lease=-1.0)
     checkpoint = Checkpoint(step=1, url="/nowhere/runs/pairs/search-0000/step-1-1.ckpt", digest="0", size=1)
     store.write(
-        study.id, [Kept(ticket_id=ticket.id, attempt=1, checkpoint=checkpoint)], agent=FAR, lease=60.0
+        study.id,
+        [CheckpointRecorded(ticket_id=ticket.id, attempt=1, checkpoint=checkpoint)],
+        agent=FAR,
+        lease=60.0,
     )
     monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, "s3", MemoryFileSystem)
     store.set_checkpoints(study.id, "s3://bucket")
@@ -290,8 +313,8 @@ def test_checkpoints_that_lie_elsewhere_are_named(
     log_folder.mkdir(parents=True)
     (log_folder / "search-0000").mkdir()
     (log_folder / "search-0000" / "log.txt").write_bytes(bytes(5))
-    assert lifecycle.delete(url, "pairs") == lifecycle.Deleted(
-        agents=[], freed=5, left={"/nowhere/runs/pairs": "there is no such folder on this machine"}
+    assert lifecycle.delete(url, "pairs") == lifecycle.DeleteResult(
+        agents=[], freed=5, not_removed={"/nowhere/runs/pairs": "there is no such folder on this machine"}
     )
     assert not log_folder.exists()
 
@@ -325,17 +348,17 @@ def test_only_checkpoints_that_no_run_needs_are_removed(
     for path in [*needless, *needed_paths]:
         path.write_bytes(bytes(100))
 
-    [dry_collection] = lifecycle.collect(url, dry_run=True)
-    assert dry_collection == lifecycle.Collected(
-        study="pairs", files={str(path): 100 for path in needless}, left={}
+    [dry_collection] = lifecycle.collect_garbage(url, dry_run=True)
+    assert dry_collection == lifecycle.GarbageCollectionResult(
+        study="pairs", files={str(path): 100 for path in needless}, not_removed={}
     )
     assert all(path.exists() for path in needless)
 
-    [collection] = lifecycle.collect(url, "pairs")
+    [collection] = lifecycle.collect_garbage(url, "pairs")
     assert (collection.files, collection.freed) == (dry_collection.files, 700)
     assert not any(path.exists() for path in needless)
     assert all(path.exists() for path in needed_paths)
-    assert lifecycle.collect(url)[0].files == {}
+    assert lifecycle.collect_garbage(url)[0].files == {}
 
 
 def test_a_run_that_waits_keeps_what_it_will_go_on_from(
@@ -344,16 +367,18 @@ def test_a_run_that_waits_keeps_what_it_will_go_on_from(
     ticket = take()
     run = _run(folder, ticket)
     _keep(store, ticket, run, 10, 20)
-    store.write(study.id, [Returned(ticket_id=ticket.id, attempt=1)], agent=FAR, lease=60.0)
+    store.write(study.id, [AttemptReleased(ticket_id=ticket.id, attempt=1)], agent=FAR, lease=60.0)
     (run / "step-30-1.ckpt").touch()
-    assert lifecycle.collect(url)[0].files == {}
+    assert lifecycle.collect_garbage(url)[0].files == {}
 
 
 def test_a_study_without_checkpoints_has_none_to_collect(
     store: Store, url: str, make_spec: Callable[..., StudySpec]
 ) -> None:
     store.create_study("new", make_spec().to_json(), "0")
-    assert lifecycle.collect(url) == [lifecycle.Collected(study="new", files={}, left={})]
+    assert lifecycle.collect_garbage(url) == [
+        lifecycle.GarbageCollectionResult(study="new", files={}, not_removed={})
+    ]
 
 
 # ---- logs
@@ -364,7 +389,7 @@ def test_logs_have_a_line_for_each_attempt_in_the_order_of_the_runs(
 ) -> None:
     assert lifecycle.logs(url, "pairs") == []
     search = take()
-    lost_change = Lost(ticket_id=search.id, attempt=1, error="killed", max_attempts=3, log=PRINTED)
+    lost_change = AttemptLost(ticket_id=search.id, attempt=1, error="killed", max_attempts=3, log=PRINTED)
     store.write(study.id, [lost_change], agent=FAR, lease=60.0)
     retaken = take()
     assert (retaken.id, retaken.attempt) == (search.id, 2)
@@ -372,11 +397,9 @@ def test_logs_have_a_line_for_each_attempt_in_the_order_of_the_runs(
     store.write(study.id, [_end(retaken, "done")], agent=FAR, lease=60.0)
     store.write(study.id, [_end(baseline, "\n")], agent="near:3:0:1", lease=60.0)
     assert lifecycle.logs(url, "pairs") == [
-        lifecycle.Printed(ticket="baseline-0", attempt=1, agent="near:3", running=False, lines=1, text=""),
-        lifecycle.Printed(
-            ticket="search-0", attempt=1, agent="far:7", running=False, lines=2, text="epoch 2"
-        ),
-        lifecycle.Printed(ticket="search-0", attempt=2, agent="far:7", running=False, lines=1, text="done"),
+        lifecycle.RunLog(ticket="baseline-0", attempt=1, agent="near:3", running=False, lines=1, text=""),
+        lifecycle.RunLog(ticket="search-0", attempt=1, agent="far:7", running=False, lines=2, text="epoch 2"),
+        lifecycle.RunLog(ticket="search-0", attempt=2, agent="far:7", running=False, lines=1, text="done"),
     ]
 
 

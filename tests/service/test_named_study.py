@@ -15,7 +15,7 @@ import yaml
 from tempopt.cli import main
 from tempopt.errors import SpecError
 from tempopt.report.export import to_python, to_yaml
-from tempopt.report.headline import terms
+from tempopt.report.headline import glossary
 from tempopt.service.studies import compare, load_study, search
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.store import Store
@@ -120,7 +120,7 @@ def test_a_temperature_that_the_module_registers_is_searched_by_its_name_alone(
     result = search(spec, storage=URL, workers=1)
     assert result.state == "done" and result.verdict is not None
     assert result.verdict.params["contrast.as_found"] == 0.5
-    assert any("contrast is the temperature at contrast_temperature" in term for term in terms(result))
+    assert any("contrast is the temperature at contrast_temperature" in term for term in glossary(result))
     (callback,) = yaml.safe_load(to_yaml(result, winner=True))["trainer"]["callbacks"]
     assert callback["init_args"]["path"] == "contrast_temperature"
     Path("exported.py").write_text(to_python(result, winner=True))

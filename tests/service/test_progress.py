@@ -9,7 +9,14 @@ import pytest
 from rich.console import Console
 
 from tempopt.agent.observer import Snapshot
-from tempopt.service.progress import Lines, Screen, amount, called, duration, observing
+from tempopt.service.progress import (
+    LineProgress,
+    LiveProgress,
+    format_bytes,
+    format_duration,
+    progress_for_stream,
+    run_display_name,
+)
 from tempopt.storage.rows import KINDS, TicketRow
 
 MakeTicket = Callable[..., TicketRow]
@@ -20,7 +27,7 @@ MakeSnapshot = Callable[..., Snapshot]
     ("seconds", "text"), [(-1.0, "0 s"), (41.6, "42 s"), (60, "1:00"), (187, "3:07"), (7387, "2:03:07")]
 )
 def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -28,18 +35,19 @@ def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
     [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (12_300_000, "12.3 MB"), (2 * 10**15, "2000.0 TB")],
 )
 def test_amounts_have_the_unit_that_fits(size: int, text: str) -> None:
-    assert amount(size) == text
+    assert format_bytes(size) == text
 
 
 def test_a_ticket_that_trains_the_candidate_of_an_arm_names_it(make_ticket: MakeTicket) -> None:
-    assert called(make_ticket()) == "search 7"
-    assert called(make_ticket(kind="confirm", arm="constant", number=3)) == "confirm 3 (constant)"
+    assert run_display_name(make_ticket()) == "search 7"
+    assert run_display_name(make_ticket(kind="confirm", arm="constant", number=3)) == "confirm 3 (constant)"
     assert (
-        called(make_ticket(kind="confirm", arm="search+baseline", number=3)) == "confirm 3 (search+baseline)"
+        run_display_name(make_ticket(kind="confirm", arm="search+baseline", number=3))
+        == "confirm 3 (search+baseline)"
     )
-    assert called(make_ticket(kind="choose", arm="exchange", number=0)) == "choose 0 (exchange)"
+    assert run_display_name(make_ticket(kind="choose", arm="exchange", number=0)) == "choose 0 (exchange)"
     ablation_ticket = make_ticket(kind="ablation", arm="without_schedule", number=2)
-    assert called(ablation_ticket) == "ablation 2 (without_schedule)"
+    assert run_display_name(ablation_ticket) == "ablation 2 (without_schedule)"
 
 
 class FlushedStream(io.StringIO):
@@ -62,7 +70,7 @@ def test_a_log_gets_one_flushed_line_for_each_stage_that_is_over(
     make_ticket: MakeTicket, make_snapshot: MakeSnapshot
 ) -> None:
     stream = FlushedStream()
-    lines = Lines(stream)
+    lines = LineProgress(stream)
     # what is over when it begins to look is not told
     lines.update(make_snapshot(best_params=WAVE))
     lines.finished(make_ticket())
@@ -84,7 +92,7 @@ def test_a_log_that_is_to_be_verbose_gets_a_line_for_each_run_too(
     make_ticket: MakeTicket, make_snapshot: MakeSnapshot
 ) -> None:
     stream = FlushedStream()
-    lines = Lines(stream, verbose=True)
+    lines = LineProgress(stream, verbose=True)
     lines.update(make_snapshot())
     lines.finished(make_ticket(parameters=WAVE))
     assert not stream.pending
@@ -95,7 +103,7 @@ def test_a_run_that_failed_has_a_line_in_every_log(
     make_ticket: MakeTicket, make_snapshot: MakeSnapshot
 ) -> None:
     stream = FlushedStream()
-    lines = Lines(stream)
+    lines = LineProgress(stream)
     lines.update(make_snapshot())
     lines.finished(make_ticket(state="failed", outcome="failed", error="out of memory"))
     assert stream.getvalue().startswith("[1:01, 40/63] search 7: failed: out of memory  τ")
@@ -110,20 +118,20 @@ def test_a_full_disk_under_the_output_ends_no_search_and_a_reader_that_has_left_
     stream = FullStream()
     if isinstance(error, BrokenPipeError):
         with pytest.raises(BrokenPipeError):
-            Lines(stream).note("one")
+            LineProgress(stream).note("one")
         return
-    Lines(stream).note("one")
-    Lines(stream).note("two")
+    LineProgress(stream).note("one")
+    LineProgress(stream).note("two")
     assert stream.getvalue() == "one\ntwo\n"
 
 
 def _picture(snapshot: Snapshot | None, width: int = 100) -> str:
     stream = io.StringIO()
     console = Console(file=stream, width=width, color_system=None)
-    screen = Screen(console)
+    screen = LiveProgress(console)
     if snapshot is not None:
         screen.update(snapshot)
-    console.print(screen.picture())
+    console.print(screen.render())
     return stream.getvalue()
 
 
@@ -154,7 +162,7 @@ def test_a_line_leaves_out_the_temperature_parameters_that_change_nothing(
     make_ticket: MakeTicket, make_snapshot: MakeSnapshot
 ) -> None:
     stream = io.StringIO()
-    lines = Lines(stream, verbose=True)
+    lines = LineProgress(stream, verbose=True)
     lines.update(make_snapshot())
     parameters = {"temperature_init": 1.0, "schedule": "constant", "length_scaling": "none", "lr": 0.1}
     lines.finished(make_ticket(parameters=parameters))
@@ -179,13 +187,13 @@ def test_a_bar_of_which_nothing_is_over_looks_empty_without_colours(make_snapsho
 
 
 def test_who_wants_a_line_for_each_run_gets_lines_on_a_terminal_too() -> None:
-    with observing(Terminal(), verbose=True) as observer:
-        assert isinstance(observer, Lines)
+    with progress_for_stream(Terminal(), verbose=True) as observer:
+        assert isinstance(observer, LineProgress)
 
 
 def test_what_is_no_terminal_gets_lines() -> None:
-    with observing(io.StringIO()) as observer:
-        assert isinstance(observer, Lines)
+    with progress_for_stream(io.StringIO()) as observer:
+        assert isinstance(observer, LineProgress)
 
 
 class Terminal(io.StringIO):
@@ -199,16 +207,16 @@ def test_a_terminal_gets_the_screen_unless_it_cannot_be_drawn_on(
     monkeypatch: pytest.MonkeyPatch, make_ticket: MakeTicket, make_snapshot: MakeSnapshot
 ) -> None:
     monkeypatch.setenv("TERM", "dumb")
-    with observing(Terminal()) as observer:
-        assert isinstance(observer, Lines)
+    with progress_for_stream(Terminal()) as observer:
+        assert isinstance(observer, LineProgress)
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
-    with observing(stream) as observer:
+    with progress_for_stream(stream) as observer:
         observer.update(make_snapshot())
         observer.finished(make_ticket())
         observer.finished(make_ticket(state="failed", outcome="failed", error="out of memory"))
         observer.note("a note [with brackets]")
-    assert isinstance(observer, Screen)
+    assert isinstance(observer, LiveProgress)
     assert "search 7: failed: out of memory" in stream.getvalue()
     assert "a note [with brackets]" in stream.getvalue()
     assert "16/40" in stream.getvalue()

@@ -24,7 +24,7 @@ def test_optunas_study_says_what_is_recommended_once_there_is_a_verdict() -> Non
     assert RECOMMENDATION == "tempopt:recommendation"
     assert attributes[RECOMMENDATION] == {
         "headline": decision.headline,
-        "action": advice.now,
+        "action": advice.action_without_training,
         "params": advice.parameters,
         "at_inference": advice.at_inference,
     }

@@ -13,7 +13,7 @@ import pytest
 
 from tempopt.errors import SpecError, UsageError
 from tempopt.service.scenarios import SCENARIOS
-from tempopt.service.template import Argument, ModuleInfo, inspect_module, render
+from tempopt.service.template import ModuleArgument, ModuleInfo, inspect_module, render_spec_template
 from tempopt.spec.collect_errors import all_faults
 from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.validation_errors import FaultySpecError
@@ -91,11 +91,11 @@ def test_a_module_is_seen_from_outside() -> None:
     assert module_info.class_path == "their_classes.Classifier"
     assert not module_info.tempered
     assert module_info.arguments == [
-        Argument(name="classes", annotation="int", required=True, default=None),
-        Argument(name="width", annotation="int", required=False, default=8),
-        Argument(name="lr", annotation="float", required=False, default=0.02),
-        Argument(name="sizes", annotation="", required=False, default=[1, 2]),
-        Argument(name="act", annotation="", required=False, default=repr(print)),
+        ModuleArgument(name="classes", annotation="int", required=True, default=None),
+        ModuleArgument(name="width", annotation="int", required=False, default=8),
+        ModuleArgument(name="lr", annotation="float", required=False, default=0.02),
+        ModuleArgument(name="sizes", annotation="", required=False, default=[1, 2]),
+        ModuleArgument(name="act", annotation="", required=False, default=repr(print)),
     ]
     assert module_info.temperature_arguments == ["top_p"]
     assert module_info.metrics == ["speed", "val_accuracy", "val_loss", "val_strange"]
@@ -112,7 +112,7 @@ def test_what_is_no_lightning_module_is_refused() -> None:
 
 
 def test_a_template_with_nothing_to_fill_in_is_a_spec(info: Callable[..., ModuleInfo]) -> None:
-    text = render(info())
+    text = render_spec_template(info())
     assert "It can be run as it is:" in text
     spec = _load(text)
     assert spec.study.name == "my_module"
@@ -128,8 +128,8 @@ def test_a_template_with_nothing_to_fill_in_is_a_spec(info: Callable[..., Module
 
 
 def test_every_suggestion_in_a_comment_is_a_spec_too(info: Callable[..., ModuleInfo]) -> None:
-    rate = Argument(name="lr", annotation="float", required=False, default=0.02)
-    text = render(info(arguments=[rate]))
+    rate = ModuleArgument(name="lr", annotation="float", required=False, default=0.02)
+    text = render_spec_template(info(arguments=[rate]))
     for beginning, end in (("study:\n", "\n# A bare name"), ("search:\n", "model:\n")):
         section = text[text.index(beginning) : text.index(end)]
         # the entropy of a compiled model is not controlled
@@ -161,7 +161,7 @@ def test_every_suggestion_in_a_comment_is_a_spec_too(info: Callable[..., ModuleI
 
 
 def test_a_module_that_is_not_ours_is_attached_to(info: Callable[..., ModuleInfo]) -> None:
-    text = render(info(tempered=False))
+    text = render_spec_template(info(tempered=False))
     spec = _load(text)
     assert spec.attach is not None
     assert spec.attach.layers == "auto"
@@ -170,8 +170,8 @@ def test_a_module_that_is_not_ours_is_attached_to(info: Callable[..., ModuleInfo
 
 
 def test_blanks_are_marked_and_named_when_left(info: Callable[..., ModuleInfo]) -> None:
-    argument = Argument(name="classes", annotation="int", required=True, default=None)
-    text = render(info(arguments=[argument], metrics=[], data=None, loaders=[]))
+    argument = ModuleArgument(name="classes", annotation="int", required=True, default=None)
+    text = render_spec_template(info(arguments=[argument], metrics=[], data=None, loaders=[]))
     assert 'Fill in what is marked "<-- fill in"' in text
     assert "classes: ???  # <-- fill in: int" in text
     with pytest.raises(SpecError) as error:
@@ -187,7 +187,7 @@ def test_blanks_are_marked_and_named_when_left(info: Callable[..., ModuleInfo]) 
 def test_a_scenario_writes_ranges_and_a_first_set(
     info: Callable[..., ModuleInfo], scenario: str, is_tempered: bool
 ) -> None:
-    text = render(info(tempered=is_tempered), scenario)
+    text = render_spec_template(info(tempered=is_tempered), scenario)
     advice = SCENARIOS[scenario]
     assert f"# Scenario {scenario}: {advice.about}." in text
     assert (BLANK in text) == advice.named
@@ -198,20 +198,20 @@ def test_a_scenario_writes_ranges_and_a_first_set(
     assert list(spec.temperatures) == ([scenario] if advice.named else [])
     assert (spec.attach is None) == (is_tempered or advice.named)
     for name in advice.tempered if not is_tempered else ():
-        assert re.search(rf"(?m)^  # {name}: .*attach\.way: attention_interface", text)
+        assert re.search(rf"(?m)^  # {name}: .*attach\.method: attention_interface", text)
     assert spec.notes == []
 
 
 def test_an_unknown_scenario_is_refused_with_those_that_there_are(info: Callable[..., ModuleInfo]) -> None:
     with pytest.raises(UsageError, match='"pretrain". Did you mean "pretraining"') as error:
-        render(info(), "pretrain")
+        render_spec_template(info(), "pretrain")
     assert all(scenario in str(error.value) for scenario in SCENARIOS)
 
 
 def test_init_arguments_that_drawing_tokens_needs_are_marked_where_the_module_lacks_them(
     info: Callable[..., ModuleInfo],
 ) -> None:
-    text = render(info(tempered=False, temperature_arguments=["top_p"]), "generation")
+    text = render_spec_template(info(tempered=False, temperature_arguments=["top_p"]), "generation")
     blank_keys = [line.split(":")[0].strip() for line in text.splitlines() if "# <-- fill in" in line]
     assert blank_keys == ["sampling_temperature", "min_p"]
     assert "It can be run as it is" not in text
@@ -219,14 +219,14 @@ def test_init_arguments_that_drawing_tokens_needs_are_marked_where_the_module_la
         info(),
         info(tempered=False, temperature_arguments=["sampling_temperature", "top_p", "min_p"]),
     ):
-        assert "It can be run as it is" in render(module, "generation")
+        assert "It can be run as it is" in render_spec_template(module, "generation")
 
 
 @pytest.mark.parametrize("scenario", ["contrast", "distillation"])
 def test_the_blank_of_a_temperature_and_other_faults_are_told_together(
     info: Callable[..., ModuleInfo], scenario: str
 ) -> None:
-    text = render(info(), scenario)
+    text = render_spec_template(info(), scenario)
     with pytest.raises(FaultySpecError) as error:
         _load(text.replace("trials: 12", "trials: many"))
     paths = sorted(path for path, _ in all_faults(error.value))

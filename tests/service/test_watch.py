@@ -13,9 +13,16 @@ from sqlalchemy.engine import Engine
 
 from tempopt.agent.observer import Snapshot
 from tempopt.errors import StudyFailed
-from tempopt.launch.watch import Watch
+from tempopt.launch.watch import StudyPoller
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.changes import Began, Ended, Lost, Outcomes, Reported, Wanted
+from tempopt.storage.changes import (
+    AttemptLost,
+    ClaimRequest,
+    MetricReported,
+    RunEnded,
+    RunOutcome,
+    RunStarted,
+)
 from tempopt.storage.rows import NewTicket, TicketRow
 from tempopt.storage.store import Store
 
@@ -57,7 +64,9 @@ def _begin_study(store: Store, make_spec: Any) -> int:
 
 def _take_ticket(store: Store, study: int) -> TicketRow:
     ticket = store.take_ticket(
-        study, AGENT, Wanted(limits={"baseline": None}, lease=60.0, max_attempts=3, held=[1, 2, 3])
+        study,
+        AGENT,
+        ClaimRequest(limits={"baseline": None}, lease=60.0, max_attempts=3, held_ticket_ids=[1, 2, 3]),
     )
     assert ticket is not None
     store.begin(ticket.id, ticket.attempt, {"temperature_init": 1.0}, {}, None)
@@ -65,8 +74,8 @@ def _take_ticket(store: Store, study: int) -> TicketRow:
 
 
 def _end(store: Store, study: int, ticket: TicketRow) -> None:
-    outcomes = Outcomes(outcome="complete", value=0.5, steps=10, seconds=2.0)
-    end_change = Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
+    outcomes = RunOutcome(outcome="complete", value=0.5, steps=10, seconds=2.0)
+    end_change = RunEnded(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
     store.write(study, [end_change], agent=AGENT, lease=60.0)
 
 
@@ -74,14 +83,14 @@ def test_nothing_is_told_before_somebody_has_begun_it_and_all_from_then_on(
     store: Store, make_spec: Any
 ) -> None:
     observer = RecordingObserver()
-    watch = Watch(store, "pairs", observer)
-    assert watch.look() is None and not observer.snapshots
+    watch = StudyPoller(store, "pairs", observer)
+    assert watch.poll() is None and not observer.snapshots
     study = _begin_study(store, make_spec)
     _end(store, study, _take_ticket(store, study))
-    assert watch.look() == "running"
+    assert watch.poll() == "running"
     assert observer.told == ["baseline 0 after 0"]
-    assert observer.snapshots[-1].done["baseline"] == 1 and observer.snapshots[-1].asked["baseline"] == 3
-    assert watch.look() == "running"
+    assert observer.snapshots[-1].done["baseline"] == 1 and observer.snapshots[-1].requested["baseline"] == 3
+    assert watch.poll() == "running"
     assert len(observer.told) == 1
 
 
@@ -89,9 +98,9 @@ def test_what_was_over_before_is_counted_and_not_told_of(store: Store, make_spec
     study = _begin_study(store, make_spec)
     _end(store, study, _take_ticket(store, study))
     observer = RecordingObserver()
-    watch = Watch(store, "pairs", observer)
+    watch = StudyPoller(store, "pairs", observer)
     _end(store, study, _take_ticket(store, study))
-    watch.look()
+    watch.poll()
     assert observer.told == ["baseline 1 after 1"]
 
 
@@ -100,31 +109,31 @@ def test_a_run_in_work_is_shown_with_its_last_report_and_a_lost_attempt_is_noted
 ) -> None:
     study = _begin_study(store, make_spec)
     observer = RecordingObserver()
-    watch = Watch(store, "pairs", observer)
+    watch = StudyPoller(store, "pairs", observer)
     ticket = _take_ticket(store, study)
-    reports = [Reported(ticket_id=ticket.id, attempt=1, step=step, value=step / 10) for step in (4, 8)]
+    reports = [MetricReported(ticket_id=ticket.id, attempt=1, step=step, value=step / 10) for step in (4, 8)]
     store.write(study, reports, agent=AGENT, lease=60.0)
-    watch.look()
+    watch.poll()
     (view,) = observer.snapshots[-1].workers
     assert (view.kind, view.number, view.step, view.value) == ("baseline", 0, 8, 0.8)
     assert (view.agent, view.machine, view.silent) == ("far:1", None, False)
-    lost_change = Lost(
+    lost_change = AttemptLost(
         ticket_id=ticket.id, attempt=1, error="the worker was killed by SIGKILL", max_attempts=3
     )
     store.write(study, [lost_change], agent=AGENT, lease=60.0)
     _take_ticket(store, study)
-    watch.look()
+    watch.poll()
     assert observer.told == ["baseline 0: the worker was killed by SIGKILL"]
 
 
 def test_the_state_of_the_study_is_told_and_its_deletion_is_an_error(store: Store, make_spec: Any) -> None:
     study = _begin_study(store, make_spec)
-    watch = Watch(store, "pairs", RecordingObserver())
+    watch = StudyPoller(store, "pairs", RecordingObserver())
     store.set_state(study, "paused")
-    assert watch.look() == "paused"
+    assert watch.poll() == "paused"
     store.delete_study("pairs")
     with pytest.raises(StudyFailed, match="deleted while it was being watched"):
-        watch.look()
+        watch.poll()
 
 
 def test_where_a_run_is_trained_and_how_far_it_is_is_seen_between_its_reports(
@@ -132,27 +141,29 @@ def test_where_a_run_is_trained_and_how_far_it_is_is_seen_between_its_reports(
 ) -> None:
     study = _begin_study(store, make_spec)
     observer = RecordingObserver()
-    watch = Watch(store, "pairs", observer)
+    watch = StudyPoller(store, "pairs", observer)
     ticket = _take_ticket(store, study)
-    start_change = Began(ticket_id=1, attempt=1, total_steps=100, code="c", machine="far", device="cuda:0")
+    start_change = RunStarted(
+        ticket_id=1, attempt=1, total_steps=100, code="c", machine="far", device="cuda:0"
+    )
     store.write(study, [start_change], agent=AGENT, renew={ticket.id: 1}, steps={ticket.id: 37}, lease=60.0)
-    watch.look()
+    watch.poll()
     (view,) = observer.snapshots[-1].workers
     assert (view.machine, view.device, view.step, view.total_steps) == ("far", "cuda:0", 37, 100)
     store.write(study, [], agent=AGENT, renew={ticket.id: 1}, lease=-1.0)
-    watch.look()
+    watch.poll()
     assert observer.snapshots[-1].workers[0].silent
 
 
 def test_a_run_that_was_given_back_is_not_in_work_any_more(store: Store, make_spec: Any) -> None:
     study = _begin_study(store, make_spec)
     observer = RecordingObserver()
-    watch = Watch(store, "pairs", observer)
+    watch = StudyPoller(store, "pairs", observer)
     _take_ticket(store, study)
-    watch.look()
+    watch.poll()
     assert len(observer.snapshots[-1].workers) == 1
     assert store.release(study, [AGENT]) == 1
-    watch.look()
+    watch.poll()
     assert observer.snapshots[-1].workers == []
 
 
@@ -164,17 +175,19 @@ def test_a_look_takes_as_many_statements_however_many_trials_there_are(
     study = store.create_study("pairs", spec.to_json(), spec.identity()).id
     tickets = [NewTicket(kind="search", arm="search", number=n, seed=n) for n in range(400)]
     store.add_tickets(study, tickets)
-    criteria = Wanted(limits={"search": None}, lease=60.0, max_attempts=3, held=range(1, 401))
-    outcomes = Outcomes(outcome="complete", value=0.5, steps=10, seconds=2.0)
+    criteria = ClaimRequest(
+        limits={"search": None}, lease=60.0, max_attempts=3, held_ticket_ids=range(1, 401)
+    )
+    outcomes = RunOutcome(outcome="complete", value=0.5, steps=10, seconds=2.0)
     for n in range(num_over + 4):
         ticket = store.take_ticket(study, AGENT, criteria)
         assert ticket is not None
         store.begin(ticket.id, 1, {"temperature_init": 0.5}, {"temperature_init": 0.5}, None)
-        changes: list[Any] = [Reported(ticket_id=ticket.id, attempt=1, step=1, value=0.5)]
-        changes += [Ended(ticket_id=ticket.id, attempt=1, outcomes=outcomes)] if n < num_over else []
+        changes: list[Any] = [MetricReported(ticket_id=ticket.id, attempt=1, step=1, value=0.5)]
+        changes += [RunEnded(ticket_id=ticket.id, attempt=1, outcomes=outcomes)] if n < num_over else []
         store.write(study, changes, agent=AGENT, lease=60.0)
     observer = RecordingObserver()
-    watch = Watch(store, "pairs", observer)
+    watch = StudyPoller(store, "pairs", observer)
     statements: list[str] = []
 
     def count(*arguments: Any) -> None:
@@ -182,7 +195,7 @@ def test_a_look_takes_as_many_statements_however_many_trials_there_are(
 
     event.listen(Engine, "before_cursor_execute", count)
     try:
-        watch.look()
+        watch.poll()
     finally:
         event.remove(Engine, "before_cursor_execute", count)
     assert len([statement for statement in statements if not statement.startswith("BEGIN")]) == 3

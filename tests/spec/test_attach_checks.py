@@ -33,8 +33,8 @@ def test_what_query_rows_cannot_set_is_refused_and_the_interface_takes_it(
 ) -> None:
     message = refusal(search={**TEMPERATURE, **search_params}, **ROWS)
     assert f"search.{name}: given " in message
-    assert "attach: {way: query_rows} cannot set it" in message
-    assert "attach: {way: attention_interface} if my_module.MyModule is a model of transformers" in message
+    assert "attach: {method: query_rows} cannot set it" in message
+    assert "attach: {method: attention_interface} if my_module.MyModule is a model of transformers" in message
     assert make(search={**TEMPERATURE, **search_params}, **INTERFACE).attach is not None
     assert make(search={**TEMPERATURE, **search_params}).attach is None
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tempopt.errors import SpecError
-from tempopt.spec.conditions import counted
-from tempopt.spec.search_space import distinct
+from tempopt.spec.conditions import active_params
+from tempopt.spec.search_space import params_key
 from tempopt.spec.study_spec import StudySpec
 
 SEARCH: dict[str, Any] = {
@@ -40,7 +40,7 @@ def test_what_does_not_count_is_no_part_of_what_is_trained(
     spec: StudySpec, changes: dict[str, Any], dropped_names: set[str]
 ) -> None:
     values = {**VALUES, **changes}
-    assert VALUES.keys() - counted(spec.search, values).keys() == dropped_names
+    assert VALUES.keys() - active_params(spec.search, values).keys() == dropped_names
     assert VALUES.keys() - spec.parameters("search", values).keys() == dropped_names
     other_values = {name: value for name, value in values.items() if name != "temperature_init"}
     assert VALUES.keys() - spec.parameters("baseline", other_values).keys() == dropped_names
@@ -48,7 +48,7 @@ def test_what_does_not_count_is_no_part_of_what_is_trained(
 
 def test_plans_that_differ_in_what_does_not_count_are_one(spec: StudySpec) -> None:
     adam_plan, other_adam_plan, third = (
-        distinct(spec.parameters("search", {**VALUES, "optimizer": optimizer, "momentum": momentum}))
+        params_key(spec.parameters("search", {**VALUES, "optimizer": optimizer, "momentum": momentum}))
         for optimizer, momentum in (("adam", 0.1), ("adam", 0.9), ("sgd", 0.9))
     )
     assert adam_plan == other_adam_plan != third

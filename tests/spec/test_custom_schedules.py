@@ -21,7 +21,7 @@ from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import (
     Schedule,
     TemperatureParameters,
-    effective,
+    drop_unused_params,
     same_training,
     schedule_class,
 )
@@ -107,9 +107,11 @@ def test_equal_effects_are_seen(package: str) -> None:
     import_schedules(StudySpec.parse(own_spec(package), source="a test"))
     name = f"{package}.shapes:Knee"
     ends = {"temperature_init": 2.0, "temperature_final": 0.5, "schedule_args.knee": 0.3}
-    assert effective({**ends, "schedule": name, "curvature": 3.0}) == {**ends, "schedule": name}
-    assert "schedule_args.knee" not in effective({**ends, "schedule": "cosine"})
-    assert "schedule_args.other" not in effective({**ends, "schedule": name, "schedule_args.other": 1.0})
+    assert drop_unused_params({**ends, "schedule": name, "curvature": 3.0}) == {**ends, "schedule": name}
+    assert "schedule_args.knee" not in drop_unused_params({**ends, "schedule": "cosine"})
+    assert "schedule_args.other" not in drop_unused_params(
+        {**ends, "schedule": name, "schedule_args.other": 1.0}
+    )
     flat = {**ends, "temperature_final": 2.0, "schedule": name}
     assert same_training(flat, {"temperature_init": 2.0})
 

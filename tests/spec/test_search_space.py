@@ -6,17 +6,17 @@ from typing import Any
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from tempopt.spec.domains import UNSET, as_written
+from tempopt.spec.domains import UNSET, domain_to_yaml
 from tempopt.spec.search_space import (
     arm_parameters,
     arm_space,
-    distinct,
     distributions,
-    idle,
+    params_key,
     parse_search,
     parse_sets,
+    unused_temperature_params,
 )
-from tempopt.spec.yaml_source import FaultsError
+from tempopt.spec.yaml_source import CollectedSpecError
 
 
 def _parse(search: object, **model_args: Any) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def test_each_kind_of_domain_becomes_optunas_distribution() -> None:
     ],
 )
 def test_a_wrong_domain_is_refused_with_what_to_do(name: str, domain: object, fragment: str) -> None:
-    with pytest.raises(FaultsError) as error:
+    with pytest.raises(CollectedSpecError) as error:
         _parse({name: domain})
     [(path, message)] = error.value.lines
     assert path == f"search.{name}"
@@ -120,19 +120,19 @@ def test_a_wrong_domain_is_refused_with_what_to_do(name: str, domain: object, fr
 
 
 def test_all_faults_are_found_at_once() -> None:
-    with pytest.raises(FaultsError) as error:
+    with pytest.raises(CollectedSpecError) as error:
         _parse({"a": 1, "b": [], "c": [1, 2]})
     assert [path for path, _ in error.value.lines] == ["search.a", "search.b"]
 
 
 @pytest.mark.parametrize("search", [None, {}, ["lr"]])
 def test_a_search_of_nothing_is_refused(search: object) -> None:
-    with pytest.raises(FaultsError, match="Say what is searched, as in"):
+    with pytest.raises(CollectedSpecError, match="Say what is searched, as in"):
         _parse(search)
 
 
 def test_a_prefix_that_could_mean_two_things_is_refused() -> None:
-    with pytest.raises(FaultsError, match="could mean the data: section, or the init argument"):
+    with pytest.raises(CollectedSpecError, match="could mean the data: section, or the init argument"):
         _parse({"data.x": [1, 2]}, data={"x": 3})
 
 
@@ -160,7 +160,7 @@ def test_a_prefix_that_could_mean_two_things_is_refused() -> None:
 def test_a_parameter_that_cannot_matter_is_found(
     search: dict[str, Any], fixed_params: dict[str, Any], names: list[str]
 ) -> None:
-    assert idle(parse_search(search, model_args={}), fixed_params) == names
+    assert unused_temperature_params(parse_search(search, model_args={}), fixed_params) == names
 
 
 HELD = {
@@ -214,7 +214,7 @@ def test_a_value_that_a_person_wants_tried_is_held_as_optuna_holds_it(
 )
 def test_a_value_that_is_not_searched_is_refused(name: str, value: object, fragment: str) -> None:
     sets: list[dict[str, object]] = [{"lr": 0.5}, {name: value}]
-    with pytest.raises(FaultsError) as error:
+    with pytest.raises(CollectedSpecError) as error:
         parse_sets(sets, search=parse_search(HELD, model_args={}), path="x")
     [(path, message)] = error.value.lines
     assert path == f"x.1.{name}"
@@ -326,7 +326,7 @@ def test_what_has_a_baseline_is_held_there_whatever_the_search_tries(arm: Any) -
 def test_what_is_a_method_and_no_setting_has_a_baseline(name: str, domain: Any, baseline: Any) -> None:
     baseline_value = _parse({name: domain}, loss={})[name].baseline
     assert baseline_value == baseline and type(baseline_value) is type(baseline)
-    domain_text = as_written(_parse({name: domain}, loss={})[name])
+    domain_text = domain_to_yaml(_parse({name: domain}, loss={})[name])
     assert ("baseline" in domain_text) == (baseline != UNSET)
     assert _parse({name: domain_text}, loss={}) == _parse({name: domain}, loss={})
 
@@ -341,5 +341,5 @@ def test_the_search_arm_keeps_what_the_model_fixes() -> None:
 def test_sets_of_equal_effect_are_not_distinct() -> None:
     flat = {"schedule": "cosine", "temperature_init": 2.0, "temperature_final": 2.0, "lr": 0.1}
     constant = {"lr": 0.1, "temperature_init": 2.0, "schedule": "constant", "temperature_final": None}
-    assert distinct(flat) == distinct(constant)
-    assert distinct(flat) != distinct({**flat, "lr": 0.2})
+    assert params_key(flat) == params_key(constant)
+    assert params_key(flat) != params_key({**flat, "lr": 0.2})

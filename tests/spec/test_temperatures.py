@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tempopt.errors import SpecError
-from tempopt.sampling.initial_design import first_trial
+from tempopt.sampling.initial_design import initial_params
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.load import load_spec
 from tempopt.spec.study_spec import StudySpec
@@ -83,20 +83,20 @@ def test_a_temperature_without_a_path_is_that_which_the_module_registers(
         }
     }
     assert named_spec().identity() != spec.identity()
-    assert spec.with_found({"contrast": 0.5}).identity() == spec.identity()
+    assert spec.with_dry_run_results({"contrast": 0.5}).identity() == spec.identity()
 
 
 def test_what_a_module_has_is_no_part_of_what_is_asked() -> None:
     spec = named_spec()
     assert named_spec(temperatures={"contrast": FOUND}).identity() == spec.identity()
-    known_spec = spec.with_found({"contrast": 0.25})
+    known_spec = spec.with_dry_run_results({"contrast": 0.25})
     assert known_spec.identity() == spec.identity()
     assert known_spec.fixed_temperatures == {"contrast.as_found": 0.25}
     assert StudySpec.from_json(known_spec.to_json()) == known_spec
     # what a person writes goes before what is found
-    assert named_spec(temperatures={"contrast": FOUND}).with_found({"contrast": 9.0}).fixed_temperatures == {
-        "contrast.as_found": 0.5
-    }
+    assert named_spec(temperatures={"contrast": FOUND}).with_dry_run_results(
+        {"contrast": 9.0}
+    ).fixed_temperatures == {"contrast.as_found": 0.5}
     for other_section in (
         {"value": "criterion.tau"},
         {**CONTRAST, "transform": "inverse"},
@@ -283,7 +283,7 @@ def test_every_arm_begins_from_the_temperature_as_found() -> None:
 def test_the_first_trial_is_not_at_the_temperature_as_found() -> None:
     # the first design has runs of the baseline's arm there
     spec = named_spec(temperatures={"contrast": {**CONTRAST, "as_found": 0.5}})
-    assert not is_neutral(spec.parameters("search", first_trial(spec, "search", 0, seed=3)))
+    assert not is_neutral(spec.parameters("search", initial_params(spec, "search", 0, seed=3)))
 
 
 def test_constants_of_two_temperatures_cover_both() -> None:

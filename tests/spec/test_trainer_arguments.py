@@ -10,10 +10,10 @@ import lightning as L
 import pytest
 
 from tempopt.errors import SpecError
-from tempopt.spec.trainer_arguments import NUMBER, SWITCH, TRAINER_ARGUMENTS, WHOLE
+from tempopt.spec.trainer_arguments import NUMBER, SWITCH, TRAINER_ARGUMENTS, WHOLE_NUMBER
 from tests.specs import make
 
-_TYPES = {WHOLE: {int}, NUMBER: {int, float}, SWITCH: {bool}}
+_TYPES = {WHOLE_NUMBER: {int}, NUMBER: {int, float}, SWITCH: {bool}}
 
 
 def test_the_arguments_are_lightnings() -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import create_engine
 
 from tempopt.errors import StaleAttempt
 from tempopt.storage import Store
-from tempopt.storage.changes import Wanted
+from tempopt.storage.changes import ClaimRequest
 from tempopt.storage.schema import connect
 from tests.storage.scenes import HOUR, PARAMETERS, SAMPLED, TRIAL
 
@@ -30,7 +30,9 @@ def main(url: str, study_id: str, agent: str, form: str) -> None:
         claim_texts: list[str] = []
         while True:
             ticket = store.take_ticket(
-                int(study_id), agent, Wanted(limits={"search": None}, lease=HOUR, max_attempts=3, held=claims)
+                int(study_id),
+                agent,
+                ClaimRequest(limits={"search": None}, lease=HOUR, max_attempts=3, held_ticket_ids=claims),
             )
             if ticket is None:
                 break

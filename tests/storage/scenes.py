@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tempopt.storage import Store
-from tempopt.storage.changes import Ended, Kept, Outcomes, Reported, Wanted
+from tempopt.storage.changes import CheckpointRecorded, ClaimRequest, MetricReported, RunEnded, RunOutcome
 from tempopt.storage.rows import KINDS, Checkpoint, Kind, NewTicket, StudyRow, TicketRow, TrialParam
 
 ALL: dict[Kind, int | None] = dict.fromkeys(KINDS)
@@ -24,8 +24,8 @@ def new_ticket(number: int, kind: Kind = "search", **fields: Any) -> NewTicket:
 def take(store: Store, study_id: int, agent: str = "agent", **fields: Any) -> TicketRow | None:
     """Take the next ticket of any kind; an agent of these tests knows all its tickets unless it says so."""
     held_ids = [t.id for t in store.tickets(study_id) if t.agent == agent]
-    options = {"limits": ALL, "lease": HOUR, "max_attempts": 3, "held": held_ids} | fields
-    return store.take_ticket(study_id, agent, Wanted(**options))
+    options = {"limits": ALL, "lease": HOUR, "max_attempts": 3, "held_ticket_ids": held_ids} | fields
+    return store.take_ticket(study_id, agent, ClaimRequest(**options))
 
 
 def take_next(store: Store, study: StudyRow, agent: str = "agent", **options: Any) -> TicketRow:
@@ -41,23 +41,23 @@ def only_ticket(store: Store, study_id: int) -> TicketRow:
     return ticket
 
 
-def complete(value: float = 0.5, **fields: Any) -> Outcomes:
+def complete(value: float = 0.5, **fields: Any) -> RunOutcome:
     """Return how a run ends well."""
-    return Outcomes(outcome="complete", value=value, steps=100, seconds=2.5, **fields)
+    return RunOutcome(outcome="complete", value=value, steps=100, seconds=2.5, **fields)
 
 
-def reported(ticket: TicketRow, step: int, value: float) -> Reported:
+def reported(ticket: TicketRow, step: int, value: float) -> MetricReported:
     """Return a report of a ticket's attempt."""
-    return Reported(ticket_id=ticket.id, attempt=ticket.attempt, step=step, value=value)
+    return MetricReported(ticket_id=ticket.id, attempt=ticket.attempt, step=step, value=value)
 
 
-def make_end(ticket: TicketRow, outcomes: Outcomes | None = None, **fields: Any) -> Ended:
+def make_end(ticket: TicketRow, outcomes: RunOutcome | None = None, **fields: Any) -> RunEnded:
     """Return the end of a ticket's attempt."""
-    return Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes or complete(), **fields)
+    return RunEnded(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes or complete(), **fields)
 
 
-def make_kept(ticket: TicketRow, step: int, mark: str = "") -> Kept:
+def make_kept(ticket: TicketRow, step: int, mark: str = "") -> CheckpointRecorded:
     """Return a checkpoint of a ticket's attempt."""
     url = f"file:///runs/step-{step}{mark}.ckpt"
     checkpoint = Checkpoint(step=step, url=url, digest=f"digest of {step}", size=10**10)
-    return Kept(ticket_id=ticket.id, attempt=ticket.attempt, checkpoint=checkpoint)
+    return CheckpointRecorded(ticket_id=ticket.id, attempt=ticket.attempt, checkpoint=checkpoint)

@@ -32,8 +32,8 @@ def put(url: str, content: bytes) -> None:
 
 
 def test_what_lies_under_a_place_is_counted_and_deleted_and_nothing_else(base: str) -> None:
-    base = checkpoints.location(base)
-    assert checkpoints.usage(base) == {}
+    base = checkpoints.normalize_checkpoint_url(base)
+    assert checkpoints.disk_usage(base) == {}
     first_folder, second_folder = (
         checkpoints.join(base, "study", "search-0001"),
         checkpoints.join(base, "study", "search-0002"),
@@ -46,12 +46,12 @@ def test_what_lies_under_a_place_is_counted_and_deleted_and_nothing_else(base: s
     }
     for url, size in sizes.items():
         put(url, bytes(size))
-    assert checkpoints.usage(base) == sizes
-    assert sum(checkpoints.usage(checkpoints.join(base, "study")).values()) == 60
+    assert checkpoints.disk_usage(base) == sizes
+    assert sum(checkpoints.disk_usage(checkpoints.join(base, "study")).values()) == 60
     urls = [checkpoints.join(first_folder, "step-4-1.ckpt"), checkpoints.join(first_folder, "step-0-1.ckpt")]
-    assert checkpoints.remove(urls) == checkpoints.Removed(freed=10, left={})
-    assert checkpoints.remove(urls) == checkpoints.Removed(freed=0, left={})
-    assert sorted(checkpoints.usage(base).values()) == [20, 30, 40]
+    assert checkpoints.remove(urls) == checkpoints.RemovalResult(freed=10, not_removed={})
+    assert checkpoints.remove(urls) == checkpoints.RemovalResult(freed=0, not_removed={})
+    assert sorted(checkpoints.disk_usage(base).values()) == [20, 30, 40]
 
 
 def test_what_cannot_be_deleted_is_named_and_keeps_nothing_else(
@@ -73,9 +73,9 @@ def test_what_cannot_be_deleted_is_named_and_keeps_nothing_else(
         [first_path, "gopher://host/step-4-1.ckpt", kept_url, str(folder), second_path]
     )
     assert removal.freed == 20
-    assert list(removal.left) == ["gopher://host/step-4-1.ckpt", kept_url, str(folder)]
-    assert "gopher" in removal.left["gopher://host/step-4-1.ckpt"]
-    assert removal.left[kept_url] == "no credentials"
+    assert list(removal.not_removed) == ["gopher://host/step-4-1.ckpt", kept_url, str(folder)]
+    assert "gopher" in removal.not_removed["gopher://host/step-4-1.ckpt"]
+    assert removal.not_removed[kept_url] == "no credentials"
     assert folder.is_dir()
 
 
@@ -83,7 +83,7 @@ def test_what_cannot_be_deleted_is_named_and_keeps_nothing_else(
 @pytest.mark.parametrize("file", ["step-8-1.ckpt", "step-120-3.ckpt.writing", "resume-2.ckpt.writing"])
 def test_a_checkpoint_in_its_place_is_ours(location: str, file: str) -> None:
     run = checkpoints.run_name("search", 3)
-    assert checkpoints.is_ours(checkpoints.join(location, "pairs", run, file), study="pairs", run=run)
+    assert checkpoints.belongs_to_run(checkpoints.join(location, "pairs", run, file), study="pairs", run=run)
 
 
 @pytest.mark.parametrize(
@@ -103,11 +103,11 @@ def test_a_checkpoint_in_its_place_is_ours(location: str, file: str) -> None:
     ],
 )
 def test_what_lies_elsewhere_or_is_called_otherwise_is_not_ours(url: str) -> None:
-    assert not checkpoints.is_ours(url, study="pairs", run="search-0003")
+    assert not checkpoints.belongs_to_run(url, study="pairs", run="search-0003")
 
 
 def test_a_folder_that_is_no_runs_holds_nothing_of_ours() -> None:
-    assert not checkpoints.is_ours(
+    assert not checkpoints.belongs_to_run(
         "/data/pairs/weights-0003/step-8-1.ckpt", study="pairs", run="weights-0003"
     )
 
@@ -122,12 +122,12 @@ def test_a_path_becomes_absolute_and_nothing_is_left_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert checkpoints.location("runs/mine") == str(tmp_path / "runs" / "mine")
-    assert checkpoints.location(f"file://{tmp_path}/other/") == str(tmp_path / "other")
-    assert checkpoints.location(Path("runs")) == str(tmp_path / "runs")
+    assert checkpoints.normalize_checkpoint_url("runs/mine") == str(tmp_path / "runs" / "mine")
+    assert checkpoints.normalize_checkpoint_url(f"file://{tmp_path}/other/") == str(tmp_path / "other")
+    assert checkpoints.normalize_checkpoint_url(Path("runs")) == str(tmp_path / "runs")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "runs").mkdir()
-    assert checkpoints.location("runs/mine") == str(tmp_path / "runs" / "mine")
+    assert checkpoints.normalize_checkpoint_url("runs/mine") == str(tmp_path / "runs" / "mine")
     assert [path.name for path in tmp_path.rglob("*")] == ["runs"]
 
 
@@ -140,11 +140,11 @@ def test_only_a_path_or_a_file_url_is_on_this_machine() -> None:
 def test_a_place_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be written to .*file/runs.*--checkpoints"):
-        checkpoints.location(tmp_path / "file" / "runs")
+        checkpoints.normalize_checkpoint_url(tmp_path / "file" / "runs")
     with pytest.raises(UsageError, match="is empty"):
-        checkpoints.location("")
+        checkpoints.normalize_checkpoint_url("")
     with pytest.raises(UsageError, match="gopher.*Give a path, or a URL such as s3://bucket/folder"):
-        checkpoints.location("gopher://host/runs")
+        checkpoints.normalize_checkpoint_url("gopher://host/runs")
 
 
 def test_a_place_without_space_is_refused_and_nothing_is_left_there(
@@ -156,13 +156,13 @@ def test_a_place_without_space_is_refused_and_nothing_is_left_there(
 
     monkeypatch.setattr("fsspec.implementations.local.LocalFileSystem.pipe_file", full)
     with pytest.raises(UsageError, match=r"runs \(.*No space left on device\)\. Free some space there"):
-        checkpoints.location(tmp_path / "runs")
+        checkpoints.normalize_checkpoint_url(tmp_path / "runs")
     assert list((tmp_path / "runs").iterdir()) == []
 
 
 def test_a_bucket_that_is_not_there_is_refused(bucket: str) -> None:
     with pytest.raises(UsageError, match="cannot be written to s3://elsewhere/runs"):
-        checkpoints.location("s3://elsewhere/runs")
+        checkpoints.normalize_checkpoint_url("s3://elsewhere/runs")
 
 
 def test_a_protocol_whose_package_is_missing_is_refused_with_the_extra_to_install(
@@ -173,7 +173,7 @@ def test_a_protocol_whose_package_is_missing_is_refused_with_the_extra_to_instal
     monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "s3", raising=False)
     monkeypatch.setitem(sys.modules, "s3fs", None)
     with pytest.raises(UsageError, match=r'need a package that is missing. Run: pip install "tempopt\[s3\]"'):
-        checkpoints.location("s3://bucket/runs")
+        checkpoints.normalize_checkpoint_url("s3://bucket/runs")
 
 
 @pytest.mark.parametrize(
@@ -194,8 +194,10 @@ def test_a_place_that_only_the_database_names_is_not_reached(url: str, tmp_path:
         server.settimeout(0.1)
         location = url.format(port=server.getsockname()[1], folder=tmp_path)
         with pytest.raises(UsageError, match="is no place for checkpoints.*begins with one of file://"):
-            checkpoints.usage(location)
-        assert list(checkpoints.remove([f"{location}/step-1-1.ckpt"]).left) == [f"{location}/step-1-1.ckpt"]
+            checkpoints.disk_usage(location)
+        assert list(checkpoints.remove([f"{location}/step-1-1.ckpt"]).not_removed) == [
+            f"{location}/step-1-1.ckpt"
+        ]
         with pytest.raises(UsageError, match="is no place for checkpoints"):
             checkpoints.absolute(location)
         with pytest.raises(TimeoutError):
@@ -205,10 +207,10 @@ def test_a_place_that_only_the_database_names_is_not_reached(url: str, tmp_path:
 def test_a_folder_of_this_machine_may_be_called_as_a_chain_of_stores_is(tmp_path: Path) -> None:
     folder = tmp_path / "x::reference:" / "y"
     folder.mkdir(parents=True)
-    location = checkpoints.location(folder)
+    location = checkpoints.normalize_checkpoint_url(folder)
     (folder / "step-1-1.ckpt").write_bytes(bytes(3))
-    assert checkpoints.usage(location) == {f"{folder}/step-1-1.ckpt": 3}
-    assert checkpoints.remove(checkpoints.usage(location)).freed == 3
+    assert checkpoints.disk_usage(location) == {f"{folder}/step-1-1.ckpt": 3}
+    assert checkpoints.remove(checkpoints.disk_usage(location)).freed == 3
 
 
 @pytest.mark.parametrize(
@@ -222,7 +224,7 @@ def test_a_folder_of_this_machine_may_be_called_as_a_chain_of_stores_is(tmp_path
 )
 def test_a_password_in_the_url_is_refused_and_not_repeated(url: str) -> None:
     with pytest.raises(UsageError, match="environment variables") as error:
-        checkpoints.location(url)
+        checkpoints.normalize_checkpoint_url(url)
     assert "***" in str(error.value)
     for part in ("p@ss", "w/rd"):
         assert part not in str(error.value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tempopt.storage import Store
-from tempopt.storage.changes import Change, Lost, Outcomes, Returned
+from tempopt.storage.changes import AttemptLost, AttemptReleased, Change, RunOutcome
 from tempopt.storage.rows import StudyRow, TicketRow
 from tests.storage.scenes import HOUR, make_end, new_ticket, only_ticket, take_next
 
@@ -27,20 +27,20 @@ def test_seconds_of_cards_add_up_over_attempts_and_the_highest_memory_stays(
     store: Store, study: StudyRow, ticket: TicketRow
 ) -> None:
     assert (ticket.gpu_seconds, ticket.peak_memory, ticket.alone) == (0.0, None, False)
-    returned_change = Returned(
+    returned_change = AttemptReleased(
         ticket_id=ticket.id, attempt=1, seconds=4.0, gpu_seconds=1.0, peak_memory=3 * 2**40
     )
     row = write_twice(store, study, returned_change)
     assert (row.gpu_seconds, row.peak_memory) == (1.0, 3 * 2**40)
     take_next(store, study)
-    lost_change = Lost(
+    lost_change = AttemptLost(
         ticket_id=ticket.id, attempt=2, error="x", max_attempts=9, seconds=2.0, gpu_seconds=0.5
     )
     row = write_twice(store, study, lost_change)
     assert (row.gpu_seconds, row.peak_memory) == (1.5, 3 * 2**40)
     last = take_next(store, study)
     assert (last.gpu_seconds, last.peak_memory) == (1.5, 3 * 2**40)
-    outcomes = Outcomes(
+    outcomes = RunOutcome(
         outcome="complete", value=0.5, steps=1, seconds=8.0, gpu_seconds=16.0, peak_memory=2 * 2**40
     )
     row = write_twice(store, study, make_end(last, outcomes))
@@ -57,12 +57,14 @@ def test_a_run_without_a_card_has_taken_nothing_of_any(
 def test_whoever_takes_it_knows_that_a_run_is_to_have_a_card_to_itself(
     store: Store, study: StudyRow, ticket: TicketRow
 ) -> None:
-    lost_change = Lost(ticket_id=ticket.id, attempt=1, error="CUDA out of memory", max_attempts=2, alone=True)
+    lost_change = AttemptLost(
+        ticket_id=ticket.id, attempt=1, error="CUDA out of memory", max_attempts=2, alone=True
+    )
     assert write_twice(store, study, lost_change).alone
     retaken = take_next(store, study, "another agent")
     assert (retaken.alone, retaken.failures) == (True, 1)
     # and it stays so when that agent is lost, and when it gives the ticket back
-    returned_change = Returned(ticket_id=ticket.id, attempt=2)
+    returned_change = AttemptReleased(ticket_id=ticket.id, attempt=2)
     assert store.write(study.id, [returned_change], agent="another agent", lease=HOUR).refused == {}
     third = take_next(store, study, "third agent", lease=-1.0)
     assert third.alone

@@ -22,8 +22,8 @@ from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from tempopt.errors import StorageError, StoreUnreachable
 from tempopt.storage import Store
 from tempopt.storage.database import Database
-from tempopt.storage.database_errors import tell
-from tempopt.storage.urls import parse
+from tempopt.storage.database_errors import to_storage_error
+from tempopt.storage.urls import parse_database_url
 from tests.servers import Server
 
 # Where transactions meet and connections are lost: a file has neither.
@@ -89,7 +89,7 @@ def test_a_password_with_every_sign_opens_a_real_server_and_a_wrong_one_is_told(
         server_address = url.partition("@")[2]
         with Store.open(f"mysql://{user}:{ENCODED}@{server_address}") as store:
             assert store.list_studies() == []
-            assert store.url_shown == f"mysql://{user}:***@{server_address}"
+            assert store.masked_url == f"mysql://{user}:***@{server_address}"
         wrong_password = f"{PASSWORD}!"
         with pytest.raises(StorageError, match=r"Access denied.*Check the user name and the pass") as error:
             Store.open(f"mysql://{user}:{quote(wrong_password, safe='')}@{server_address}")
@@ -109,7 +109,7 @@ def test_a_database_that_is_not_on_the_server_is_told(url: str) -> None:
 def test_a_failing_statement_does_not_repeat_what_was_to_be_written(url: str) -> None:
     """SQLAlchemy's own text lists the parameters of the statement: a whole spec, or worse."""
     statement = text("INSERT INTO nowhere VALUES (:x)")
-    database, parameter = Database(parse(url)), " ".join(["do", "not", "repeat"])
+    database, parameter = Database(parse_database_url(url)), " ".join(["do", "not", "repeat"])
     with pytest.raises(StorageError, match="nowhere") as error:
         database.write(lambda c: c.execute(statement, {"x": parameter}))
     database.close()
@@ -118,8 +118,8 @@ def test_a_failing_statement_does_not_repeat_what_was_to_be_written(url: str) ->
 
 def test_a_store_shows_its_url_without_the_password(url: str) -> None:
     with Store.open(url) as store:
-        assert repr(store) == f"Store('{store.url_shown}')"
-        assert parse(store.url).url == parse(url).url
+        assert repr(store) == f"Store('{store.masked_url}')"
+        assert parse_database_url(store.url).url == parse_database_url(url).url
 
 
 # ---- SQLite's files
@@ -203,7 +203,7 @@ def test_a_database_that_stays_locked_is_told(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize("backend", SERVERS, indirect=True)
 def test_work_that_met_a_deadlock_is_done_again(url: str) -> None:
     """Two transactions that lock two rows in opposite order: the server kills one, which then succeeds."""
-    database = Database(parse(url))
+    database = Database(parse_database_url(url))
     database.write(lambda c: c.execute(text("CREATE TABLE pair (id INTEGER PRIMARY KEY, n INTEGER)")))
     database.write(lambda c: c.execute(text("INSERT INTO pair VALUES (1, 0), (2, 0)")))
     meeting = threading.Barrier(2)
@@ -238,7 +238,7 @@ def test_a_connection_that_the_server_cut_is_replaced(backend: str, url: str) ->
         " WHERE datname = current_database() AND pid <> pg_backend_pid()",
         "mariadb": None,
     }[backend]
-    other_database = Database(parse(url))
+    other_database = Database(parse_database_url(url))
     with Store.open(url) as store:
         connection_id = store._database.read(
             lambda c: c.scalar(text("SELECT pg_backend_pid()" if kill else "SELECT CONNECTION_ID()"))
@@ -264,30 +264,32 @@ def test_a_file_that_is_taken_away_is_missed_at_once(tmp_path: Path, fate: str) 
 
 
 def full(url: str) -> None:
-    with Database(parse(url)).engine.begin() as connection:
+    with Database(parse_database_url(url)).engine.begin() as connection:
         connection.exec_driver_sql("PRAGMA max_page_count = 1")
         connection.exec_driver_sql("CREATE TABLE more (text)")
 
 
 def read_only(url: str) -> None:
-    with Database(parse(url)).engine.begin() as connection:
+    with Database(parse_database_url(url)).engine.begin() as connection:
         connection.exec_driver_sql("PRAGMA query_only = ON")
         connection.exec_driver_sql("CREATE TABLE more (text)")
 
 
 def open_closed_folder(url: str) -> None:
-    with Database(parse(url.replace("tempopt.db", "no folder/tempopt.db"))).engine.begin() as connection:
+    with Database(
+        parse_database_url(url.replace("tempopt.db", "no folder/tempopt.db"))
+    ).engine.begin() as connection:
         connection.exec_driver_sql("SELECT 1")
 
 
 def damaged(url: str) -> None:
     Path(url.removeprefix("sqlite:///")).write_bytes(b"something else" * 100)
-    with Database(parse(url)).engine.begin() as connection:
+    with Database(parse_database_url(url)).engine.begin() as connection:
         connection.exec_driver_sql("CREATE TABLE more (text)")
 
 
 def read_missing_table(url: str) -> None:
-    with Database(parse(url)).engine.begin() as connection:
+    with Database(parse_database_url(url)).engine.begin() as connection:
         connection.exec_driver_sql("SELECT * FROM elsewhere")
 
 
@@ -308,14 +310,14 @@ def test_a_disk_that_refuses_sqlite_is_an_outage_and_a_mistake_is_none(
     with pytest.raises(SQLAlchemyError) as sql_error:
         work(url)
     with pytest.raises(StorageError, match=message) as storage_error:
-        tell(parse(url), "sqlite", sql_error.value)
+        to_storage_error(parse_database_url(url), "sqlite", sql_error.value)
     assert type(storage_error.value) is kind
 
 
 def test_a_database_whose_folder_is_closed_for_a_while_was_not_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    database = Database(parse(f"sqlite:///{tmp_path}/tempopt.db"))
+    database = Database(parse_database_url(f"sqlite:///{tmp_path}/tempopt.db"))
     database.write(lambda connection: connection.exec_driver_sql("CREATE TABLE more (text)"))
 
     def raise_closed(path: Path, **options: Any) -> NoReturn:
@@ -333,4 +335,6 @@ def test_a_disk_that_fails_under_sqlite_is_an_outage() -> None:
     error = sqlite3.OperationalError("disk I/O error")
     error.sqlite_errorcode = sqlite3.SQLITE_IOERR_WRITE
     with pytest.raises(StoreUnreachable, match="full or damaged"):
-        tell(parse("sqlite:///tempopt.db"), "sqlite", OperationalError("", {}, error))
+        to_storage_error(
+            parse_database_url("sqlite:///tempopt.db"), "sqlite", OperationalError("", {}, error)
+        )

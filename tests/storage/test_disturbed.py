@@ -13,8 +13,8 @@ import pytest
 from optuna.storages import RDBStorage
 from sqlalchemy import make_url
 
-from tempopt.service.extend import grown
-from tempopt.service.studies import join, resume, search
+from tempopt.service.extend import prepare_resume
+from tempopt.service.studies import resume, run_agent, search
 from tempopt.storage import Store
 from tempopt.training.messages import RunRequest
 from tests.fake_worker import FakeWorker
@@ -155,7 +155,7 @@ def test_an_agent_that_finds_no_connection_free_begins_when_one_is(
         admin_store.set_state(admin_store.load_study("toy").id, "running")
         limited_server.take_no_connections(True)
         watcher = NoteWatcher(lambda text: (admin_store.close(), limited_server.take_no_connections(False)))
-        result = join("toy", storage=limited_server.url, workers=1, observer=watcher)
+        result = run_agent("toy", storage=limited_server.url, workers=1, observer=watcher)
     assert is_same_study(read_study(result, limited_server.url), in_peace)
     (note,) = watcher.notes
     assert "run fewer agents: each holds one" in note and "This agent waits for it" in note
@@ -256,7 +256,7 @@ def test_an_agent_at_work_hears_of_what_is_asked_for_again(
         with Store.open(url, create=False) as store:
             for _ in range(2):
                 study = store.load_study("toy")
-                grown(store, study, retry_failed=True, on_note=notes.append)
+                prepare_resume(store, study, retry_failed=True, on_note=notes.append)
 
     notes: list[str] = []
     with monkeypatch.context() as patch:

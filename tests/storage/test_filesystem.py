@@ -15,12 +15,12 @@ import httpx
 import pytest
 
 from tempopt.server.app import create_app
-from tempopt.storage.changes import Kept, Returned
-from tempopt.storage.checkpoints import opened
+from tempopt.storage.changes import AttemptReleased, CheckpointRecorded
+from tempopt.storage.checkpoints import open_filesystem
 from tempopt.storage.http import filesystem
 from tempopt.storage.http.filesystem import SERVER, ServerFileSystem
 from tempopt.storage.rows import Checkpoint
-from tempopt.training.messages import NotKept, Saved, Started
+from tempopt.training.messages import CheckpointFailed, CheckpointRef, Started
 from tempopt.training.run import Run
 from tests.server.conftest import RunningServer, running_server, serve_app  # noqa: F401  # a fixture
 from tests.server.test_agents import Agent
@@ -90,7 +90,7 @@ def test_an_upload_goes_on_where_it_was_when_the_server_is_started_again(
         first = ExitStack()
         url = first.enter_context(serve_app(create_app(running_server.store, checkpoints=checkpoints)))
         monkeypatch.setenv(SERVER, url)
-        fs, path = opened(URL)
+        fs, path = open_filesystem(URL)
         send, offsets, failed_offsets = fs._sent, [], []
 
         def fake_send(*args: Any) -> Any:
@@ -123,7 +123,7 @@ def test_an_upload_of_which_the_server_has_lost_pieces_is_sent_again_from_there(
     source: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fs, path = opened(URL)
+    fs, path = open_filesystem(URL)
     send, offsets = fs._sent, []
     folder = running_server.checkpoints / "toy" / RUN
 
@@ -149,7 +149,7 @@ def test_a_server_that_loses_every_piece_is_given_up(
         if request.method == "POST":
             return httpx.Response(200, json={"url": "", "piece": 1000, "size": 0})
         if request.method == "GET":
-            return httpx.Response(200, json={"bytes": 0, "whole": False})
+            return httpx.Response(200, json={"bytes": 0, "is_complete": False})
         return _refusal(409, "piece_missing")
 
     with pytest.raises(OSError, match="loses pieces of step-8-1.ckpt"):
@@ -228,7 +228,7 @@ def test_what_may_pass_is_tried_again(
             return _refusal(status, code) if code else httpx.Response(status, text="<html>Bad gateway</html>")
         if request.method == "POST":
             return httpx.Response(200, json={"url": "", "piece": 4000, "size": 0})
-        return httpx.Response(200, json={"bytes": 0, "whole": True})
+        return httpx.Response(200, json={"bytes": 0, "is_complete": True})
 
     make_file_system(handler).put_file(str(source), f"toy/{RUN}/{FILE}")
 
@@ -338,7 +338,7 @@ def test_a_token_that_is_replaced_on_the_way_is_read_anew(
     file.chmod(0o600)
     monkeypatch.delenv("TEMPOPT_TOKEN")
     monkeypatch.setenv("TEMPOPT_TOKEN_FILE", str(file))
-    fs, path = opened(URL)
+    fs, path = open_filesystem(URL)
     send, calls = fs._sent, []
 
     def fake_send(server: Any, *args: Any) -> Any:
@@ -369,12 +369,12 @@ def test_a_run_keeps_and_goes_on_behind_a_server_as_in_a_folder(
     remote_request = dataclasses.replace(
         local, checkpoints=f"tempopt://toy/{RUN}", folder=str(tmp_path / "near")
     )
-    checkpoints: dict[str, list[Saved]] = {}
+    checkpoints: dict[str, list[CheckpointRef]] = {}
     for name, request in (("local", local), ("behind", remote_request)):
         channel = listener(die_at=10)
         with pytest.raises(SystemExit):
             Run(request, channel).execute()
-        assert channel.messages_of(NotKept) == []
+        assert channel.messages_of(CheckpointFailed) == []
         checkpoints[name] = channel.saved
     assert [checkpoint.url for checkpoint in checkpoints["behind"]] == [
         f"tempopt://toy/{RUN}/step-{step}-1.ckpt" for step in (8, 4)
@@ -391,7 +391,10 @@ def test_a_run_keeps_and_goes_on_behind_a_server_as_in_a_folder(
     }
     results = {name: run.execute() for name, run in runs_by_name.items()}
     for name in ("local", "behind"):
-        assert channels[name].messages_of(Started)[0].step == 8 and channels[name].messages_of(NotKept) == []
+        assert (
+            channels[name].messages_of(Started)[0].step == 8
+            and channels[name].messages_of(CheckpointFailed) == []
+        )
         assert results[name].reports == results["undisturbed"].reports
         assert results[name].measurements == results["undisturbed"].measurements
     assert [checkpoint.step for checkpoint in channels["behind"].saved] == [
@@ -401,7 +404,7 @@ def test_a_run_keeps_and_goes_on_behind_a_server_as_in_a_folder(
     assert list((tmp_path / "near").iterdir()) == []
 
 
-def _taken_again(server: RunningServer, agent: Agent, checkpoints: list[Saved]) -> int:  # noqa: F811
+def _taken_again(server: RunningServer, agent: Agent, checkpoints: list[CheckpointRef]) -> int:  # noqa: F811
     """Have the run's checkpoints recorded and the run returned and taken again; return its attempt."""
     ticket = _ticket(server)
     for saved_checkpoint in reversed(checkpoints):
@@ -411,8 +414,8 @@ def _taken_again(server: RunningServer, agent: Agent, checkpoints: list[Saved]) 
             digest=saved_checkpoint.digest,
             size=saved_checkpoint.size,
         )
-        agent.sync(Kept(ticket_id=ticket.id, attempt=ticket.attempt, checkpoint=checkpoint))
-    agent.sync(Returned(ticket_id=ticket.id, attempt=ticket.attempt))
+        agent.sync(CheckpointRecorded(ticket_id=ticket.id, attempt=ticket.attempt, checkpoint=checkpoint))
+    agent.sync(AttemptReleased(ticket_id=ticket.id, attempt=ticket.attempt))
     ticket_row = agent.take()
     assert ticket_row is not None and ticket_row.id == ticket.id
     return ticket_row.attempt
@@ -429,7 +432,7 @@ def test_a_run_that_may_not_put_goes_on_without_a_checkpoint(
     channel = listener()
     outcome = Run(request, channel).execute()
     assert outcome.state == "complete" and channel.saved == []
-    assert "baseline-0001" in channel.messages_of(NotKept)[0].why
+    assert "baseline-0001" in channel.messages_of(CheckpointFailed)[0].why
 
 
 def test_what_the_server_has_not_any_more_is_no_checkpoint_to_go_on_from(
@@ -451,7 +454,7 @@ def test_what_the_server_has_not_any_more_is_no_checkpoint_to_go_on_from(
 
 
 def test_a_file_that_was_recorded_is_seen(running_server: RunningServer, agent: Agent, source: Path) -> None:  # noqa: F811
-    fs, path = opened(URL)
+    fs, path = open_filesystem(URL)
     fs.put_file(str(source), path)
     assert not fs.exists(path)
     _record_checkpoint(agent, _ticket(running_server), CONTENT)

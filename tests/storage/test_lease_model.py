@@ -18,8 +18,8 @@ from optuna.trial import TrialState
 
 from tempopt.errors import StaleAttempt
 from tempopt.storage import Store
-from tempopt.storage.changes import Change, Lost, Returned, Wanted
-from tempopt.storage.rows import OVER, Kind, TicketRow
+from tempopt.storage.changes import AttemptLost, AttemptReleased, Change, ClaimRequest
+from tempopt.storage.rows import TERMINAL_STATES, Kind, TicketRow
 from tests.storage.scenes import HOUR, PARAMETERS, SAMPLED, TRIAL, make_end, new_ticket, reported
 
 NUM_TICKETS = 4
@@ -102,12 +102,12 @@ class Tickets(RuleBasedStateMachine):
         held_ids = self.ids_held_by(agent) if knows else set()
         dead_agents = dead_agents - {agent}
         self.reclaim(agent, dead_agents, knows, expired)
-        criteria = Wanted(
+        criteria = ClaimRequest(
             limits=limits(last),
             lease=HOUR,
             max_attempts=MAX_ATTEMPTS,
             dead=dead_agents,
-            held=held_ids,
+            held_ticket_ids=held_ids,
             expired=expired,
         )
         return self.record_taking(self.store.take_ticket(self.study.id, agent, criteria), agent, last)
@@ -185,11 +185,11 @@ class Tickets(RuleBasedStateMachine):
     )
     def end_and_take(self, run: TicketRow, last: int | None, expired: bool, version: int) -> Any:
         agent = agent_of(run)
-        criteria = Wanted(
+        criteria = ClaimRequest(
             limits=limits(last),
             lease=HOUR,
             max_attempts=MAX_ATTEMPTS,
-            held=self.ids_held_by(agent),
+            held_ticket_ids=self.ids_held_by(agent),
             expired=expired,
         )
         reply = self.store.write(
@@ -198,25 +198,29 @@ class Tickets(RuleBasedStateMachine):
         if self.holds(run) or self.adopts(run):
             self.give_up(run.number, "done")
         if reply.refused or version != reply.version:
-            assert reply.taken is None
+            assert reply.claimed_ticket is None
             return multiple()
         self.reclaim(agent, set(), knows=True, expired=expired)
-        return self.record_taking(reply.taken, agent, last)
+        return self.record_taking(reply.claimed_ticket, agent, last)
 
     @rule(run=consumes(runs))
     def fail(self, run: TicketRow) -> None:
-        lost_change = Lost(ticket_id=run.id, attempt=run.attempt, error="died", max_attempts=MAX_ATTEMPTS)
+        lost_change = AttemptLost(
+            ticket_id=run.id, attempt=run.attempt, error="died", max_attempts=MAX_ATTEMPTS
+        )
         if self.write(run, lost_change):
             self.lose(run.number)
 
     @rule(run=consumes(runs))
     def give_back(self, run: TicketRow) -> None:
-        if self.write(run, Returned(ticket_id=run.id, attempt=run.attempt)):
+        if self.write(run, AttemptReleased(ticket_id=run.id, attempt=run.attempt)):
             self.give_up(run.number, "waiting")
 
     def write(self, run: TicketRow, change: Change) -> bool:
         """Write a change twice, as after a lost answer; return whether the model takes it in."""
-        holds = self.holds(run) or (not isinstance(change, Lost | Returned) and self.adopts(run))
+        holds = self.holds(run) or (
+            not isinstance(change, AttemptLost | AttemptReleased) and self.adopts(run)
+        )
         first = self.store.write(self.study.id, [change], agent=agent_of(run), lease=HOUR)
         second = self.store.write(self.study.id, [change], agent=agent_of(run), lease=HOUR)
         assert first == second
@@ -262,7 +266,7 @@ def every_trial_has_its_ticket_and_ends_with_it(store: Store, study_id: int, num
     for trial in trials:
         ticket = tickets.pop(trial.user_attrs["tempopt:ticket"])
         assert ticket.trial_number == trial.number
-        assert (ticket.state in OVER) == trial.state.is_finished()
+        assert (ticket.state in TERMINAL_STATES) == trial.state.is_finished()
         if ticket.state == "failed":
             assert trial.state == TrialState.FAIL
     assert not any(ticket.trial_number for ticket in tickets.values())

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import Connection, select, text
 
 from tempopt.storage import Store
-from tempopt.storage.changes import Lost, Returned, Wanted
-from tempopt.storage.claims import take as take_on
+from tempopt.storage.changes import AttemptLost, AttemptReleased, ClaimRequest
+from tempopt.storage.claims import claim_ticket as take_on
 from tempopt.storage.clock import Clock
 from tempopt.storage.rows import StudyRow, TicketRow
 from tests.storage.scenes import (
@@ -138,11 +138,15 @@ def test_a_ticket_that_its_agent_does_not_know_of_is_given_out_again(
     store: Store, study: StudyRow, ticket: TicketRow
 ) -> None:
     """The answer to its taking was lost on the way."""
-    retaken = store.take_ticket(study.id, "agent", Wanted(limits=ALL, lease=HOUR, max_attempts=1))
+    retaken = store.take_ticket(study.id, "agent", ClaimRequest(limits=ALL, lease=HOUR, max_attempts=1))
     assert retaken is not None
     assert (retaken.id, retaken.attempt, retaken.failures, retaken.error) == (ticket.id, 2, 0, None)
     assert (
-        store.take_ticket(study.id, "agent", Wanted(limits=ALL, lease=HOUR, max_attempts=1, held=[ticket.id]))
+        store.take_ticket(
+            study.id,
+            "agent",
+            ClaimRequest(limits=ALL, lease=HOUR, max_attempts=1, held_ticket_ids=[ticket.id]),
+        )
         is None
     )
 
@@ -151,7 +155,7 @@ def test_a_long_outage_after_a_lost_answer_counts_no_failure(
     store: Store, study: StudyRow, ticket: TicketRow
 ) -> None:
     expire(store, ticket)
-    retaken = store.take_ticket(study.id, "agent", Wanted(limits=ALL, lease=HOUR, max_attempts=1))
+    retaken = store.take_ticket(study.id, "agent", ClaimRequest(limits=ALL, lease=HOUR, max_attempts=1))
     assert retaken is not None
     assert (retaken.attempt, retaken.failures) == (2, 0)
 
@@ -160,7 +164,7 @@ def test_an_agent_keeps_what_it_knows_it_holds_however_long_it_was_silent(
     store: Store, study: StudyRow, ticket: TicketRow
 ) -> None:
     expire(store, ticket)
-    assert take(store, study.id, held=[ticket.id]) is None
+    assert take(store, study.id, held_ticket_ids=[ticket.id]) is None
     assert (only_ticket(store, study.id).attempt, only_ticket(store, study.id).failures) == (1, 0)
 
 
@@ -176,7 +180,9 @@ def test_leases_that_are_over_count_only_if_they_are_to(store: Store, study: Stu
         store.take_ticket(
             study.id,
             "agent",
-            Wanted(limits=ALL, lease=HOUR, max_attempts=3, dead=["dead"], held=held_ids, expired=False),
+            ClaimRequest(
+                limits=ALL, lease=HOUR, max_attempts=3, dead=["dead"], held_ticket_ids=held_ids, expired=False
+            ),
         )
         for held_ids in ([], [dead_ticket.id], [dead_ticket.id, unknown_ticket.id])
     ]
@@ -291,11 +297,11 @@ def test_nothing_is_taken_over_for_an_agent_that_is_dead(
     assert (of_search(store, study).state, of_search(store, study).failures) == ("waiting", 1)
 
 
-@pytest.mark.parametrize("end", [Lost, Returned])
+@pytest.mark.parametrize("end", [AttemptLost, AttemptReleased])
 def test_an_attempt_that_did_not_come_to_its_end_changes_nothing_after_the_lease(
-    store: Store, study: StudyRow, silent_ticket: TicketRow, end: type[Lost | Returned]
+    store: Store, study: StudyRow, silent_ticket: TicketRow, end: type[AttemptLost | AttemptReleased]
 ) -> None:
-    lost_fields = {"error": "died", "max_attempts": 1} if end is Lost else {}
+    lost_fields = {"error": "died", "max_attempts": 1} if end is AttemptLost else {}
     ticket_before = of_search(store, study)
     changes = [reported(silent_ticket, 1, 1.0), end(ticket_id=silent_ticket.id, attempt=1, **lost_fields)]  # type: ignore[arg-type]
     assert store.write(study.id, changes, agent="agent", lease=HOUR).refused == {}
@@ -351,7 +357,7 @@ def test_a_taking_that_is_not_finished_keeps_nobody_from_the_next_ticket(
 ) -> None:
     """A server locks the rows that it reads: of what one taker has passed, another must find the rest."""
     store.add_tickets(study.id, [new_ticket(n) for n in range(6)])
-    criteria = Wanted(limits=limits, lease=HOUR, max_attempts=3)  # type: ignore[arg-type]
+    criteria = ClaimRequest(limits=limits, lease=HOUR, max_attempts=3)  # type: ignore[arg-type]
     is_taken, may_end = threading.Event(), threading.Event()
     first: list[TicketRow | None] = []
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tempopt.storage import liveness
-from tempopt.storage.liveness import agent_name, is_dead, machine, shown
+from tempopt.storage.liveness import agent_name, is_dead, machine_id, short_agent_name
 
 _NAME = "from tempopt.storage.liveness import agent_name; print(agent_name(), flush=True)"
 
@@ -21,7 +21,7 @@ def test_each_agent_of_this_process_has_a_name_of_its_own_and_lives() -> None:
     assert len(set(names)) == 3
     assert not any(is_dead(name) for name in names)
     assert {len(name.split(":")) for name in names} == {4}
-    assert len({shown(name) for name in names}) == 1
+    assert len({short_agent_name(name) for name in names}) == 1
 
 
 def test_a_process_is_alive_until_it_has_ended() -> None:
@@ -76,12 +76,12 @@ def test_nothing_is_known_of_agents_on_other_machines() -> None:
 
 
 def test_machines_are_told_apart_by_more_than_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine_before = machine()
-    liveness.machine.cache_clear()
+    machine_before = machine_id()
+    liveness.machine_id.cache_clear()
     monkeypatch.setattr(socket, "gethostname", lambda: "another")
-    assert machine() != machine_before
-    liveness.machine.cache_clear()
+    assert machine_id() != machine_before
+    liveness.machine_id.cache_clear()
 
 
 def test_people_see_host_and_pid() -> None:
-    assert shown("node7:123:0011aabb:456") == "node7:123"
+    assert short_agent_name("node7:123:0011aabb:456") == "node7:123"

@@ -13,7 +13,7 @@ from optuna.trial import TrialState
 from sqlalchemy import text
 
 from tempopt.storage import Store, optuna_tables
-from tempopt.storage.changes import Outcomes
+from tempopt.storage.changes import RunOutcome
 from tempopt.storage.rows import StudyRow
 from tests.storage.scenes import (
     HOUR,
@@ -28,8 +28,8 @@ from tests.storage.scenes import (
 )
 
 
-def outcome(name: Any, value: float | None = None, **fields: Any) -> Outcomes:
-    return Outcomes(outcome=name, value=value, steps=9, seconds=1.0, **fields)
+def outcome(name: Any, value: float | None = None, **fields: Any) -> RunOutcome:
+    return RunOutcome(outcome=name, value=value, steps=9, seconds=1.0, **fields)
 
 
 def test_tables_of_a_version_that_optuna_knows_and_tempopt_does_not_are_written_by_optuna(

@@ -80,9 +80,9 @@ def test_studies_whose_names_differ_in_case_alone_never_share_optunas(
 def test_names_that_optunas_tables_take_for_one_are_known(
     store: Store, backend: str, names: list[str], alike: tuple[str, str] | None
 ) -> None:
-    assert store.alike(names) is None
+    assert store.find_colliding_param_names(names) is None
     make_study(store.url, name="example", direction="minimize", metric="val_loss")
-    assert store.alike(names) == (alike if backend == "mariadb" else None)
+    assert store.find_colliding_param_names(names) == (alike if backend == "mariadb" else None)
 
 
 @pytest.mark.parametrize("backend", ["postgresql", "mariadb"], indirect=True)

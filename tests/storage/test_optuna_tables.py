@@ -19,7 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from tempopt.errors import StorageError
 from tempopt.storage import Store
-from tempopt.storage.changes import Outcomes, Reported
+from tempopt.storage.changes import MetricReported, RunOutcome
 from tempopt.storage.optuna_tables import SCHEMA
 from tempopt.storage.rows import NewTicket, StudyRow, TicketRow, TrialParam
 from tests.storage.scenes import (
@@ -62,14 +62,14 @@ class Scene:
 
     params: dict[str, Any] = field(default_factory=lambda: VALUES)
     reports: dict[int, float] = field(default_factory=dict)
-    outcomes: Outcomes | None = None
+    outcomes: RunOutcome | None = None
     state: TrialState = TrialState.RUNNING
     attributes: dict[str, Any] = field(default_factory=dict)
     constraints: dict[str, float] = field(default_factory=dict)
 
 
-def outcome(name: Any, value: float | None = None, **fields: Any) -> Outcomes:
-    return Outcomes(outcome=name, value=value, steps=9, seconds=1.0, **fields)
+def outcome(name: Any, value: float | None = None, **fields: Any) -> RunOutcome:
+    return RunOutcome(outcome=name, value=value, steps=9, seconds=1.0, **fields)
 
 
 SCENES = {
@@ -456,7 +456,7 @@ def test_the_store_is_made_in_a_database_that_optuna_had_first(url: str) -> None
         store.add_tickets(own_study.id, [NewTicket(kind="search", arm="search", number=0, seed=0)])
         ticket = take_next(store, own_study)
         store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL)
-        report = Reported(ticket_id=ticket.id, attempt=1, step=1, value=0.5)
+        report = MetricReported(ticket_id=ticket.id, attempt=1, step=1, value=0.5)
         store.write(own_study.id, [report, make_end(ticket, complete(0.25))], agent="agent", lease=HOUR)
     RDBStorage(url).engine.dispose()
     assert study.best_value == 0.25

@@ -15,8 +15,8 @@ from sqlalchemy.exc import OperationalError
 from tempopt.errors import StorageError, StoreUnreachable
 from tempopt.storage import Store
 from tempopt.storage.database import Database
-from tempopt.storage.database_errors import is_outage, tell
-from tempopt.storage.urls import parse
+from tempopt.storage.database_errors import is_connection_lost, to_storage_error
+from tempopt.storage.urls import parse_database_url
 from tests.servers import PrivateServer
 
 SERVERS = ("postgresql", "mariadb")
@@ -196,12 +196,14 @@ def test_outages_are_told_apart_from_mistakes(backend: str) -> None:
     if backend == "postgresql":
         psycopg = pytest.importorskip("psycopg")
         postgresql_outages = {
-            message: is_outage("postgresql", OperationalError("", {}, psycopg.OperationalError(message)))
+            message: is_connection_lost(
+                "postgresql", OperationalError("", {}, psycopg.OperationalError(message))
+            )
             for message in POSTGRESQL
         }
         assert postgresql_outages == POSTGRESQL
         statement = OperationalError("", {}, psycopg.errors.UndefinedTable("no such table"))
-        assert not is_outage("postgresql", statement)
+        assert not is_connection_lost("postgresql", statement)
         errors = psycopg.errors
         for passes in (
             errors.AdminShutdown,
@@ -211,18 +213,21 @@ def test_outages_are_told_apart_from_mistakes(backend: str) -> None:
             errors.CannotConnectNow,
             errors.TooManyConnections,
         ):
-            assert is_outage("postgresql", OperationalError("", {}, passes("for now")))
+            assert is_connection_lost("postgresql", OperationalError("", {}, passes("for now")))
     else:
         pymysql = pytest.importorskip("pymysql")
         mysql_outages = {
-            args: is_outage("mysql", OperationalError("", {}, pymysql.err.OperationalError(*args)))
+            args: is_connection_lost("mysql", OperationalError("", {}, pymysql.err.OperationalError(*args)))
             for args in MYSQL
         }
         assert mysql_outages == MYSQL
 
 
 def test_a_mistake_in_a_statement_is_no_outage(url: str) -> None:
-    with closing(Database(parse(url))) as database, pytest.raises(StorageError, match="nowhere") as error:
+    with (
+        closing(Database(parse_database_url(url))) as database,
+        pytest.raises(StorageError, match="nowhere") as error,
+    ):
         database.write(lambda c: c.execute(text("SELECT * FROM nowhere")))
     assert not isinstance(error.value, StoreUnreachable)
 
@@ -250,5 +255,5 @@ def test_what_is_advised_about_a_server_is_about_servers(backend: str, message: 
     fault = OperationalError("", {}, Exception(message))
     fault.orig.sqlstate = "53100"  # type: ignore[union-attr]
     with pytest.raises(StorageError, match=re.escape(advice)) as error:
-        tell(parse(f"{name}://me:secret@host/studies"), name, fault)
+        to_storage_error(parse_database_url(f"{name}://me:secret@host/studies"), name, fault)
     assert "SQLite" not in str(error.value)

@@ -7,7 +7,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from tempopt.storage import Store
-from tempopt.storage.changes import Began, Outcomes, Returned
+from tempopt.storage.changes import AttemptReleased, RunOutcome, RunStarted
 from tempopt.storage.rows import NewTicket, StudyRow, TicketRow
 from tests.storage.scenes import (
     HOUR,
@@ -30,8 +30,8 @@ def ticket(store: Store, study: StudyRow) -> TicketRow:
     return take_next(store, study)
 
 
-def make_start(ticket: TicketRow, machine: str = "node7", device: str = "NVIDIA H200 (cuda:0)") -> Began:
-    return Began(
+def make_start(ticket: TicketRow, machine: str = "node7", device: str = "NVIDIA H200 (cuda:0)") -> RunStarted:
+    return RunStarted(
         ticket_id=ticket.id,
         attempt=ticket.attempt,
         total_steps=100,
@@ -45,7 +45,7 @@ def test_the_machine_and_the_device_are_those_of_the_latest_attempt(
     store: Store, study: StudyRow, ticket: TicketRow
 ) -> None:
     assert (ticket.machine, ticket.device, ticket.steps) == (None, None, None)
-    returned_change = Returned(ticket_id=ticket.id, attempt=1)
+    returned_change = AttemptReleased(ticket_id=ticket.id, attempt=1)
     store.write(study.id, [make_start(ticket), returned_change], agent="agent", lease=HOUR)
     row = only_ticket(store, study.id)
     assert (row.agent, row.machine, row.device) == (None, "node7", "NVIDIA H200 (cuda:0)")
@@ -141,7 +141,7 @@ def test_a_trial_ends_with_one_statement_for_its_numbers(store: Store, study: St
     def count(*arguments: object) -> None:
         statements.append(str(arguments[2]))
 
-    def end(tickets: list[TicketRow], outcomes: Outcomes) -> list[str]:
+    def end(tickets: list[TicketRow], outcomes: RunOutcome) -> list[str]:
         statements.clear()
         store.write(study.id, [make_end(run, outcomes) for run in tickets], agent="agent", lease=HOUR)
         return [statement for statement in statements if "attributes" in statement]

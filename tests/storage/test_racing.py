@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from tempopt.storage.racing import ALPHA, in_race, next_pairs
+from tempopt.storage.racing import ALPHA, next_pairs, surviving_candidates
 from tempopt.storage.rows import TicketRow
 from tempopt.storage.ticket_queries import pairs_of
-from tempopt.verdict.pairs import choices
+from tempopt.verdict.pairs import select_arm_params
 from tempopt.verdict.stages import next_tickets
 
 MakeRows = Callable[..., list[TicketRow]]
@@ -60,7 +60,7 @@ def test_two_candidates_are_compared_by_the_paired_t_test(make_rows: MakeRows) -
         table = rng.normal(size=(2, 4)) + np.array([[1.0], [0.0]])
         leader = int(table.mean(axis=1).argmax())
         p = stats.ttest_rel(table[leader], table[1 - leader], alternative="greater").pvalue
-        remaining = in_race(make_rows(table), "maximize")
+        remaining = surviving_candidates(make_rows(table), "maximize")
         assert remaining == ([leader] if p < ALPHA else [0, 1])
         counts.add(len(remaining))
     assert counts == {1, 2}
@@ -78,8 +78,8 @@ def test_several_are_compared_with_the_variance_of_a_two_way_layout(make_rows: M
     deficits = table.mean(axis=1).max() - table.mean(axis=1)
     expected = [c for c in range(4) if stats.t.sf(deficits[c] / deviation, 9) >= ALPHA]
     assert 1 < len(expected) < 4
-    assert in_race(make_rows(table), "maximize") == expected
-    assert in_race(make_rows(-table), "minimize") == expected
+    assert surviving_candidates(make_rows(table), "maximize") == expected
+    assert surviving_candidates(make_rows(-table), "minimize") == expected
 
 
 @given(
@@ -93,7 +93,7 @@ def test_several_are_compared_with_the_variance_of_a_two_way_layout(make_rows: M
 def test_the_best_mean_is_never_given_up(
     make_rows: MakeRows, table: list[list[float]], direction: Any
 ) -> None:
-    remaining = in_race(make_rows(table), direction)
+    remaining = surviving_candidates(make_rows(table), direction)
     means = np.mean(table, axis=1) * (1 if direction == "maximize" else -1)
     assert remaining == sorted(remaining)
     assert max(means[remaining]) == pytest.approx(max(means), rel=1e-9, abs=1e-6)
@@ -101,13 +101,13 @@ def test_the_best_mean_is_never_given_up(
 
 def test_who_was_lost_is_out_of_it_and_who_was_given_up_stays_out(make_rows: MakeRows) -> None:
     equal_table = [[1.0, 1.1], [1.1, 1.0], [1.05, 1.0]]
-    assert in_race(make_rows(equal_table), "maximize") == [0, 1, 2]
-    assert in_race(make_rows(equal_table, diverged_pairs={(1, 0)}), "maximize") == [0, 2]
+    assert surviving_candidates(make_rows(equal_table), "maximize") == [0, 1, 2]
+    assert surviving_candidates(make_rows(equal_table, diverged_pairs={(1, 0)}), "maximize") == [0, 2]
     all_cells = {(c, p) for c in range(3) for p in range(2)}
-    assert in_race(make_rows(equal_table, diverged_pairs=all_cells), "maximize") == [0, 1, 2]
+    assert surviving_candidates(make_rows(equal_table, diverged_pairs=all_cells), "maximize") == [0, 1, 2]
     rows = make_rows([[1.0, 1.1, 1.0, 1.1], [9.0, 9.0, np.inf, np.inf], [1.05, 1.0, 1.1, 1.0]])
     assert pairs_of(rows) == 4
-    assert in_race(rows, "maximize") == [0, 2]
+    assert surviving_candidates(rows, "maximize") == [0, 2]
 
 
 def test_a_clear_choice_takes_half_of_the_seeds(make_spec: Any, make_ticket: Any, run_ticket: Any) -> None:
@@ -122,7 +122,7 @@ def test_a_clear_choice_takes_half_of_the_seeds(make_spec: Any, make_ticket: Any
     rounds = []
     while (new_tickets := next_tickets([*search_rows, *runs], spec))[0].kind == "choose":
         rounds.append([(t.pair, t.candidate) for t in new_tickets])
-        assert choices([*search_rows, *runs], spec) == {}
+        assert select_arm_params([*search_rows, *runs], spec) == {}
         runs += [
             run_ticket(t, worth[t.parameters["temperature_init"]] + jitter[(3 * t.pair + t.candidate) % 6])
             for t in new_tickets
@@ -132,4 +132,4 @@ def test_a_clear_choice_takes_half_of_the_seeds(make_spec: Any, make_ticket: Any
         [(2, 1), (2, 2), (3, 1), (3, 2)],
     ]
     assert len({t.number for t in runs}) == 10
-    assert choices([*search_rows, *runs], spec)["search"] == {"temperature_init": 3.0}
+    assert select_arm_params([*search_rows, *runs], spec)["search"] == {"temperature_init": 3.0}

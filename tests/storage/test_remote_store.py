@@ -11,10 +11,10 @@ import pytest
 
 from tempopt.errors import StoreUnreachable, StudyNotFound, UsageError
 from tempopt.storage import Store
-from tempopt.storage.changes import Lost, Returned
+from tempopt.storage.changes import AttemptLost, AttemptReleased
 from tempopt.storage.http.remote_store import RemoteStore
 from tempopt.storage.rows import KINDS, Measurement, StudyRow
-from tempopt.storage.token_repository import AccessMethods
+from tempopt.storage.token_repository import TokenRepository
 from tests.server.conftest import RunningServer
 from tests.server.conftest import running_server as running_server
 from tests.storage.scenes import HOUR, complete, make_end, make_kept, new_ticket, reported, take_next
@@ -47,11 +47,13 @@ def study(running_server: RunningServer) -> StudyRow:
             measurements = [Measurement(ticket_id=ticket.id, step=8, name="test:winner", value=1 / 3)]
             changes.append(make_end(ticket, complete(measurements=measurements, maps=MAPS), log="said\nthis"))
         if mark == 1:
-            lost_change = Lost(ticket_id=ticket.id, attempt=1, error="gone", max_attempts=1, log="Traceback")
+            lost_change = AttemptLost(
+                ticket_id=ticket.id, attempt=1, error="gone", max_attempts=1, log="Traceback"
+            )
             changes.append(lost_change)
         store.write(row.id, changes, agent="agent", lease=HOUR)
     given_back = take_next(store, row)
-    returned_changes = [Returned(ticket_id=given_back.id, attempt=1, seconds=1.5, log="left")]
+    returned_changes = [AttemptReleased(ticket_id=given_back.id, attempt=1, seconds=1.5, log="left")]
     store.write(row.id, returned_changes, agent="agent", lease=HOUR)
     take_next(store, row, "far:7")
     store.add_jobs("example", "slurm", {"partition": "gpu"}, ["1", "2"])
@@ -176,7 +178,7 @@ def test_what_would_write_to_the_database_is_refused(
 def test_every_method_of_a_store_is_answered_or_refused() -> None:
     methods = {
         name
-        for name, attribute in (vars(Store) | vars(AccessMethods)).items()
+        for name, attribute in (vars(Store) | vars(TokenRepository)).items()
         if callable(attribute) and not name.startswith("_")
     }
     assert not methods - vars(RemoteStore).keys() - {"open"}
@@ -195,5 +197,5 @@ def test_what_is_no_url_of_a_server_is_refused(url: str) -> None:
 
 def test_nothing_in_what_is_shown_of_it_is_secret(running_server: RunningServer) -> None:
     store = RemoteStore.at(running_server.url, "a-secret-token")
-    assert "a-secret-token" not in repr(store) + repr(store.server) + store.url + store.url_shown
+    assert "a-secret-token" not in repr(store) + repr(store.server) + store.url + store.masked_url
     store.close()

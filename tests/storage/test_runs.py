@@ -11,7 +11,15 @@ import pytest
 
 from tempopt.errors import StaleAttempt
 from tempopt.storage import Store
-from tempopt.storage.changes import Began, Change, Lost, Outcomes, Returned, Wanted, Written
+from tempopt.storage.changes import (
+    AttemptLost,
+    AttemptReleased,
+    Change,
+    ClaimRequest,
+    RunOutcome,
+    RunStarted,
+    WriteResult,
+)
 from tempopt.storage.rows import Measurement, StudyRow, TicketRow
 from tests.storage.scenes import (
     HOUR,
@@ -34,15 +42,17 @@ def ticket(store: Store, study: StudyRow) -> TicketRow:
     return take_next(store, study)
 
 
-def make_lost(ticket: TicketRow, max_attempts: int = 3, **fields: object) -> Lost:
-    return Lost(ticket_id=ticket.id, attempt=ticket.attempt, error="out of memory", max_attempts=max_attempts)
+def make_lost(ticket: TicketRow, max_attempts: int = 3, **fields: object) -> AttemptLost:
+    return AttemptLost(
+        ticket_id=ticket.id, attempt=ticket.attempt, error="out of memory", max_attempts=max_attempts
+    )
 
 
-def make_returned(ticket: TicketRow, **fields: float) -> Returned:
-    return Returned(ticket_id=ticket.id, attempt=ticket.attempt, **fields)
+def make_returned(ticket: TicketRow, **fields: float) -> AttemptReleased:
+    return AttemptReleased(ticket_id=ticket.id, attempt=ticket.attempt, **fields)
 
 
-def write(store: Store, ticket: TicketRow, *changes: Change) -> Written:
+def write(store: Store, ticket: TicketRow, *changes: Change) -> WriteResult:
     """Write changes, which must be accepted."""
     reply = store.write(ticket.study_id, changes, agent=ticket.agent or "", lease=HOUR)
     assert reply.refused == {}
@@ -52,10 +62,10 @@ def write(store: Store, ticket: TicketRow, *changes: Change) -> Written:
 def test_a_finished_ticket_knows_how_its_run_ended(store: Store, ticket: TicketRow) -> None:
     measurement = Measurement(ticket_id=ticket.id, step=100, name="validate", value=0.1 + 0.2)
     store.begin(ticket.id, 1, PARAMETERS, SAMPLED, None)
-    write(store, ticket, Began(ticket_id=ticket.id, attempt=1, total_steps=500, code="sha256:1"))
+    write(store, ticket, RunStarted(ticket_id=ticket.id, attempt=1, total_steps=500, code="sha256:1"))
     outcomes = complete(0.1 + 0.2, measurements=[measurement], checkpoint_seconds=0.25)
     reply = write(store, ticket, make_end(ticket, outcomes))
-    assert reply == Written(refused={}, state="running", version=1)
+    assert reply == WriteResult(refused={}, state="running", version=1)
     ended_ticket = only_ticket(store, ticket.study_id)
     assert (ended_ticket.state, ended_ticket.outcome, ended_ticket.value, ended_ticket.steps) == (
         "done",
@@ -82,7 +92,7 @@ def test_a_finished_ticket_knows_how_its_run_ended(store: Store, ticket: TicketR
 def test_a_diverged_run_has_no_value_and_the_step_at_which_it_happened(
     store: Store, ticket: TicketRow
 ) -> None:
-    outcomes = Outcomes(outcome="diverged", value=None, steps=7, seconds=1.0, diverged_at=7)
+    outcomes = RunOutcome(outcome="diverged", value=None, steps=7, seconds=1.0, diverged_at=7)
     write(store, ticket, make_end(ticket, outcomes))
     ended_ticket = only_ticket(store, ticket.study_id)
     assert (ended_ticket.state, ended_ticket.outcome, ended_ticket.value, ended_ticket.diverged_at) == (
@@ -94,7 +104,7 @@ def test_a_diverged_run_has_no_value_and_the_step_at_which_it_happened(
 
 
 def test_a_run_that_cannot_be_trained_ends_as_failed_with_its_error(store: Store, ticket: TicketRow) -> None:
-    outcomes = Outcomes(outcome="failed", value=None, steps=0, seconds=1.0, error="no such layer")
+    outcomes = RunOutcome(outcome="failed", value=None, steps=0, seconds=1.0, error="no such layer")
     write(store, ticket, make_end(ticket, outcomes))
     failed_ticket = only_ticket(store, ticket.study_id)
     assert (failed_ticket.state, failed_ticket.outcome, failed_ticket.error) == (
@@ -149,7 +159,7 @@ def test_reports_that_a_lost_attempt_made_past_the_end_that_counts_are_forgotten
     store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL)
     write(store, ticket, *(reported(ticket, step, float(step)) for step in (10, 20, 30)), make_lost(ticket))
     retaken = take_next(store, study)
-    pruned_outcomes = Outcomes(outcome="pruned", value=20.0, steps=20, seconds=1.0)
+    pruned_outcomes = RunOutcome(outcome="pruned", value=20.0, steps=20, seconds=1.0)
     write(store, retaken, reported(retaken, 20, 20.0), make_end(retaken, pruned_outcomes))
     assert [m.step for m in store.measurements(study.id)] == [10, 20]
     assert optuna_study.get_trials()[0].intermediate_values == {10: 10.0, 20: 20.0}
@@ -240,14 +250,14 @@ def test_what_is_written_tells_how_the_study_stands(store: Store, study: StudyRo
     store.set_state(study.id, "paused")
     store.add_tickets(study.id, [new_ticket(0)])
     reply = store.write(study.id, [], agent="agent", lease=HOUR)
-    assert reply == Written(refused={}, state="paused", version=1)
+    assert reply == WriteResult(refused={}, state="paused", version=1)
 
 
 # ---- stale attempts
 
 
 EVERY: dict[str, Callable[[TicketRow], Change]] = {
-    "began": lambda t: Began(ticket_id=t.id, attempt=t.attempt, total_steps=1, code=""),
+    "began": lambda t: RunStarted(ticket_id=t.id, attempt=t.attempt, total_steps=1, code=""),
     "reported": lambda t: reported(t, 1, 1.0),
     "kept": lambda t: make_kept(t, 1),
     "ended": make_end,
@@ -328,7 +338,9 @@ def test_an_end_that_was_decided_by_somebody_else_is_not_taken_for_ours(
 ) -> None:
     store.write(study.id, [], renew={ticket.id: 1}, agent="agent", lease=-1.0)
     assert (
-        store.take_ticket(study.id, "second", Wanted(limits={"search": None}, lease=HOUR, max_attempts=1))
+        store.take_ticket(
+            study.id, "second", ClaimRequest(limits={"search": None}, lease=HOUR, max_attempts=1)
+        )
         is None
     )
     assert only_ticket(store, study.id).state == "failed"

@@ -20,7 +20,7 @@ from tempopt.storage import Store, schema, upgrade
 from tempopt.storage.database import Database
 from tempopt.storage.models import METADATA
 from tempopt.storage.rows import NewTicket
-from tempopt.storage.urls import parse
+from tempopt.storage.urls import parse_database_url
 
 NEXT = """
 import sqlalchemy as sa
@@ -35,7 +35,7 @@ def upgrade():
 
 @pytest.fixture
 def database(url: str) -> Iterator[Database]:
-    schema_database = Database(parse(url))
+    schema_database = Database(parse_database_url(url))
     yield schema_database
     schema_database.close()
 

@@ -17,7 +17,7 @@ from sqlalchemy import event
 
 from tempopt.errors import StaleAttempt, StorageError, StudyNotFound
 from tempopt.storage import Store
-from tempopt.storage.changes import Outcomes
+from tempopt.storage.changes import RunOutcome
 from tempopt.storage.queries import KIND_OF, STAGES
 from tempopt.storage.rows import KINDS, LARGEST_VALUE, Kind, Measurement, NewTicket, StudyRow, TicketRow
 from tempopt.storage.ticket_queries import ARMS
@@ -250,13 +250,13 @@ def test_a_ticket_that_was_taken_and_not_begun_is_withdrawn_with_the_others(
     own_ticket = take_next(store, study, limits={"search": None})
     other_ticket = take_next(store, study, agent="another", limits={"search": None})
     version = store.load_study(study.name).version
-    assert store.end_before(own_ticket, version=version - 1) is None
+    assert store.withdraw_from(own_ticket, version=version - 1) is None
     stale = replace(other_ticket, attempt=other_ticket.attempt + 1, number=9)
-    assert store.end_before(stale, version=version) == 0
+    assert store.withdraw_from(stale, version=version) == 0
     # one that was returned before it continues
     own_ticket, other_ticket = other_ticket, own_ticket
     store.release(study.id, ["agent"])
-    assert store.end_before(own_ticket, version=version) == 2
+    assert store.withdraw_from(own_ticket, version=version) == 2
     assert [t.state for t in store.tickets(study.id)] == ["waiting", "withdrawn", "withdrawn"]
     assert store.load_study(study.name).version == version + 1
     with pytest.raises(StaleAttempt):
@@ -436,12 +436,12 @@ def test_every_finite_measurement_comes_back_bit_for_bit(
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None])
 def test_a_complete_run_must_have_a_finite_value(value: float | None) -> None:
     with pytest.raises(ValueError, match="value"):
-        Outcomes(outcome="complete", value=value, steps=1, seconds=1.0)
+        RunOutcome(outcome="complete", value=value, steps=1, seconds=1.0)
 
 
 def test_a_diverged_run_must_not_have_a_value() -> None:
     with pytest.raises(ValueError, match="diverged"):
-        Outcomes(outcome="diverged", value=1.0, steps=1, seconds=1.0)
+        RunOutcome(outcome="diverged", value=1.0, steps=1, seconds=1.0)
 
 
 SCALARS = st.one_of(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tempopt.storage import Store
-from tempopt.storage.changes import Outcomes
+from tempopt.storage.changes import RunOutcome
 from tempopt.storage.rows import StudyRow, StudyTotals
 from tests.storage.scenes import HOUR, complete, make_end, new_ticket, take_next
 
 
-def _end(store: Store, study: StudyRow, outcomes: Outcomes) -> None:
+def _end(store: Store, study: StudyRow, outcomes: RunOutcome) -> None:
     """Have the next ticket of a study taken, and end so."""
     change = make_end(take_next(store, study), outcomes)
     assert not store.write(study.id, [change], agent="agent", lease=HOUR).refused

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tempopt.errors import StorageError
 from tempopt.storage import Store
-from tempopt.storage.urls import parse
+from tempopt.storage.urls import parse_database_url
 
 PASSWORDS = ["s3cr3t", "p@ss:w/rd?#%&+ x", "%40", "ünï\\'\"", "a:b@c/d"]
 
@@ -30,7 +30,7 @@ PASSWORDS = ["s3cr3t", "p@ss:w/rd?#%&+ x", "%40", "ünï\\'\"", "a:b@c/d"]
     ],
 )
 def test_a_url_is_given_its_driver(url: str, driver: str, masked_url: str) -> None:
-    address = parse(url)
+    address = parse_database_url(url)
     assert (address.url.drivername, address.shown) == (driver, masked_url)
 
 
@@ -39,15 +39,19 @@ def test_a_path_to_sqlite_is_absolute_and_shown_as_it_was_given(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    address = parse(url)
+    address = parse_database_url(url)
     assert address.url.database == str(tmp_path / "runs" / "x.db")
     assert address.shown == "sqlite:///runs/x.db"
 
 
 def test_a_path_may_be_absolute_or_begin_in_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
-    assert parse("sqlite:////data/x.db").url.database == parse("/data/x.db").url.database == "/data/x.db"
-    assert parse("~/x.db").url.database == "/home/me/x.db"
+    assert (
+        parse_database_url("sqlite:////data/x.db").url.database
+        == parse_database_url("/data/x.db").url.database
+        == "/data/x.db"
+    )
+    assert parse_database_url("~/x.db").url.database == "/home/me/x.db"
 
 
 @pytest.mark.parametrize(
@@ -65,14 +69,14 @@ def test_a_path_may_be_absolute_or_begin_in_the_home_folder(monkeypatch: pytest.
 )
 def test_what_is_no_url_of_ours_is_refused(url: str, message: str) -> None:
     with pytest.raises(StorageError, match=message):
-        parse(url)
+        parse_database_url(url)
 
 
 @pytest.mark.parametrize("password", PASSWORDS)
 @pytest.mark.parametrize("scheme", ["postgresql", "mysql"])
 def test_a_password_reaches_the_driver_and_nobody_else(scheme: str, password: str) -> None:
     url = f"{scheme}://me:{quote(password, safe='')}@host:1/d"
-    address = parse(url)
+    address = parse_database_url(url)
     assert address.url.password == password
     for text in (address.shown, repr(address), str(address), str(address.url), repr(address.url)):
         assert password not in text
@@ -82,7 +86,7 @@ def test_a_password_reaches_the_driver_and_nobody_else(scheme: str, password: st
 
 @pytest.mark.parametrize("key", ["password", "passwd", "sslpassword"])
 def test_a_password_in_the_query_is_masked_too(key: str) -> None:
-    address = parse(f"postgresql://me@host/d?{key}=hunter%402&connect_timeout=3")
+    address = parse_database_url(f"postgresql://me@host/d?{key}=hunter%402&connect_timeout=3")
     assert address.shown == f"postgresql://me@host/d?{key}=***&connect_timeout=3"
     assert address.mask("no hunter@2 here, nor hunter%402") == "no *** here, nor ***"
 
@@ -90,7 +94,7 @@ def test_a_password_in_the_query_is_masked_too(key: str) -> None:
 @given(password=st.text(min_size=4), prefix=st.text(), suffix=st.text())
 def test_whatever_a_driver_repeats_of_the_password_is_masked(password: str, prefix: str, suffix: str) -> None:
     password = password.encode("utf-8", "ignore").decode() + "!end"
-    address = parse(f"mysql://me:{quote(password, safe='')}@host/d")
+    address = parse_database_url(f"mysql://me:{quote(password, safe='')}@host/d")
     for spelling in (password, quote(password, safe=""), repr(password)[1:-1]):
         assert spelling not in address.mask(f"{prefix}{spelling}{suffix}").replace("***", "")
 
@@ -100,7 +104,7 @@ def test_whatever_a_driver_repeats_of_the_password_is_masked(password: str, pref
 )
 def test_a_password_that_was_not_encoded_is_refused_and_hidden_whole(url: str) -> None:
     with pytest.raises(StorageError, match=r"more than one @.*write @ as %40") as error:
-        parse(url)
+        parse_database_url(url)
     raw_password = url.partition("://")[2].partition(":")[2].rpartition("@")[0]
     assert raw_password not in str(error.value)
     assert ":***@" in str(error.value)
@@ -134,7 +138,7 @@ def test_a_server_that_is_not_there_is_told_without_the_password(scheme: str, pa
 )
 def test_what_no_driver_could_use_is_refused_in_words(url: str, message: str) -> None:
     with pytest.raises(StorageError) as error:
-        parse(url)
+        parse_database_url(url)
     assert message in str(error.value)
     assert len(str(error.value)) < 2000
 
@@ -142,7 +146,7 @@ def test_what_no_driver_could_use_is_refused_in_words(url: str, message: str) ->
 def test_a_pipe_is_no_database(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(StorageError, match=r"is a pipe, a socket or a device\. Give the path of a file\."):
-        parse(str(tmp_path / "pipe"))
+        parse_database_url(str(tmp_path / "pipe"))
 
 
 @pytest.mark.service

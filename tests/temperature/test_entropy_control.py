@@ -19,18 +19,18 @@ from tempopt.temperature import (
     at_constant,
     check_parameter,
     constant_levels,
-    effective,
+    drop_unused_params,
     is_controlled,
     is_neutral,
-    moves,
-    neutral,
-    only,
+    is_scheduled,
+    keep_parts,
+    remove_part,
     same_training,
     temperatures_of,
+    to_neutral,
     training_key,
-    without,
 )
-from tempopt.training.planned_control import target_of
+from tempopt.training.planned_control import entropy_target
 
 LEVEL = {"entropy_control": "hold", "control_level": 0.4, "temperature_init": 2.0}
 READS = {
@@ -55,7 +55,7 @@ def controlled_params(draw: st.DrawFn) -> dict[str, Any]:
         **draw(st.sampled_from([{}, {"schedule": "linear", "temperature_final": 0.2}])),
         **draw(st.sampled_from([{}, {"entropy_lambda": 0.1}])),
     }
-    return effective({**parameters, "lr": 0.01})
+    return drop_unused_params({**parameters, "lr": 0.01})
 
 
 @pytest.mark.parametrize("kind", CONTROLS)
@@ -67,7 +67,7 @@ def test_each_target_reads_its_own_numbers_and_no_schedule_beside_it(kind: str) 
         "control_spread": 3.0,
     }
     schedule = {"schedule": "linear", "temperature_init": 2.0, "temperature_final": 0.5}
-    counted = effective({**control_params, **schedule})
+    counted = drop_unused_params({**control_params, **schedule})
     read = {name for name in CONTROL_PARAMETERS[1:] if name in counted}
     assert read == READS[kind]
     assert ("temperature_final" in counted) == (kind == "none")
@@ -76,7 +76,7 @@ def test_each_target_reads_its_own_numbers_and_no_schedule_beside_it(kind: str) 
 
 
 def test_what_normalises_otherwise_has_no_entropy_to_control() -> None:
-    counted = effective({**LEVEL, "normaliser": "sparsemax"})
+    counted = drop_unused_params({**LEVEL, "normaliser": "sparsemax"})
     assert not is_controlled(counted)
     assert same_training(counted, {"normaliser": "sparsemax", "temperature_init": 2.0})
 
@@ -106,29 +106,29 @@ def test_neutral_is_without_control() -> None:
     assert not ControlParameters().controls and ControlParameters(entropy_control="hold").controls
     for name in CONTROL_PARAMETERS:
         check_parameter(name, NEUTRAL[name])
-    assert not is_neutral(effective({**LEVEL, "temperature_init": 1.0}))
+    assert not is_neutral(drop_unused_params({**LEVEL, "temperature_init": 1.0}))
     assert temperatures_of({"entropy_control": "hold", "contrast.as_found": 0.5}) == ("", "contrast")
 
 
 @given(controlled_params())
 def test_a_plan_under_control_without_its_parts_is_neutral(parameters: dict[str, Any]) -> None:
     assert "control" in active_groups(parameters) and "schedule" not in active_groups(parameters)
-    assert moves(parameters)
-    plain = without(parameters, "control")
-    assert not is_controlled(plain) and not moves(plain)
+    assert is_scheduled(parameters)
+    plain = remove_part(parameters, "control")
+    assert not is_controlled(plain) and not is_scheduled(plain)
     assert plain["temperature_init"] == parameters["temperature_init"] and plain["lr"] == 0.01
-    assert same_training(without(parameters, "schedule"), parameters)
-    assert is_controlled(without(parameters, "level"))
+    assert same_training(remove_part(parameters, "schedule"), parameters)
+    assert is_controlled(remove_part(parameters, "level"))
     for part in ("layers", "entropy", "level"):
-        assert is_controlled(without(parameters, part))
-    assert same_training(only(parameters, ()), neutral(parameters))
-    assert is_neutral(neutral(parameters))
+        assert is_controlled(remove_part(parameters, part))
+    assert same_training(keep_parts(parameters, ()), to_neutral(parameters))
+    assert is_neutral(to_neutral(parameters))
 
 
 @given(controlled_params(), st.floats(0.1, 10))
 def test_a_constant_takes_the_place_of_control(parameters: dict[str, Any], level: float) -> None:
     constant = at_constant(parameters, level)
-    assert not is_controlled(constant) and not moves(constant)
+    assert not is_controlled(constant) and not is_scheduled(constant)
     assert constant["temperature_init"] == level
     levels = constant_levels(parameters)
     first = parameters["temperature_init"]
@@ -149,7 +149,7 @@ def test_targets_are_those_of_their_definition(level: float, start: float, sprea
     """h of ``curriculum`` on half a cosine; odds of ``contrast`` apart by ``spread`` at the end."""
 
     def of(kind: str) -> Any:
-        return target_of(
+        return entropy_target(
             ControlParameters(
                 entropy_control=kind, control_level=level, control_start=start, control_spread=spread
             )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tempopt.errors import SpecError, UsageError
-from tempopt.temperature import NEUTRAL, SCHEDULES, EntropyParameters, effective
+from tempopt.temperature import NEUTRAL, SCHEDULES, EntropyParameters, drop_unused_params
 
 WEIGHTS = st.floats(-10, 10)
 MOVING = sorted(set(SCHEDULES) - {"constant", "warmup_anneal"})
@@ -95,7 +95,7 @@ def test_what_is_dropped_changes_nothing_and_what_is_kept_counts(
     }
     if schedule == "constant":
         parameters["entropy_lambda_final"] = None
-    effective_params = effective(parameters)
+    effective_params = drop_unused_params(parameters)
     full, short = EntropyParameters.from_mapping(parameters), EntropyParameters.from_mapping(effective_params)
     assert [full.weight(t) for t in GRID] == [short.weight(t) for t in GRID]
     assert not full.has_term or short.entropy_target == full.entropy_target
@@ -104,4 +104,4 @@ def test_what_is_dropped_changes_nothing_and_what_is_kept_counts(
 
 def test_there_is_no_term_of_another_normaliser() -> None:
     parameters = {"normaliser": "sparsemax", "entropy_lambda": 0.1, "entropy_target": 0.5}
-    assert effective(parameters) == {"normaliser": "sparsemax"}
+    assert drop_unused_params(parameters) == {"normaliser": "sparsemax"}

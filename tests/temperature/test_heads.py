@@ -20,9 +20,9 @@ from tempopt.temperature import (
     TemperatureParameters,
     UniformHeads,
     active_groups,
-    effective,
+    drop_unused_params,
+    remove_part,
     same_training,
-    without,
 )
 
 ratios = st.floats(1e-6, 1e6)
@@ -92,7 +92,10 @@ def test_heads_of_a_ratio_and_of_its_inverse_are_the_same_in_another_order() -> 
 def test_a_head_pattern_is_a_part_of_its_own() -> None:
     parameters = {"temperature_init": 0.5, "head_pattern": "exp", "head_ratio": 4.0}
     assert active_groups(parameters) == ("level", "heads")
-    assert effective(without(parameters, "heads")) == {"temperature_init": 0.5, "head_pattern": "uniform"}
+    assert drop_unused_params(remove_part(parameters, "heads")) == {
+        "temperature_init": 0.5,
+        "head_pattern": "uniform",
+    }
     flat = {"temperature_init": 0.5, "head_pattern": "alternate", "head_ratio": 1.0}
     assert same_training(flat, {"temperature_init": 0.5})
     assert same_training({**flat, "head_pattern": "uniform", "head_ratio": 7.0}, flat)

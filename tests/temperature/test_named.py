@@ -17,30 +17,30 @@ from tempopt.temperature import (
     TEMPERATURE_PARAMETERS,
     TemperatureParameters,
     active_groups,
-    as_found,
     at_constant,
     check_parameter,
     constant_levels,
     constant_plans,
-    effective,
+    drop_unused_params,
     groups_of,
+    initial_named_temperatures,
     is_neutral,
+    is_scheduled,
     join_name,
+    keep_parts,
     mean_level,
-    moves,
-    neutral,
     neutral_values,
-    only,
     own_parameters,
     part_names,
     parts_of,
+    remove_part,
     same_training,
     split_name,
     temperatures_of,
+    to_neutral,
     training_key,
-    without,
 )
-from tempopt.temperature.parameters import is_real
+from tempopt.temperature.parameters import is_float_param
 from tests.temperature.schedule_strategies import LEVELS, SHAPES
 
 FIELDS = sorted({*LEVELS, *SHAPES, "schedule", "schedule_args.knee"})
@@ -115,8 +115,8 @@ def test_named_parameters_are_temperature_parameters_whose_gain_is_the_temperatu
         assert split_name(f"contrast.{bare}") == ("contrast", bare)
     for name in ("contrast.layer_ratio", "contrast.normaliser", "model.temperature_init", "contrast"):
         assert name not in TEMPERATURE_PARAMETERS
-    assert is_real("contrast.temperature_init")
-    assert not is_real("contrast.num_steps") and not is_real("contrast.schedule")
+    assert is_float_param("contrast.temperature_init")
+    assert not is_float_param("contrast.num_steps") and not is_float_param("contrast.schedule")
 
 
 def test_a_parameter_set_says_which_temperatures_it_has_and_where_they_began() -> None:
@@ -130,8 +130,8 @@ def test_a_parameter_set_says_which_temperatures_it_has_and_where_they_began() -
         "": {"lr": 1, "temperature_init": 2.0},
         "contrast": {"as_found": 0.5, "temperature_init": 0.1},
     }
-    assert as_found(parameters) == {"contrast": 0.5}
-    assert as_found({"gate.schedule": "linear", "lr": 1}) == {"gate": 1.0}
+    assert initial_named_temperatures(parameters) == {"contrast": 0.5}
+    assert initial_named_temperatures({"gate.schedule": "linear", "lr": 1}) == {"gate": 1.0}
     assert own_parameters(parameters, "contrast") == {"temperature_init": 0.1, "warmup_start": 0.5}
     assert own_parameters(parameters, "") == {"lr": 1, "temperature_init": 2.0}
     assert temperatures_of(parameters) == ("", "contrast")
@@ -180,9 +180,12 @@ def test_levels_and_constants_are_in_ratio_to_the_temperature_as_found(
     assert constant_levels(named_params, "contrast") == pytest.approx(expected, rel=1e-9)
     plans = constant_plans(named_params)
     assert [mean_level(plan, "contrast") for plan in plans] == pytest.approx(expected, rel=1e-9)
-    assert not any(moves(plan) for plan in plans)
+    assert not any(is_scheduled(plan) for plan in plans)
     # nothing is said of attention, which stays at 1
-    assert all(set(as_found(plan)) == {"contrast"} and "temperature_init" not in plan for plan in plans)
+    assert all(
+        set(initial_named_temperatures(plan)) == {"contrast"} and "temperature_init" not in plan
+        for plan in plans
+    )
 
 
 @given(schedule_params(), FOUND)
@@ -190,44 +193,44 @@ def test_what_has_no_effect_is_dropped_as_for_attention(
     parameters: dict[str, Any], initial_tau: float
 ) -> None:
     assert_alike(
-        effective(to_named_params(parameters, initial_tau)),
-        to_named_params(effective(parameters), initial_tau),
+        drop_unused_params(to_named_params(parameters, initial_tau)),
+        to_named_params(drop_unused_params(parameters), initial_tau),
     )
-    assert moves(to_named_params(parameters, initial_tau)) == moves(parameters)
+    assert is_scheduled(to_named_params(parameters, initial_tau)) == is_scheduled(parameters)
 
 
 @given(schedule_params(), FOUND, st.sampled_from(["schedule", "level"]))
 def test_parts_are_taken_away_as_those_of_attention(
     parameters: dict[str, Any], initial_tau: float, part: str
 ) -> None:
-    effective_params = effective(parameters)
+    effective_params = drop_unused_params(parameters)
     named_params = to_named_params(effective_params, initial_tau) | OTHERS
     assert active_groups(named_params) == tuple(
         f"contrast.{group}" for group in active_groups(effective_params)
     )
     assert_alike(
-        without(named_params, f"contrast.{part}"),
-        to_named_params(without(effective_params, part), initial_tau) | OTHERS,
+        remove_part(named_params, f"contrast.{part}"),
+        to_named_params(remove_part(effective_params, part), initial_tau) | OTHERS,
     )
     assert_alike(
-        only(named_params, [f"contrast.{part}"]),
-        to_named_params(only(effective_params, [part]), initial_tau) | OTHERS,
+        keep_parts(named_params, [f"contrast.{part}"]),
+        to_named_params(keep_parts(effective_params, [part]), initial_tau) | OTHERS,
     )
-    assert same_training(only(named_params, parts_of(named_params)), named_params)
+    assert same_training(keep_parts(named_params, parts_of(named_params)), named_params)
 
 
 @given(schedule_params(), FOUND)
 def test_the_baseline_is_at_the_temperature_as_found(parameters: dict[str, Any], initial_tau: float) -> None:
-    named_params = to_named_params(effective(parameters), initial_tau) | OTHERS
-    at_found = neutral(named_params)
+    named_params = to_named_params(drop_unused_params(parameters), initial_tau) | OTHERS
+    at_found = to_neutral(named_params)
     assert constant_levels(at_found, "contrast") == [initial_tau]
     assert at_found["contrast.as_found"] == initial_tau
     assert {name: at_found[name] for name in OTHERS} == OTHERS
     assert is_neutral(at_found) and active_groups(at_found) == ()
     assert training_key(at_found) == training_key(OTHERS)
-    assert is_neutral(named_params) == is_neutral(effective(parameters))
-    assert same_training(only(named_params, ()), at_found)
-    assert neutral(at_found) == at_found
+    assert is_neutral(named_params) == is_neutral(drop_unused_params(parameters))
+    assert same_training(keep_parts(named_params, ()), at_found)
+    assert to_neutral(at_found) == at_found
 
 
 @given(FOUND, st.sampled_from(sorted(SCHEDULES)))
@@ -244,7 +247,7 @@ def test_a_temperature_that_stays_as_found_is_none(initial_tau: float, kind: str
     ):
         assert training_key(params) == training_key({})
         assert training_key(params | OTHERS) == training_key(OTHERS)
-        assert is_neutral(params) and active_groups(params) == () and not moves(params)
+        assert is_neutral(params) and active_groups(params) == () and not is_scheduled(params)
     # and where it is not said, it is 1
     assert same_training({"contrast.temperature_init": 1.0}, {})
     assert not same_training({"contrast.temperature_init": initial_tau / 3}, {})
@@ -258,7 +261,7 @@ def test_a_schedule_about_the_temperature_as_found_is_nothing_but_a_schedule(
     initial_tau: float, ratio: float
 ) -> None:
     bare = {"schedule": "exponential", "temperature_init": 1 / ratio, "temperature_final": ratio}
-    assert active_groups(bare) == ("schedule",) and is_neutral(without(bare, "schedule"))
+    assert active_groups(bare) == ("schedule",) and is_neutral(remove_part(bare, "schedule"))
     parameters = {
         "contrast.as_found": initial_tau,
         "contrast.schedule": "exponential",
@@ -268,7 +271,7 @@ def test_a_schedule_about_the_temperature_as_found_is_nothing_but_a_schedule(
     assert mean_level(parameters, "contrast") == initial_tau
     assert active_groups(parameters) == ("contrast.schedule",)
     # or the ablation would train the baseline again, off by a rounding
-    assert is_neutral(without(parameters, "contrast.schedule")) and is_neutral(only(parameters, ()))
+    assert is_neutral(remove_part(parameters, "contrast.schedule")) and is_neutral(keep_parts(parameters, ()))
 
 
 def test_neutral_values_of_a_named_temperature_are_those_found() -> None:
@@ -289,21 +292,21 @@ def test_no_temperature_acts_on_another(
     gate_tau: float,
 ) -> None:
     alone = (
-        effective(to_named_params(contrast, contrast_tau)),
-        effective(to_named_params(gate, gate_tau, "gate")),
-        effective(attention),
+        drop_unused_params(to_named_params(contrast, contrast_tau)),
+        drop_unused_params(to_named_params(gate, gate_tau, "gate")),
+        drop_unused_params(attention),
     )
     joint_params = alone[0] | alone[1] | alone[2] | OTHERS
-    assert effective(joint_params) == joint_params
+    assert drop_unused_params(joint_params) == joint_params
     for name, parameters in zip(("contrast", "gate", ""), alone, strict=True):
         assert mean_level(joint_params, name) == mean_level(parameters, name)
         assert constant_levels(joint_params, name) == constant_levels(parameters, name)
         for group in ("schedule", "level"):
             part = join_name(name, group)
-            reduced_params = without(joint_params, part)
+            reduced_params = remove_part(joint_params, part)
             other_params = {key: v for key, v in joint_params.items() if key not in parameters}
             assert {key: reduced_params[key] for key in other_params} == other_params
-            assert {key: v for key, v in reduced_params.items() if key not in other_params} == without(
+            assert {key: v for key, v in reduced_params.items() if key not in other_params} == remove_part(
                 parameters, part
             )
     assert active_groups(joint_params) == tuple(
@@ -311,7 +314,7 @@ def test_no_temperature_acts_on_another(
         for part in parts_of(joint_params)
         if part in (*active_groups(alone[0]), *active_groups(alone[1]), *active_groups(alone[2]))
     )
-    same = training_key(joint_params) == training_key(joint_params | neutral(alone[1]))
+    same = training_key(joint_params) == training_key(joint_params | to_neutral(alone[1]))
     assert same or not is_neutral(alone[1])
 
 
@@ -319,7 +322,7 @@ def test_no_temperature_acts_on_another(
 def test_constants_of_several_temperatures_go_from_low_to_high_together(
     attention: dict[str, Any], contrast: dict[str, Any], initial_tau: float
 ) -> None:
-    joint_params = effective(attention | to_named_params(contrast, initial_tau)) | OTHERS
+    joint_params = drop_unused_params(attention | to_named_params(contrast, initial_tau)) | OTHERS
     levels_by_name = {name: constant_levels(joint_params, name) for name in ("", "contrast")}
     plans = constant_plans(joint_params)
     assert len(plans) == max(map(len, levels_by_name.values()))

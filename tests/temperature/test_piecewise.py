@@ -17,15 +17,15 @@ from tempopt.temperature import (
     Exponential,
     TemperatureParameters,
     constant_levels,
-    effective,
+    drop_unused_params,
+    is_scheduled,
+    keep_parts,
     mean_level,
-    moves,
-    only,
     own_parameters,
     progress,
+    remove_part,
     same_training,
     training_key,
-    without,
 )
 from tests.temperature.schedule_strategies import INNER
 
@@ -133,19 +133,19 @@ def test_a_run_that_is_resumed_sees_the_bits_of_one_that_was_not(
 def test_a_knot_without_a_number_to_reach_it_is_not_read() -> None:
     parameters = {"schedule": "piecewise", "temperature_init": 1.0, "temperature_final": 2.0}
     inner = {"temperature_knot_1": 3.0, "temperature_knot_2": 4.0, "temperature_knot_3": None}
-    assert effective({**parameters, **inner, "num_knots": 1}) == {
+    assert drop_unused_params({**parameters, **inner, "num_knots": 1}) == {
         **parameters,
         "temperature_knot_1": 3.0,
         "num_knots": 1,
     }
     # as many as have a temperature
-    assert effective({**parameters, **inner, "num_knots": None}) == {
+    assert drop_unused_params({**parameters, **inner, "num_knots": None}) == {
         **parameters,
         "temperature_knot_1": 3.0,
         "temperature_knot_2": 4.0,
     }
     # where no knot is, their number places none
-    assert effective({**parameters, "num_knots": 3}) == parameters
+    assert drop_unused_params({**parameters, "num_knots": 3}) == parameters
     linear = {
         **parameters,
         **inner,
@@ -153,17 +153,17 @@ def test_a_knot_without_a_number_to_reach_it_is_not_read() -> None:
         "num_knots": 1,
         "temperature_knots": [[0, 1], [1, 2]],
     }
-    assert effective(linear) == {**parameters, "schedule": "linear"}
+    assert drop_unused_params(linear) == {**parameters, "schedule": "linear"}
 
 
 def test_a_list_of_knots_is_the_whole_schedule() -> None:
     parameters = {**NEUTRAL, "schedule": "piecewise", "temperature_init": 3.0, "hold_fraction": 0.3}
-    counted = effective({**parameters, "num_knots": 2, "temperature_knots": [[0, 1], [1, 2]]})
+    counted = drop_unused_params({**parameters, "num_knots": 2, "temperature_knots": [[0, 1], [1, 2]]})
     assert counted["temperature_knots"] == [[0.0, 1.0], [1.0, 2.0]]
     assert (
         not {"temperature_init", "temperature_final", "hold_fraction", "num_knots", *INNER} & counted.keys()
     )
-    assert moves(counted) and mean_level(counted) == pytest.approx(math.sqrt(2.0), rel=1e-9)
+    assert is_scheduled(counted) and mean_level(counted) == pytest.approx(math.sqrt(2.0), rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -178,9 +178,9 @@ def test_a_list_of_knots_is_the_whole_schedule() -> None:
 )
 def test_one_that_does_not_move_is_a_constant(flat: dict[str, Any], level: float) -> None:
     parameters = {"schedule": "piecewise", **flat}
-    assert not moves(parameters) and constant_levels(parameters) == [level]
+    assert not is_scheduled(parameters) and constant_levels(parameters) == [level]
     assert same_training(parameters, {"temperature_init": level})
-    assert moves({**parameters, "temperature_final": 5.0}) == ("temperature_knots" not in flat)
+    assert is_scheduled({**parameters, "temperature_final": 5.0}) == ("temperature_knots" not in flat)
 
 
 def test_under_control_of_the_entropy_no_knot_acts() -> None:
@@ -202,12 +202,12 @@ def test_lists_that_are_written_otherwise_train_the_same() -> None:
 def test_a_list_loses_its_level_and_its_schedule_as_any_schedule_does(knots: list[list[float]]) -> None:
     parameters = {"schedule": "piecewise", "temperature_knots": knots, "lr": 0.1}
     level = mean_level(parameters)
-    alone = only(parameters, ("schedule",))
+    alone = keep_parts(parameters, ("schedule",))
     assert mean_level(alone) == pytest.approx(1.0, rel=1e-6)
-    if moves(parameters):
+    if is_scheduled(parameters):
         scaled = [[position, temperature * mean_level(alone) / level] for position, temperature in knots]
         assert np.allclose(alone.get("temperature_knots", scaled), scaled, rtol=1e-6)
-    assert without(parameters, "schedule").get("temperature_init", 1.0) == pytest.approx(level, rel=1e-9)
+    assert remove_part(parameters, "schedule").get("temperature_init", 1.0) == pytest.approx(level, rel=1e-9)
 
 
 def test_a_named_temperature_has_knots_of_its_own() -> None:

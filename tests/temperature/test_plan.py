@@ -29,7 +29,7 @@ from tempopt.temperature import (
     TEMPERATURE_PARAMETERS,
     TemperatureParameters,
     check_parameter,
-    effective,
+    drop_unused_params,
     progress,
 )
 from tests.temperature.schedule_strategies import INNER
@@ -155,7 +155,7 @@ def test_a_constant_schedule_refuses_a_final_temperature_it_would_never_reach() 
 def test_linear_attention_refuses_a_temperature_that_would_do_nothing(plan_params: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match=r'no effect: normaliser "linear".*Leave .* out, or choose another'):
         TemperatureParameters(normaliser="linear", **plan_params)
-    TemperatureParameters(**effective({"normaliser": "linear", **plan_params}))
+    TemperatureParameters(**drop_unused_params({"normaliser": "linear", **plan_params}))
 
 
 def test_linear_attention_takes_what_is_temperature_one_by_another_name() -> None:
@@ -294,32 +294,32 @@ def test_parameters_and_plans_are_values() -> None:
     ],
 )
 def test_what_has_no_effect_is_dropped(parameters: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert effective(parameters) == expected
+    assert drop_unused_params(parameters) == expected
 
 
 def test_a_parameter_is_kept_where_its_strategy_is_not_known() -> None:
     parameters = {"temperature_init": 1.0, "temperature_final": 4.0, "layer_ratio": 1.0, "n0": 8.0}
-    assert effective(parameters) == parameters
-    assert effective({"schedule": "cosine", "temperature_init": 1.0})["schedule"] == "cosine"
+    assert drop_unused_params(parameters) == parameters
+    assert drop_unused_params({"schedule": "cosine", "temperature_init": 1.0})["schedule"] == "cosine"
 
 
 def test_an_unknown_strategy_is_not_passed_on() -> None:
     with pytest.raises(SpecError, match='Unknown schedule "cosin"'):
-        effective({"schedule": "cosin", "temperature_init": 1.0})
+        drop_unused_params({"schedule": "cosin", "temperature_init": 1.0})
 
 
 @given(flat())
 def test_dropping_what_has_no_effect_changes_nothing(parameters: dict[str, Any]) -> None:
-    effective_params = effective(parameters)
+    effective_params = drop_unused_params(parameters)
     assert behaviour(effective_params) == behaviour(parameters)
-    assert effective(effective_params) == effective_params
+    assert drop_unused_params(effective_params) == effective_params
 
 
 @given(flat(), flat())
 def test_parameter_sets_that_agree_on_what_counts_make_equal_plans(
     params: dict[str, Any], other_params: dict[str, Any]
 ) -> None:
-    if effective(params) == effective(other_params):
+    if drop_unused_params(params) == drop_unused_params(other_params):
         assert behaviour(params) == behaviour(other_params)
 
 

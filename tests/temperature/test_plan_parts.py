@@ -23,13 +23,13 @@ from tempopt.temperature import (
     active_groups,
     at_constant,
     constant_levels,
-    effective,
+    drop_unused_params,
+    keep_parts,
     mean_level,
-    neutral,
-    only,
+    remove_part,
     same_training,
+    to_neutral,
     training_key,
-    without,
 )
 from tests.temperature.schedule_strategies import LEVELS, SHAPES
 
@@ -58,7 +58,7 @@ def plans(draw: st.DrawFn) -> dict[str, Any]:
         draw(strategy)
         for strategy in (schedule_params(), LAYERED, HEADED, SCALED, ENTROPIC, NORMALISED, LAST)
     ]
-    return effective({name: value for part in parts for name, value in part.items()} | OTHERS)
+    return drop_unused_params({name: value for part in parts for name, value in part.items()} | OTHERS)
 
 
 def course(parameters: dict[str, Any], points: int = 101) -> np.ndarray:
@@ -149,14 +149,14 @@ def test_a_constant_in_place_of_a_schedule_leaves_everything_else(
 
 @given(plans())
 def test_without_its_schedule_a_plan_is_constant_at_its_mean(parameters: dict[str, Any]) -> None:
-    reduced_params = without(parameters, "schedule")
+    reduced_params = remove_part(parameters, "schedule")
     assert set(course(reduced_params)) == {mean_level(parameters)}
     assert outside_group(reduced_params, "schedule") == outside_group(parameters, "schedule")
 
 
 @given(plans())
 def test_without_its_level_a_plan_has_the_same_shape_about_one(parameters: dict[str, Any]) -> None:
-    reduced_params = without(parameters, "level")
+    reduced_params = remove_part(parameters, "level")
     assert course(reduced_params) == pytest.approx(course(parameters) / mean_level(parameters), rel=1e-6)
     assert mean_level(reduced_params) == pytest.approx(1)
     assert outside_group(reduced_params, "level") == outside_group(parameters, "level")
@@ -164,7 +164,7 @@ def test_without_its_level_a_plan_has_the_same_shape_about_one(parameters: dict[
 
 @given(plans(), st.sampled_from(["layers", "length_scaling", "entropy", "output_temperature"]))
 def test_without_another_part_the_schedule_stays(parameters: dict[str, Any], group: str) -> None:
-    reduced_params = without(parameters, group)
+    reduced_params = remove_part(parameters, group)
     assert (course(reduced_params) == course(parameters)).all()
     assert outside_group(reduced_params, group) == outside_group(parameters, group)
     assert same_training(
@@ -197,14 +197,14 @@ def test_a_part_is_active_if_and_only_if_it_was_made_so(parameters: dict[str, An
 @given(plans())
 def test_without_what_is_not_active_nothing_changes(parameters: dict[str, Any]) -> None:
     for group in GROUPS.keys() - set(active_groups(parameters)):
-        assert same_training(without(parameters, group), parameters)
+        assert same_training(remove_part(parameters, group), parameters)
 
 
 @given(plans(), st.sets(st.sampled_from(sorted(GROUPS))))
 def test_only_some_parts_are_what_is_left_when_all_others_are_taken(
     parameters: dict[str, Any], groups: set[str]
 ) -> None:
-    reduced_params = only(parameters, groups)
+    reduced_params = keep_parts(parameters, groups)
     remaining_groups = set(active_groups(reduced_params))
     # a schedule about a level that is taken is a schedule about one
     assert remaining_groups <= groups & set(active_groups(parameters))
@@ -216,19 +216,21 @@ def test_only_some_parts_are_what_is_left_when_all_others_are_taken(
 
 @given(plans())
 def test_with_every_part_a_plan_is_itself_and_with_none_it_is_neutral(parameters: dict[str, Any]) -> None:
-    assert training_key(only(parameters, GROUPS)) == training_key(parameters)
-    assert same_training(only(parameters, ()), neutral(parameters))
+    assert training_key(keep_parts(parameters, GROUPS)) == training_key(parameters)
+    assert same_training(keep_parts(parameters, ()), to_neutral(parameters))
 
 
 @given(plans())
 def test_at_temperature_one_all_that_is_no_temperature_stays(parameters: dict[str, Any]) -> None:
-    neutral_params = neutral(parameters)
+    neutral_params = to_neutral(parameters)
     assert active_groups(neutral_params) == ()
     assert set(course(neutral_params)) == {1.0}
     base_params = {n: v for n, v in parameters.items() if n in OTHERS or n in NORMALISATION}
     assert same_training(neutral_params, base_params)
-    assert neutral(neutral_params) == neutral_params
+    assert to_neutral(neutral_params) == neutral_params
 
 
 def test_the_normaliser_that_takes_no_temperature_leaves_nothing_to_take_away() -> None:
-    assert active_groups(effective({"temperature_init": 3.0, "normaliser": "linear", "lr": 0.1})) == ()
+    assert (
+        active_groups(drop_unused_params({"temperature_init": 3.0, "normaliser": "linear", "lr": 0.1})) == ()
+    )

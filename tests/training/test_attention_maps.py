@@ -52,11 +52,11 @@ def test_planted_heads_are_named_and_random_ones_are_not(is_causal: bool, padded
         (5, planted_heads(length=32, is_causal=is_causal, padded=padded, seed=1)),
     ):
         for layer in range(2):
-            assert maps.wanted(step)
+            assert maps.should_capture(step)
             show_heads(maps, step, layer, heads)
         maps.closed(step)
-        assert not maps.wanted(step)
-    maps_record = maps.found
+        assert not maps.should_capture(step)
+    maps_record = maps.to_json
     assert maps_record is not None and list(maps_record["moments"]) == ["start", "middle"]
     assert maps_record["moments"]["start"]["measures"] == [] and maps_record["notes"] == []
     impossible = {"next_token"} if is_causal else set()
@@ -71,8 +71,8 @@ def test_a_map_is_the_picture_of_the_first_input() -> None:
     maps.begin(1)
     show_heads(maps, 0, 0, heads)
     maps.closed(0)
-    assert maps.found is not None
-    start = maps.found["moments"]["start"]
+    assert maps.to_json is not None
+    start = maps.to_json["moments"]["start"]
     visible = torch.ones(48, 48, dtype=torch.bool).tril() & heads.masking["attn_mask"][0, 0]
     for head_map in start["heads"]:
         assert (head_map["queries"], head_map["keys"], head_map["rows"], head_map["columns"]) == (
@@ -100,15 +100,15 @@ def test_all_maps_together_are_small(layers: int, heads: int) -> None:
         for layer in range(layers):
             show_heads(maps, step, layer, layer_heads)
         maps.closed(step)
-    assert maps.found is not None and list(maps.found["moments"]) == list(MOMENTS)
-    for moment in maps.found["moments"].values():
+    assert maps.to_json is not None and list(maps.to_json["moments"]) == list(MOMENTS)
+    for moment in maps.to_json["moments"].values():
         moment["measures"] = []
-    assert len(json.dumps(maps.found)) < 1.05 * MOST_BYTES
+    assert len(json.dumps(maps.to_json)) < 1.05 * MOST_BYTES
     mapped_heads = {
-        (head_map["layer"], head_map["head"]) for head_map in maps.found["moments"]["end"]["heads"]
+        (head_map["layer"], head_map["head"]) for head_map in maps.to_json["moments"]["end"]["heads"]
     }
     assert len({layer for layer, _ in mapped_heads}) == layers
-    assert (len(mapped_heads) < layers * heads) == any("have a map" in note for note in maps.found["notes"])
+    assert (len(mapped_heads) < layers * heads) == any("have a map" in note for note in maps.to_json["notes"])
 
 
 def test_what_is_too_large_for_a_picture_is_left_out_and_said() -> None:
@@ -117,9 +117,9 @@ def test_what_is_too_large_for_a_picture_is_left_out_and_said() -> None:
     q = torch.zeros(1, 1, 5000, 2)
     maps.see(0, 0, q, q, scale=None, attn_mask=None, is_causal=True, valid_BQ=None)
     maps.closed(0)
-    assert maps.found is not None and maps.found["moments"]["start"]["heads"] == []
-    assert any("5000 x 5000 weights" in note for note in maps.found["notes"])
-    assert any("takes two inputs" in note for note in maps.found["notes"])
+    assert maps.to_json is not None and maps.to_json["moments"]["start"]["heads"] == []
+    assert any("5000 x 5000 weights" in note for note in maps.to_json["notes"])
+    assert any("takes two inputs" in note for note in maps.to_json["notes"])
 
 
 def test_heads_that_share_keys_have_the_maps_of_their_own_queries() -> None:
@@ -130,7 +130,7 @@ def test_heads_that_share_keys_have_the_maps_of_their_own_queries() -> None:
         maps.begin(1)
         maps.see(0, 0, q, keys, scale=None, attn_mask=None, is_causal=False, valid_BQ=None)
         maps.closed(0)
-    assert grouped_maps.found == full_maps.found
+    assert grouped_maps.to_json == full_maps.to_json
 
 
 @pytest.mark.parametrize("attach", [None, {"layers": "auto"}])

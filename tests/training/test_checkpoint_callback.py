@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from tempopt.training.messages import Evaluation, Finished, Kept, Progress, Report, RunRequest, Started
+from tempopt.training.messages import (
+    CheckpointSaved,
+    Evaluation,
+    Finished,
+    Progress,
+    Report,
+    RunRequest,
+    Started,
+)
 from tempopt.training.run import Run
 from tests.tiers import long_but
 
@@ -116,7 +124,7 @@ def assert_exact_from_every_checkpoint(request: RunRequest, listener: Any) -> li
     behind: list[int] = []
     send = channel.send
     channel.send = lambda message: (
-        behind.append(batches(run)) if isinstance(message, Kept) else 0,
+        behind.append(batches(run)) if isinstance(message, CheckpointSaved) else 0,
         send(message),
     )
     assert same(full_state(run, run.execute()), expected)
@@ -211,7 +219,7 @@ def steps_kept(request: RunRequest, channel: Any) -> list[int]:
     finished = Run(request, channel).execute()
     assert finished.checkpoint_seconds > 0
     assert finished.checkpoint_seconds < finished.seconds
-    return [message.saved.step for message in channel.messages_of(Kept)]
+    return [message.saved.step for message in channel.messages_of(CheckpointSaved)]
 
 
 def test_by_default_a_checkpoint_is_written_at_every_validation_but_the_last(
@@ -221,7 +229,7 @@ def test_by_default_a_checkpoint_is_written_at_every_validation_but_the_last(
     assert steps_kept(request_for(checkpoints=str(tmp_path)), channel) == [4, 8, 12, 16, 20]
     messages = [message for message in channel.heard if not isinstance(message, Progress | Started)]
     # what is in the checkpoint is known to the agent before it
-    assert [type(message) for message in messages] == [Report, Kept] * 5 + [Report]
+    assert [type(message) for message in messages] == [Report, CheckpointSaved] * 5 + [Report]
 
 
 def test_by_default_checkpoints_are_five_minutes_apart_where_validations_are_rare(
@@ -236,7 +244,15 @@ def test_by_default_checkpoints_are_five_minutes_apart_where_validations_are_rar
     trained.append(run)
     run.execute()
     # not behind 24, the end
-    assert [message.saved.step for message in channel.messages_of(Kept)] == [3, 6, 9, 12, 15, 18, 21]
+    assert [message.saved.step for message in channel.messages_of(CheckpointSaved)] == [
+        3,
+        6,
+        9,
+        12,
+        15,
+        18,
+        21,
+    ]
 
 
 def test_with_seconds_of_ones_own_validations_write_nothing_by_themselves(
@@ -245,7 +261,7 @@ def test_with_seconds_of_ones_own_validations_write_nothing_by_themselves(
     channel = listener()
     request = request_for(checkpoints=str(tmp_path), checkpoint_every=3600.0)
     Run(request, channel).execute()
-    assert channel.messages_of(Kept) == []
+    assert channel.messages_of(CheckpointSaved) == []
 
 
 def test_a_validation_within_an_accumulated_gradient_is_kept_after_the_step(

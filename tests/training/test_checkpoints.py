@@ -13,14 +13,21 @@ import torch
 
 from tempopt.training.checkpoints import RunCheckpoints
 from tempopt.training.identity import run_identity
-from tempopt.training.messages import Evaluation, Kept, NotKept, RunRequest, Saved, Started
+from tempopt.training.messages import (
+    CheckpointFailed,
+    CheckpointRef,
+    CheckpointSaved,
+    Evaluation,
+    RunRequest,
+    Started,
+)
 from tempopt.training.run import Run
 
 pytest_plugins = ["tests.training.object_store"]
 
 
 @pytest.fixture
-def killed_run(request_for: Any, listener: Any, tmp_path: Path) -> tuple[RunRequest, list[Saved]]:
+def killed_run(request_for: Any, listener: Any, tmp_path: Path) -> tuple[RunRequest, list[CheckpointRef]]:
     """A request whose first attempt was killed at step 10, and its checkpoints of steps 8 and 4."""
     request = request_for(checkpoints=str(tmp_path / "ticket"))
     channel = listener(die_at=10)
@@ -30,15 +37,15 @@ def killed_run(request_for: Any, listener: Any, tmp_path: Path) -> tuple[RunRequ
     return dataclasses.replace(request, attempt=2), channel.saved
 
 
-def newest(request: RunRequest, saved: list[Saved]) -> tuple[Path | None, list[str]]:
+def newest(request: RunRequest, saved: list[CheckpointRef]) -> tuple[Path | None, list[str]]:
     return RunCheckpoints(request, run=run_identity(request)).newest(saved)
 
 
-def of(path: Path, step: int = 8) -> Saved:
+def of(path: Path, step: int = 8) -> CheckpointRef:
     """What would be recorded of a file as it is now."""
     content = path.read_bytes()
     digest = hashlib.blake2b(content, digest_size=32).hexdigest()
-    return Saved(step=step, url=str(path), digest=digest, size=len(content))
+    return CheckpointRef(step=step, url=str(path), digest=digest, size=len(content))
 
 
 def test_what_is_said_of_a_checkpoint_is_true_of_its_file(killed_run: Any) -> None:
@@ -182,8 +189,10 @@ def test_a_disk_that_is_full_does_not_end_the_run_and_is_said_at_once(
     finished = Run(request_for(checkpoints=str(tmp_path / "ticket")), channel).execute()
     assert finished.state == "complete"
     assert finished.reports == Run(request_for(), listener()).execute().reports
-    assert channel.messages_of(Kept) == []
-    assert [message.why for message in channel.messages_of(NotKept)] == ["No space left on device"] * 5
+    assert channel.messages_of(CheckpointSaved) == []
+    assert [message.why for message in channel.messages_of(CheckpointFailed)] == [
+        "No space left on device"
+    ] * 5
     assert capsys.readouterr().out.count("No space left on device") == 5
     # nothing half-written is left behind
     assert list((tmp_path / "ticket").iterdir()) == []
@@ -196,7 +205,7 @@ def test_a_folder_that_cannot_be_made_does_not_end_the_run(
     request, channel = request_for(checkpoints=str(tmp_path / "file" / "ticket")), listener()
     finished = Run(request, channel).execute()
     assert finished.state == "complete"
-    assert {message.why for message in channel.messages_of(NotKept)} == {"Not a directory"}
+    assert {message.why for message in channel.messages_of(CheckpointFailed)} == {"Not a directory"}
 
 
 def test_a_folder_that_is_closed_does_not_end_the_run(
@@ -215,7 +224,7 @@ def test_a_folder_that_is_closed_does_not_end_the_run(
     channel = listener()
     finished = Run(request_for(checkpoints=str(folder)), channel).execute()
     assert finished.state == "complete"
-    assert {message.why for message in channel.messages_of(NotKept)} == {"Permission denied"}
+    assert {message.why for message in channel.messages_of(CheckpointFailed)} == {"Permission denied"}
 
 
 def test_a_stop_ends_a_run_whose_checkpoint_cannot_be_written(
@@ -280,8 +289,8 @@ def test_a_bucket_that_is_gone_does_not_end_the_run(
     request = request_for(checkpoints=f"{bucket}-gone/search-0001", folder=str(tmp_path))
     finished = Run(request, channel).execute()
     assert finished.state == "complete"
-    assert "bucket does not exist" in channel.messages_of(NotKept)[0].why
-    assert channel.messages_of(Kept) == []
+    assert "bucket does not exist" in channel.messages_of(CheckpointFailed)[0].why
+    assert channel.messages_of(CheckpointSaved) == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -307,8 +316,8 @@ def test_a_bucket_that_refuses_for_a_while_does_not_end_the_run(
     request = request_for(checkpoints=f"{bucket}/study/search-0001", folder=str(tmp_path))
     finished = Run(request, channel).execute()
     assert finished.reports == Run(request_for(), listener()).execute().reports
-    assert [message.saved.step for message in channel.messages_of(Kept)] == [4, 16, 20]
-    assert [message.why.partition(":")[0] for message in channel.messages_of(NotKept)] == [
+    assert [message.saved.step for message in channel.messages_of(CheckpointSaved)] == [4, 16, 20]
+    assert [message.why.partition(":")[0] for message in channel.messages_of(CheckpointFailed)] == [
         "PermissionError",
         "OSError",
     ]

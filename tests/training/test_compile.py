@@ -14,7 +14,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from tempopt.errors import SpecError
-from tempopt.temperature import learning
+from tempopt.temperature import with_learned_temperatures
 from tempopt.training import compiling
 from tempopt.training.dry_run import rehearse
 from tempopt.training.messages import Evaluation, Finished, Report
@@ -119,7 +119,7 @@ def test_one_set_of_graphs_serves_every_value_of_a_temperature_that_is_registere
         moving = {"contrast.as_found": 0.5, "contrast.schedule": "linear", "contrast.temperature_final": last}
         request = request_for(metric="val_gap", compile="default", parameters=moving)
         if learned:
-            learned_parameters = learning({"contrast.as_found": 0.5}, 10.0 * last)
+            learned_parameters = with_learned_temperatures({"contrast.as_found": 0.5}, 10.0 * last)
             request = dataclasses.replace(request, parameters=learned_parameters)
         program = dataclasses.replace(request.program, model=model, values={"contrast": value})
         run = Run(dataclasses.replace(request, program=program), listener())

@@ -44,7 +44,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "query rows": {"model": "Stock", "attach": {"layers": "auto"}},
     "attention interface": {
         "model": "TextReader",
-        "attach": {"layers": "auto", "way": "attention_interface"},
+        "attach": {"layers": "auto", "method": "attention_interface"},
     },
 }
 

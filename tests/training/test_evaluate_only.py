@@ -25,7 +25,7 @@ from tempopt import (
     load_checkpoint,
 )
 from tempopt.attention.attach.checkpoints import load_as_trained
-from tempopt.training.evaluate_only import MOST, UnitsCallback
+from tempopt.training.evaluate_only import MAX_UNITS, PerItemMetricCallback
 from tempopt.training.messages import Evaluation
 from tempopt.training.run import Run
 
@@ -69,7 +69,7 @@ class ScoreLogger(L.LightningModule):
 
 
 def unit_curves(how: str, metric: str = "score", loaders: int = 1) -> Any:
-    units = UnitsCallback(metric)
+    units = PerItemMetricCallback(metric)
     trainer = L.Trainer(
         callbacks=[units],
         accelerator="cpu",
@@ -120,12 +120,12 @@ def test_of_several_dataloaders_the_one_that_the_metric_names_is_told(how: str, 
 
 
 def test_neighbours_are_taken_together_where_there_are_many_units() -> None:
-    units = UnitsCallback("score")
-    units._items = [float(index % 7) for index in range(3 * MOST - 1)]
+    units = PerItemMetricCallback("score")
+    units._items = [float(index % 7) for index in range(3 * MAX_UNITS - 1)]
     mean = sum(units._items) / len(units._items)
     units.take("test", mean)
     values, sizes = (dict(units.curves[name]) for name in ("test/items", "test/sizes"))
-    assert len(values) == MOST and set(sizes.values()) == {2.0, 3.0}
+    assert len(values) == MAX_UNITS and set(sizes.values()) == {2.0, 3.0}
     assert sum(values[index] * sizes[index] for index in values) / sum(sizes.values()) == pytest.approx(mean)
 
 

@@ -40,9 +40,9 @@ def card(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_a_run_is_capped_and_the_next_one_without_a_cap_is_not(card: dict[str, Any]) -> None:
-    gpu_memory.begin(CUDA, 0.25)
+    gpu_memory.start_memory_tracking(CUDA, 0.25)
     assert card == {"share": 0.25, "device": CUDA, "peak": 0}
-    gpu_memory.begin(CUDA, None)
+    gpu_memory.start_memory_tracking(CUDA, None)
     assert card["share"] == 1.0
 
 
@@ -81,7 +81,7 @@ def test_memory_is_given_back_where_cuda_is_in_use(
 def test_a_device_is_named_for_a_person(
     card: dict[str, Any], device: torch.device, ranks: int, text: str
 ) -> None:
-    assert gpu_memory.named(device, ranks) == text
+    assert gpu_memory.device_name(device, ranks) == text
 
 
 OUT_OF_MEMORY = (

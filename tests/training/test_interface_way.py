@@ -1,4 +1,4 @@
-"""A study's runs reach a model of transformers through its attention interface: attach: {way: ...}."""
+"""A study's runs reach a model of transformers through its attention interface: attach: {method: ...}."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tempopt.training.callbacks import TemperatureCallback
 from tempopt.training.dry_run import rehearse
 from tempopt.training.run import Run
 
-WAY = {"layers": "auto", "way": "attention_interface"}
+WAY = {"layers": "auto", "method": "attention_interface"}
 DRAWN = {"entropy_lambda": 0.5}
 TARGET = {"entropy_lambda": 0.5, "entropy_target": 0.4}
 MOVING = {"entropy_lambda": 0.5, "entropy_lambda_final": 0.0, "entropy_schedule": "linear"}
@@ -65,7 +65,7 @@ def test_what_query_rows_cannot_deliver_acts(
         Run(make_hugging_request(parameters=run_params), listener()) for run_params in (parameters, {})
     )
     assert tempered.execute().reports != plain.execute().reports
-    with pytest.raises(SpecError, match=r"write attach: \{way: attention_interface\}"):
+    with pytest.raises(SpecError, match=r"write attach: \{method: attention_interface\}"):
         Run(make_hugging_request(parameters=parameters, attach={"layers": "auto"}), listener())
 
 

@@ -128,7 +128,7 @@ def test_the_gradient_of_heads_of_transformers_is_that_of_finite_differences() -
         hidden: Tensor = model(tokens).last_hidden_state
         return (hidden * torch.linspace(0, 1, hidden.numel(), dtype=hidden.dtype).view_as(hidden)).sum()
 
-    attachment = attach(model, {"temperature_init": 0.8}, way="attention_interface", example=None)
+    attachment = attach(model, {"temperature_init": 0.8}, method="attention_interface", example=None)
     heads = attachment.learn_heads()
     loss()
     taus = [0.6, 0.8, 1.0, 1.2]

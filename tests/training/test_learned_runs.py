@@ -15,7 +15,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from tempopt.agent.process import WorkerProcess
-from tempopt.temperature import learning
+from tempopt.temperature import with_learned_temperatures
 from tempopt.training.dry_run import rehearse
 from tempopt.training.messages import Evaluation, RunRequest, Started
 from tempopt.training.run import Run
@@ -52,7 +52,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "query rows": {"model": "Stock", "attach": {"layers": "auto"}, "parameters": ATTENTION},
     "attention interface": {
         "model": "TextReader",
-        "attach": {"layers": "auto", "way": "attention_interface"},
+        "attach": {"layers": "auto", "method": "attention_interface"},
         "parameters": ATTENTION,
     },
     "heads of a tempered module": {
@@ -64,7 +64,7 @@ WAYS: dict[str, dict[str, Any]] = {
     },
     "heads of the interface": {
         "model": "TextReader",
-        "attach": {"layers": "auto", "way": "attention_interface"},
+        "attach": {"layers": "auto", "method": "attention_interface"},
         "parameters": ATTENTION,
         "of": "per_head",
     },
@@ -84,7 +84,9 @@ def learns(request_for: Any) -> Iterator[Learns]:
         request: RunRequest = request_for(
             attach=spec.get("attach"),
             **{
-                "parameters": learning(spec["parameters"], ratio, learns=spec.get("of", True)),
+                "parameters": with_learned_temperatures(
+                    spec["parameters"], ratio, learns=spec.get("of", True)
+                ),
                 "ticket": next(TICKETS),
                 **options,
             },

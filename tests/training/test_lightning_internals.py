@@ -37,8 +37,8 @@ class BatchRecorder(L.Callback):
         internals.on_batch_over(trainer, before, after)
 
     def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
-        accumulates = internals.accumulates(trainer)
-        logged, now = internals.logged_steps(trainer), internals.logs_now(trainer)
+        accumulates = internals.is_accumulating(trainer)
+        logged, now = internals.logged_steps(trainer), internals.should_log_now(trainer)
         self.seen.append((trainer.global_step, accumulates, logged, now))
 
 
@@ -108,7 +108,7 @@ def test_the_state_is_that_of_a_checkpoint(tmp_path: Path) -> None:
     trainer.fit(BoringModel())
     trainer.save_checkpoint(tmp_path / "whole.ckpt")
     checkpoint = torch.load(tmp_path / "whole.ckpt", weights_only=False)
-    state = internals.state_of(trainer)
+    state = internals.dump_checkpoint(trainer)
     assert state.keys() == checkpoint.keys()
     assert state["global_step"] == 2
     for name, weights in checkpoint["state_dict"].items():
@@ -131,7 +131,7 @@ def test_a_trainer_that_leaves_the_process_alone_handles_no_signal_and_finds_no_
         (trainer._checkpoint_connector, "_select_ckpt_path"),
     ):
         assert callable(getattr(holder, name))
-    internals.leave_process_alone(trainer)
+    internals.disable_signal_handlers(trainer)
     handlers: list[int] = []
     monkeypatch.setattr("signal.signal", lambda number, handler: handlers.append(number))
     trainer.fit(BoringModel())

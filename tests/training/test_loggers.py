@@ -23,12 +23,12 @@ from tempopt.training.build import check_space
 from tempopt.training.dry_run import rehearse
 from tempopt.training.identity import run_identity
 from tempopt.training.loggers import loggers_given
-from tempopt.training.messages import Evaluation, Label, RunRequest, Started, decode, encode
+from tempopt.training.messages import Evaluation, RunLabel, RunRequest, Started, decode, encode
 from tempopt.training.run import Run
 from tempopt.training.trackers import Trackers
 
 HOT = {"temperature_init": 4.0, "temperature_final": 0.25, "schedule": "exponential", "lr": 0.02}
-LABEL = Label(study="warm", begun="2026-01-01", run="search-0012", kind="search", arm="search")
+LABEL = RunLabel(study="warm", study_created_at="2026-01-01", run="search-0012", kind="search", arm="search")
 LOGGERS = "lightning.pytorch.loggers"
 # MLflow asks SQLAlchemy for a way of loading that the newest one deprecates.
 OLD_SQL = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
@@ -307,7 +307,9 @@ def test_wandb_has_a_run_of_its_own_for_each_run_of_a_warm_trainer(
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
-    other_label = Label(study="warm", begun="2026-01-01", run="search-0013", kind="search", arm="search")
+    other_label = RunLabel(
+        study="warm", study_created_at="2026-01-01", run="search-0013", kind="search", arm="search"
+    )
     for label, how in ((LABEL, {}), (other_label, {"stop_at": 9}), (LABEL, {})):
         Run(request_for(logger=wandb_logger(tmp_path), label=label), listener(**how)).execute()
     files = sorted(tmp_path.glob("wandb/offline-run-*/*.wandb"), key=lambda file: file.stat().st_mtime)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tempopt.agent.process import WorkerProcess
-from tempopt.training.messages import Evaluation, Kept, RunRequest, Started
+from tempopt.training.messages import CheckpointSaved, Evaluation, RunRequest, Started
 from tests.training.test_ranks import ELSEWHERE, TICKETS, carry_out, finished_message, make, pair, results
 
 # fixtures are found by their names
@@ -89,7 +89,7 @@ def test_two_ranks_have_the_same_named_temperature_at_every_step_and_after_a_res
     assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
     assert [line["seen"][0] for line in lines] == pytest.approx(expected_taus(STEPS), rel=1e-6)
     assert {line["seen"][1] for line in lines} == {2.0}
-    middle = [m.saved for m in messages if isinstance(m, Kept) and 0 < m.saved.step < STEPS]
+    middle = [m.saved for m in messages if isinstance(m, CheckpointSaved) and 0 < m.saved.step < STEPS]
     for checkpoint in middle[1:2]:
         resumed_messages = carry_out(pair, dataclasses.replace(request, attempt=2, resume=[checkpoint]))
         assert [m.step for m in resumed_messages if isinstance(m, Started)] == [checkpoint.step]

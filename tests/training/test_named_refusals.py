@@ -57,7 +57,7 @@ def refusal_message(request: RunRequest, channel: Any) -> str:
 
 def with_attach(request: RunRequest, layers: Any = "auto") -> RunRequest:
     """Return the request with attention that is attached to, in place of named temperatures."""
-    attach = {"layers": layers, "way": "query_rows"}
+    attach = {"layers": layers, "method": "query_rows"}
     return dataclasses.replace(request, program=dataclasses.replace(request.program, attach=attach))
 
 

@@ -118,7 +118,9 @@ def test_at_the_temperature_as_found_a_run_is_bit_for_bit_that_without_it(
 
 
 def plain_found(named: RequestMaker, listener: Any, reads: str, transform: str) -> float:
-    return Run(named(at(reads, transform), init={"reads": reads}), listener()).values.found["contrast"]
+    return Run(named(at(reads, transform), init={"reads": reads}), listener()).values.initial_values[
+        "contrast"
+    ]
 
 
 @pytest.mark.parametrize(("reads", "transform"), WAYS)
@@ -302,19 +304,19 @@ def test_a_check_finds_the_temperature_that_the_module_has(
 ) -> None:
     request = make_request(at(reads, transform), init={"reads": reads, "temperature": 0.07}, evaluations=TEST)
     program = dataclasses.replace(request.program, identity="right")
-    initial_taus = check(dataclasses.replace(request, task="check", program=program)).found
+    initial_taus = check(dataclasses.replace(request, task="check", program=program)).initial_temperatures
     assert initial_taus == {"contrast": pytest.approx(0.07, rel=1e-6)}
     channel = listener()
     moving = {"contrast.schedule": "linear", "contrast.temperature_final": 0.01}
     rehearsed = rehearse(dataclasses.replace(request, task="rehearse", parameters=moving), channel)
-    assert rehearsed.found == initial_taus
+    assert rehearsed.initial_temperatures == initial_taus
     assert f"tested the temperatures at criterion.{reads}" in [
         stage.what for stage in channel.messages_of(Stage)
     ]
 
 
 def test_without_named_temperatures_nothing_is_found(make_request: RequestMaker) -> None:
-    assert check(make_request({}, compared=True, task="check")).found == {}
+    assert check(make_request({}, compared=True, task="check")).initial_temperatures == {}
 
 
 @pytest.mark.parametrize(
@@ -408,7 +410,7 @@ def test_temperatures_at_the_ends_of_what_is_allowed_are_tested_too(
 ) -> None:
     # a sixteenth of it is no temperature any more
     request = make_request(init={"temperature": 2e-6}, task="rehearse", evaluations=TEST)
-    assert rehearse(request, listener()).found == {"contrast": 2e-6}
+    assert rehearse(request, listener()).initial_temperatures == {"contrast": 2e-6}
 
 
 @pytest.mark.parametrize("module", ["Manual", "Backward"])

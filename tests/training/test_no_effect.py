@@ -96,7 +96,7 @@ def outputs(name: str, way: Any, plan: dict[str, Any]) -> Tensor:
     from family_modules import FamilyModule
 
     module = FamilyModule(name).eval()
-    with torch.no_grad(), attach(module, {"temperature_init": 2.0, **plan}, way=way, example=None):
+    with torch.no_grad(), attach(module, {"temperature_init": 2.0, **plan}, method=way, example=None):
         model_outputs: Tensor = module.outputs().double()
     return model_outputs
 

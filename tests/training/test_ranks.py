@@ -19,10 +19,10 @@ import pytest
 from tempopt.agent.placement import Placement
 from tempopt.agent.process import WorkerProcess
 from tempopt.training.messages import (
+    CheckpointSaved,
     Evaluation,
     Failed,
     Finished,
-    Kept,
     Message,
     Progress,
     Ready,
@@ -65,7 +65,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], W
     workers: list[WorkerProcess] = []
 
     def trainer(ranks: int) -> WorkerProcess:
-        workers.append(WorkerProcess(slot=len(workers), place=Placement(ranks=ranks)))
+        workers.append(WorkerProcess(slot=len(workers), placement=Placement(ranks=ranks)))
         return workers[-1]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -125,7 +125,7 @@ def until(trainer: WorkerProcess, *kinds: type[Any]) -> list[Message]:
     messages: list[Message] = []
     while not messages or not isinstance(messages[-1], kinds):
         message = trainer.receive()
-        assert message is not None, trainer.obituary()
+        assert message is not None, trainer.exit_description()
         messages.append(message)
     return messages
 
@@ -330,7 +330,7 @@ def test_ranks_that_left_in_the_middle_of_an_epoch_go_on_exactly(
     messages = carry_out(pair, request)
     assert results(messages) == results(reference_messages)
     recorded_lines(tmp_path)
-    saved = [message.saved for message in messages if isinstance(message, Kept)]
+    saved = [message.saved for message in messages if isinstance(message, CheckpointSaved)]
     assert len(saved) >= 4
     for checkpoint in saved[:4]:
         resumed_messages = carry_out(pair, dataclasses.replace(request, attempt=2, resume=[checkpoint]))
@@ -354,7 +354,7 @@ def test_ranks_that_are_told_to_leave_keep_one_checkpoint_and_go_on_exactly(
     until(pair, Report)
     pair.send(Stop(ticket=request.ticket, attempt=1, keep=True))
     messages = until(pair, Finished)
-    (kept_message,) = (message for message in messages if isinstance(message, Kept))
+    (kept_message,) = (message for message in messages if isinstance(message, CheckpointSaved))
     first, second = recorded_lines(tmp_path)
     assert finished_message(messages).state == "stopped"
     assert (
@@ -389,7 +389,7 @@ def test_a_wrong_spec_is_said_once(make: Any, doomed_worker: WorkerProcess, two:
     assert failed.kind == "usage"
     assert doomed_worker.ready is False
     assert doomed_worker.receive() is None
-    assert doomed_worker.obituary() == "the worker was ended, since one of its ranks had failed"
+    assert doomed_worker.exit_description() == "the worker was ended, since one of its ranks had failed"
 
 
 def test_a_failure_of_one_rank_ends_the_others_that_wait_for_it(
@@ -408,7 +408,7 @@ def test_a_failure_of_one_rank_ends_the_others_that_wait_for_it(
     assert "the toy breaks" in (tmp_path / "logs" / "log.txt").read_text()
     assert not doomed_worker.ready
     assert doomed_worker.receive() is None
-    doomed_worker.obituary()
+    doomed_worker.exit_description()
     assert_gone(pids)
     assert not store.parent.exists()
 
@@ -427,7 +427,7 @@ def test_a_rank_that_is_killed_takes_the_others_and_their_workers_with_it(
     os.kill(pids[rank], signal.SIGKILL)
     while (message := doomed_worker.receive()) is not None:
         assert not isinstance(message, Finished | Failed)
-    assert doomed_worker.obituary() == f"rank {rank} of the worker's 2 was killed by SIGKILL"
+    assert doomed_worker.exit_description() == f"rank {rank} of the worker's 2 was killed by SIGKILL"
     assert_gone(everybody)
     assert not store.parent.exists()
 

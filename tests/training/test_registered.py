@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tempopt import TemperedModule, ValueCallback
 from tempopt.errors import AttachError, SpecError
-from tempopt.temperature import learning
+from tempopt.temperature import with_learned_temperatures
 from tempopt.training.dry_run import rehearse
 from tempopt.training.messages import RunRequest, Stage
 from tempopt.training.run import Run
@@ -172,7 +172,7 @@ def test_as_found_a_run_is_bit_for_bit_that_of_the_module_alone(
     assert set(step_taus(named_run)) == {0.5}
 
 
-@pytest.mark.parametrize("parameters", [LINEAR, learning({"contrast.as_found": 0.5}, 10.0)])
+@pytest.mark.parametrize("parameters", [LINEAR, with_learned_temperatures({"contrast.as_found": 0.5}, 10.0)])
 def test_an_interrupted_run_trains_to_the_same_bits(
     make_request: RequestMaker, listener: Any, tmp_path: Path, parameters: dict[str, Any]
 ) -> None:
@@ -195,8 +195,10 @@ def test_an_interrupted_run_trains_to_the_same_bits(
 
 def test_it_is_learned_as_a_parameter_would_be(make_request: RequestMaker, listener: Any) -> None:
     rehearsed = rehearse(make_request(task="rehearse", learns=True), listener())
-    assert rehearsed.not_learned is None and rehearsed.found == {"contrast": 0.5}
-    run = Run(make_request(parameters=learning({"contrast.as_found": 0.5}, 10.0)), listener())
+    assert rehearsed.not_learned is None and rehearsed.initial_temperatures == {"contrast": 0.5}
+    run = Run(
+        make_request(parameters=with_learned_temperatures({"contrast.as_found": 0.5}, 10.0)), listener()
+    )
     finished = run.execute()
     (curve,) = finished.curves.values()
     assert curve[0][1] == pytest.approx(0.5) and abs(curve[-1][1] - 0.5) > 0.01

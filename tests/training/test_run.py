@@ -14,7 +14,15 @@ from tempopt.errors import SpecError
 from tempopt.spec.program import Program
 from tempopt.training import callbacks
 from tempopt.training.callbacks import TemperatureCallback
-from tempopt.training.messages import Evaluation, Kept, Progress, Report, RunRequest, Saved, Started
+from tempopt.training.messages import (
+    CheckpointRef,
+    CheckpointSaved,
+    Evaluation,
+    Progress,
+    Report,
+    RunRequest,
+    Started,
+)
 from tempopt.training.run import Run
 
 HOT = {"temperature_init": 4.0, "temperature_final": 1.0, "schedule": "exponential", "entropy_lambda": 0.01}
@@ -320,10 +328,10 @@ def test_requests_survive_the_way_to_the_trainer(request_for: Any) -> None:
     request = request_for(
         parameters={"lr": 0.1 + 0.2, "data.workers": 2},
         evaluations=[Evaluation(name="x", on="test", temperature={"temperature_init": 0.1})],
-        resume=[Saved(step=8, url="/runs/step-8-1.ckpt", digest="00ff", size=12)],
+        resume=[CheckpointRef(step=8, url="/runs/step-8-1.ckpt", digest="00ff", size=12)],
         checkpoint_every=0.1 + 0.2,
     )
-    kept_message = Kept(ticket=1, attempt=1, saved=request.resume[0])
+    kept_message = CheckpointSaved(ticket=1, attempt=1, saved=request.resume[0])
     assert decode(encode(kept_message)) == kept_message
     assert isinstance(request.program, Program)
     assert decode(encode(request)) == request

@@ -12,10 +12,10 @@ import pytest
 
 from tempopt.training import trackers
 from tempopt.training.loggers import loggers_given
-from tempopt.training.messages import Label, Started
+from tempopt.training.messages import RunLabel, Started
 from tempopt.training.run import Run
 
-LABEL = Label(study="warm", begun="2026-01-01", run="search-0012", kind="search", arm="search")
+LABEL = RunLabel(study="warm", study_created_at="2026-01-01", run="search-0012", kind="search", arm="search")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tempopt.agent.process import WorkerProcess
-from tempopt.training.messages import Kept, RunRequest, Started
+from tempopt.training.messages import CheckpointSaved, RunRequest, Started
 from tempopt.training.run import Run
 from tests.training.test_ranks import carry_out, finished_message, recorded_lines, results
 
@@ -41,7 +41,9 @@ def check_two_ranks(
         for first_line, second_line in zip(first, second, strict=True)
     )
 
-    middle = next(m.saved for m in messages if isinstance(m, Kept) and 4 < m.saved.step < STEPS - 4)
+    middle = next(
+        m.saved for m in messages if isinstance(m, CheckpointSaved) and 4 < m.saved.step < STEPS - 4
+    )
     resumed_messages = carry_out(
         pair, dataclasses.replace(make_request(2, **checkpoint_options), attempt=2, resume=[middle])
     )

@@ -9,25 +9,25 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tempopt.spec.alpha_ledger import level
+from tempopt.spec.alpha_ledger import alpha_for_verdict
 from tempopt.storage.rows import TicketRow
-from tempopt.storage.ticket_queries import added_pairs, rounds_behind, verdicts
+from tempopt.storage.ticket_queries import added_pairs, rounds_of_verdict, verdicts
 
 
 @given(st.integers(1, 60))
 def test_the_first_verdict_has_the_level_of_one_test_and_each_later_one_half_of_the_last(
     verdict: int,
 ) -> None:
-    assert level(1) == 0.05
-    assert level(verdict + 1) == level(verdict) / 2
+    assert alpha_for_verdict(1) == 0.05
+    assert alpha_for_verdict(verdict + 1) == alpha_for_verdict(verdict) / 2
     # of all verdicts together, twice that of the first
-    assert sum(level(k) for k in range(1, verdict + 1)) <= 2 * 0.05
+    assert sum(alpha_for_verdict(k) for k in range(1, verdict + 1)) <= 2 * 0.05
 
 
 def test_all_verdicts_of_a_study_of_nothing_show_a_gain_in_a_twentieth_of_the_studies_at_most() -> None:
     # each of them shows a gain, which is one side, with half of its level
     draws = np.random.default_rng(0).uniform(size=(40_000, 12))
-    shown_SK = draws < [level(k) / 2 for k in range(1, 13)]
+    shown_SK = draws < [alpha_for_verdict(k) / 2 for k in range(1, 13)]
     assert 0.023 < shown_SK[:, 0].mean() < 0.027
     assert 0.045 < shown_SK.any(axis=1).mean() <= 0.05
 
@@ -53,4 +53,4 @@ def test_a_verdict_rests_on_its_round_and_on_those_that_it_was_added_to(
     for last in range(len(kinds)):
         previous_rounds = [*itertools.takewhile(lambda n: kinds[n] == "confirm", range(last, -1, -1))]
         expected = sorted({last, *previous_rounds, *(n - 1 for n in previous_rounds)})
-        assert rounds_behind(tickets, last) == expected
+        assert rounds_of_verdict(tickets, last) == expected

@@ -15,7 +15,7 @@ from tempopt.storage.rows import Measurement, TicketRow
 from tempopt.storage.ticket_queries import arms_of
 from tempopt.temperature import active_groups, is_controlled
 from tempopt.verdict.run_evaluations import WINNER, evaluations, inference_plans
-from tempopt.verdict.verdict import conclude
+from tempopt.verdict.verdict import compute_verdict
 from tests.simulated import SimulatedStudy
 
 SPACE = {
@@ -90,13 +90,13 @@ def test_the_baseline_and_the_constants_are_not_controlled(study: SimulatedStudy
 
 
 def test_the_verdict_names_control_a_part_and_recommends_it(study: SimulatedStudy, result_of: Any) -> None:
-    verdict = conclude(study.rows, make_measurements(study.rows), study.spec)
+    verdict = compute_verdict(study.rows, make_measurements(study.rows), study.spec)
     assert verdict is not None and verdict.recommendation is not None
     assert verdict.total.significant and verdict.schedule_shown and not verdict.is_constant
     assert {part.name for part in verdict.parts} == {"control", "level"}
     by_name = {part.name: part.answer.paired.gain for part in verdict.parts}
     assert by_name["control"] == pytest.approx(0.5, abs=0.03)
-    assert verdict.recommendation.now == "train_with_control"
+    assert verdict.recommendation.action_without_training == "train_with_control"
     first = verdict.params["temperature_init"]
     ends = {"0": (first / 2,) * 3, "1": (first * 2,) * 3}
     assert {name: pytest.approx(end) for name, end in ends.items()} == verdict.controlled
@@ -108,9 +108,9 @@ def test_the_verdict_names_control_a_part_and_recommends_it(study: SimulatedStud
 
 def test_without_a_gain_of_control_a_constant_is_enough(make_spec: Any) -> None:
     simulated = SimulatedStudy(make_spec({"search": SPACE}, trials=12), world({"level": 0.5})).run()
-    verdict = conclude(simulated.rows, [], simulated.spec)
+    verdict = compute_verdict(simulated.rows, [], simulated.spec)
     assert verdict is not None and verdict.recommendation is not None
-    assert verdict.recommendation.now == "train_at_constant" and not verdict.controlled
+    assert verdict.recommendation.action_without_training == "train_at_constant" and not verdict.controlled
     assert not is_controlled(verdict.recommendation.parameters)
 
 

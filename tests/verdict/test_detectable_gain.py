@@ -15,13 +15,13 @@ from tempopt.temperature import is_neutral, training_key
 from tempopt.verdict.detectable_gain import (
     CONFIDENCE,
     HIGHEST_CORRELATION,
-    Known,
+    NoiseEstimate,
     detectable,
+    estimate_noise,
     expected_pairs,
-    known_of,
 )
 from tempopt.verdict.statistics.group_sequential import spent
-from tempopt.verdict.statistics.paired_tests import paired
+from tempopt.verdict.statistics.paired_tests import paired_test
 from tests.simulated import SimulatedStudy
 
 LR = {"search": {"temperature_init": {"low": 0.5, "high": 4.0}, "lr": {"low": 0.1, "high": 1.0}}}
@@ -68,7 +68,7 @@ def test_looks_on_the_way_show_their_smallest_gain_with_that_chance(make_spec: A
         pairs = rng.normal(smallest_gain.effect, 1.0, 12)
         for look in (4, 8, 12):
             looks = [(num_pairs, spent(num_pairs, 12)) for num_pairs in (4, 8, 12) if num_pairs <= look]
-            test = paired(pairs[:look], test="t", direction="maximize", alpha=LEVEL, looks=looks)
+            test = paired_test(pairs[:look], test="t", direction="maximize", alpha=LEVEL, looks=looks)
             if test.significant or test.gain <= 0:
                 return bool(test.significant)
         return False
@@ -86,7 +86,7 @@ def test_pairs_are_expected_as_simulated_confirmations_take_them(make_spec: Any,
         differences = rng.normal(2.0 * gain, 1.0, 12)
         for look in (4, 8, 12):
             looks = [(num_pairs, spent(num_pairs, 12)) for num_pairs in (4, 8, 12) if num_pairs <= look]
-            test = paired(differences[:look], test="t", direction="maximize", alpha=LEVEL, looks=looks)
+            test = paired_test(differences[:look], test="t", direction="maximize", alpha=LEVEL, looks=looks)
             if test.significant or test.gain <= 0:
                 return look
         return 12
@@ -105,8 +105,8 @@ def test_runs_that_differ_in_their_seed_alone_tell_the_deviation_between_seeds(
 ) -> None:
     values = [0.5, 0.7, 0.63]
     rows = [make_ticket("baseline", n, value) for n, value in enumerate(values)]
-    noise = known_of(rows, make_spec())
-    assert noise == Known(
+    noise = estimate_noise(rows, make_spec())
+    assert noise == NoiseEstimate(
         source="baseline", runs=3, deviation=pytest.approx(np.std(values, ddof=1)), freedom=2
     )
     # by the definition of a chi-squared interval, with correlations from 0 to the highest
@@ -117,16 +117,16 @@ def test_runs_that_differ_in_their_seed_alone_tell_the_deviation_between_seeds(
 
 def test_two_runs_and_runs_that_tune_tell_nothing(make_spec: Any, make_ticket: Any) -> None:
     two_tickets = [make_ticket("baseline", n, 0.5 + n) for n in range(2)]
-    assert known_of(two_tickets, make_spec()) is None
+    assert estimate_noise(two_tickets, make_spec()) is None
     tuned_tickets = [
         make_ticket("baseline", n, 0.5 + n, parameters={"temperature_init": 1.0, "lr": 0.1 * n})
         for n in range(9)
     ]
-    assert known_of(tuned_tickets, make_spec(LR)) is None
+    assert estimate_noise(tuned_tickets, make_spec(LR)) is None
     equal = [make_ticket("baseline", n, 0.5) for n in range(3)]
-    assert known_of(equal, make_spec()) is None
+    assert estimate_noise(equal, make_spec()) is None
     diverged_tickets = [*two_tickets, make_ticket("baseline", 2, None, outcome="diverged")]
-    assert known_of(diverged_tickets, make_spec()) is None
+    assert estimate_noise(diverged_tickets, make_spec()) is None
 
 
 def test_choosing_runs_tell_what_seeds_and_parameters_do_not(make_spec: Any, make_ticket: Any) -> None:
@@ -143,13 +143,13 @@ def test_choosing_runs_tell_what_seeds_and_parameters_do_not(make_spec: Any, mak
     # by least squares, with a number for each parameter set and one for each seed
     design = np.array([[*np.eye(3)[c], *np.eye(3)[p][1:]] for c in range(3) for p in range(3)])
     _, squares, *_ = np.linalg.lstsq(design, table.ravel(), rcond=None)
-    noise = known_of(rows, make_spec())
+    noise = estimate_noise(rows, make_spec())
     expected = math.sqrt(2 * float(squares[0]) / 4)
-    assert noise == Known(source="choose", runs=9, deviation=pytest.approx(expected), freedom=4)
+    assert noise == NoiseEstimate(source="choose", runs=9, deviation=pytest.approx(expected), freedom=4)
 
 
 def test_confirmed_pairs_tell_their_differences(make_spec: Any, whole_study: Any) -> None:
-    noise = known_of(whole_study, make_spec())
+    noise = estimate_noise(whole_study, make_spec())
     confirm_values = {(row.arm, row.pair): row.value for row in whole_study if row.kind == "confirm"}
     winner, baseline = (
         [value for (arm, _), value in sorted(confirm_values.items()) if name in arm.split("+")]
@@ -179,7 +179,7 @@ def test_ranges_hold_the_smallest_gain_as_often_as_they_say(make_spec: Any, corr
 
         rows = SimulatedStudy(spec, worth).run().rows
         for kinds in (("baseline",), ("baseline", "choose"), ("baseline", "choose", "confirm")):
-            noise = known_of([row for row in rows if row.kind in kinds], spec)
+            noise = estimate_noise([row for row in rows if row.kind in kinds], spec)
             assert noise is not None
             low, high = able.range(noise)
             coverage[noise.source].append(low <= able.effect * difference <= high)

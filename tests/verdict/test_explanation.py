@@ -12,11 +12,11 @@ from scipy import stats
 
 from tempopt.storage.rows import TicketRow
 from tempopt.storage.ticket_queries import Arm, arms_of
-from tempopt.temperature import LEARNED, LR_RATIOS, active_groups, neutral, training_key
+from tempopt.temperature import LEARNED, LR_RATIOS, active_groups, to_neutral, training_key
 from tempopt.verdict.explanation import ablated, explanation_tickets, simpler_plans, simplest
-from tempopt.verdict.paired_evidence import is_decided
+from tempopt.verdict.paired_evidence import is_confirmation_complete
 from tempopt.verdict.pairs import more_pairs
-from tempopt.verdict.verdict import Verdict, conclude
+from tempopt.verdict.verdict import Verdict, compute_verdict
 from tests.simulated import SPACE, SimulatedStudy
 
 ALPHA = 0.05
@@ -32,7 +32,7 @@ LEVEL = 2.5
 ARMS: dict[Arm, dict[str, Any]] = {
     "search": WINNER,
     "baseline": {"temperature_init": 1.0, "lr": 0.5},
-    "twin": neutral(WINNER),
+    "twin": to_neutral(WINNER),
     "constant": {"temperature_init": 2.0, "lr": 0.4},
     "constant_twin": {
         "temperature_init": LEVEL,
@@ -61,7 +61,7 @@ def run_study(
     simulation = SimulatedStudy(
         fixed_spec({"search": space}, trials=6, **{"explain": True, **study}), worth
     ).run()
-    verdict = conclude(simulation.rows, [], simulation.spec)
+    verdict = compute_verdict(simulation.rows, [], simulation.spec)
     assert verdict is not None
     return simulation, verdict
 
@@ -99,7 +99,7 @@ def test_what_is_no_temperature_and_has_a_baseline_is_a_part_too(fixed_spec: Any
         "heads": 8,
         "lr": 0.3,
     }
-    arms: dict[Arm, dict[str, Any]] = {"search": winner, "twin": neutral(winner), "baseline": {"lr": 0.3}}
+    arms: dict[Arm, dict[str, Any]] = {"search": winner, "twin": to_neutral(winner), "baseline": {"lr": 0.3}}
     spec = fixed_spec({"search": space})
     ablations = ablated(spec, arms)
     assert set(ablations) >= {"level", "normaliser", "label_smoothing", "heads"}
@@ -134,7 +134,7 @@ def test_simpler_plans_keep_one_part_or_all_but_one(fixed_spec: Any) -> None:
 
 def test_a_winner_of_one_part_has_no_simpler_plan() -> None:
     params: dict[str, Any] = {"temperature_init": 3.0, "lr": 0.3}
-    assert simpler_plans({"search": params, "baseline": neutral(params), "twin": neutral(params)}) == []
+    assert simpler_plans({"search": params, "baseline": to_neutral(params), "twin": to_neutral(params)}) == []
 
 
 # ---- which runs
@@ -185,7 +185,7 @@ def test_added_pairs_rest_on_the_parts_of_the_round_that_they_were_added_to(fixe
     assert {arm for t in constants for arm in arms_of(t)} == {"constant", "constant_twin"}
     assert {(t.pair, t.seed) for t in constants} == {(t.pair, t.seed) for t in extra_rows}
     assert study.step() == []
-    second_verdict = conclude(study.rows, [], study.spec)
+    second_verdict = compute_verdict(study.rows, [], study.spec)
     assert (
         second_verdict is not None and second_verdict.round == 1 and second_verdict.total.paired.n_pairs == 12
     )
@@ -201,7 +201,7 @@ def test_added_pairs_are_explained_where_the_round_before_them_was_not(fixed_spe
     while study.do(explanation_tickets(study.rows, study.spec, is_requested=True)):
         pass
     assert {(t.round, t.pair) for t in study.tickets_of("ablation")} == {(1, pair) for pair in range(4)}
-    verdict = conclude(study.rows, [], study.spec)
+    verdict = compute_verdict(study.rows, [], study.spec)
     assert verdict is not None and {part.answer.paired.n_pairs for part in verdict.parts} == {4}
 
 
@@ -241,7 +241,7 @@ def test_an_explanation_on_request_trains_what_the_spec_would_have_asked_for(fix
         for simulated in (at_once, study)
     ]
     assert trainings[0] == trainings[1] and trainings[2] == trainings[3]
-    requested_verdict = conclude(study.rows, [], study.spec)
+    requested_verdict = compute_verdict(study.rows, [], study.spec)
     assert requested_verdict is not None
     assert (requested_verdict.parts, requested_verdict.simplest) == (by_spec.parts, by_spec.simplest)
 
@@ -268,7 +268,7 @@ def test_nothing_is_explained_before_the_confirmation_is_decided(fixed_spec: Any
     open_yet.search()
     assert open_yet.run_until("confirm")
     num_open = 0
-    while not is_decided(open_yet.rows, open_yet.spec, 0):
+    while not is_confirmation_complete(open_yet.rows, open_yet.spec, 0):
         num_open += 1
         assert explanation_tickets(open_yet.rows, open_yet.spec, is_requested=True) == []
         assert open_yet.step()
@@ -351,7 +351,7 @@ def test_the_simplest_plan_that_keeps_most_of_the_gain_is_recommended(
             np.array([t.value for t in study.tickets_of("confirm", arm)]) for arm in ("search", "baseline")
         )
         ratio_test = stats.ttest_1samp(simple - 0.5 * winner - 0.5 * baseline, 0)
-        assert verdict.simplest.kept.p_value == pytest.approx(ratio_test.pvalue)
+        assert verdict.simplest.keep_share_test.p_value == pytest.approx(ratio_test.pvalue)
         assert verdict.simplest.lost.paired.gain == pytest.approx(np.mean(winner - simple))
 
 
@@ -407,7 +407,7 @@ def test_there_are_no_parts_before_all_of_their_runs_are_over(fixed_spec: Any) -
         dataclasses.replace(t, state="running", outcome=None, value=None) if t.id == last.id else t
         for t in study.rows
     ]
-    early_verdict = conclude(rows, [], study.spec)
+    early_verdict = compute_verdict(rows, [], study.spec)
     assert early_verdict is not None and early_verdict.parts == () and early_verdict.simplest is None
     assert early_verdict.total == verdict.total
 
@@ -423,8 +423,11 @@ def test_a_simpler_plan_that_diverges_is_not_recommended_for_the_seeds_on_which_
         else t
         for t in study.rows
     ]
-    early_verdict = conclude(rows, [], study.spec)
+    early_verdict = compute_verdict(rows, [], study.spec)
     assert early_verdict is not None and early_verdict.simplest is not None
-    assert (early_verdict.simplest.kept.n_pairs, early_verdict.simplest.lost.reference_diverged) == (8, 1)
-    assert early_verdict.simplest.kept.gain < verdict.simplest.kept.gain - 0.05
+    assert (
+        early_verdict.simplest.keep_share_test.n_pairs,
+        early_verdict.simplest.lost.reference_diverged,
+    ) == (8, 1)
+    assert early_verdict.simplest.keep_share_test.gain < verdict.simplest.keep_share_test.gain - 0.05
     assert not early_verdict.simplest.holds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tempopt.storage.rows import Kind
-from tempopt.verdict.forecast_text import lasting, on, runs_text
+from tempopt.verdict.forecast_text import format_duration, format_worker_count, runs_text
 from tempopt.verdict.planned_runs import PlannedRuns, Span
 
 
@@ -21,7 +21,7 @@ from tempopt.verdict.planned_runs import PlannedRuns, Span
     ],
 )
 def test_a_duration_has_the_unit_that_people_plan_with(seconds: float, text: str) -> None:
-    assert lasting(seconds) == text
+    assert format_duration(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_a_duration_has_the_unit_that_people_plan_with(seconds: float, text: str
     ],
 )
 def test_a_place_is_named_by_its_gpus_where_it_has_some(workers: int, gpus: float, text: str) -> None:
-    assert on(workers, gpus) == text
+    assert format_worker_count(workers, gpus) == text
 
 
 def span_of(typical: float, *, spread: float = 0.0) -> dict[Kind, Span]:

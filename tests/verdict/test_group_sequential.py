@@ -16,7 +16,7 @@ from tempopt.verdict.statistics.group_sequential import (
     Look,
     boundaries,
     increment,
-    nominal,
+    nominal_p,
     repeated_p,
     repeated_score,
     spent,
@@ -119,7 +119,7 @@ def test_a_boundary_lies_between_what_its_look_spends_and_all_that_is_spent(
 @pytest.mark.parametrize("alpha", [1e-8, 0.001, 0.05, 0.3, 0.9])
 def test_one_look_is_the_plain_t_test(alpha: float) -> None:
     assert boundaries(((8, 1.0),), alpha) == pytest.approx((alpha,), rel=1e-9)
-    assert nominal(((8, 1.0),), alpha) == alpha
+    assert nominal_p(((8, 1.0),), alpha) == alpha
     assert repeated_p(((8, 1.0),), alpha) == pytest.approx(alpha, rel=1e-12)
     assert boundaries(((8, 0.3),), alpha) == pytest.approx((0.3 * alpha,), rel=1e-6)
 
@@ -128,8 +128,8 @@ def test_one_look_is_the_plain_t_test(alpha: float) -> None:
 def test_repeated_p_and_the_level_at_the_last_look_undo_each_other(
     looks: tuple[Look, ...], alpha: float
 ) -> None:
-    assert repeated_p(looks, nominal(looks, alpha)) == pytest.approx(alpha, rel=1e-9)
-    assert nominal(looks, alpha) == pytest.approx(boundaries(looks, alpha)[-1], rel=1e-4)
+    assert repeated_p(looks, nominal_p(looks, alpha)) == pytest.approx(alpha, rel=1e-9)
+    assert nominal_p(looks, alpha) == pytest.approx(boundaries(looks, alpha)[-1], rel=1e-4)
 
 
 @given(st.sampled_from((*SEQUENCES, FOUR)), st.floats(-6, 7), st.floats(1e-4, 3))
@@ -162,7 +162,7 @@ def test_repeated_intervals_hold_the_truth_wherever_a_test_ends(effect: float, f
     for end, (n, _) in enumerate(FOUR, start=1):
         mean = differences[:, :n].mean(axis=1)
         error = differences[:, :n].std(axis=1, ddof=1) / math.sqrt(n)
-        reach = upper(nominal(FOUR[:end], 0.05), n) * error
+        reach = upper(nominal_p(FOUR[:end], 0.05), n) * error
         ends = going_on & ((np.abs(mean) > reach) | (futile & (mean <= 0)) | (n == 16))
         num_covered += int((ends & (np.abs(mean - effect) <= reach)).sum())
         num_crossed += int((ends & (np.abs(mean) > reach)).sum())
@@ -192,9 +192,9 @@ def test_a_look_at_one_pair_leaves_its_share_to_the_next() -> None:
 
 def test_a_look_that_may_spend_nothing_shows_nothing() -> None:
     looks = ((4, 0.4), (8, 0.4))
-    assert boundaries(looks, 0.05)[1] == nominal(looks, 0.05) == 0
+    assert boundaries(looks, 0.05)[1] == nominal_p(looks, 0.05) == 0
     assert repeated_p(looks, 1e-12) == 1
-    assert repeated_p(((1, 0.5),), 1e-6) == 1 and nominal(((1, 0.5),), 0.05) == 0
+    assert repeated_p(((1, 0.5),), 1e-6) == 1 and nominal_p(((1, 0.5),), 0.05) == 0
 
 
 def test_p_values_beyond_the_grid_stay_on_the_safe_side() -> None:
@@ -222,7 +222,7 @@ def test_looks_that_do_not_ascend_are_refused(looks: tuple[Look, ...]) -> None:
     for ask in (
         lambda: boundaries(looks, 0.05),
         lambda: repeated_p(looks, 0.1),
-        lambda: nominal(looks, 0.05),
+        lambda: nominal_p(looks, 0.05),
     ):
         with pytest.raises(UsageError, match=r"looks.*shares in \(0, 1\]"):
             ask()

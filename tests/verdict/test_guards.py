@@ -15,7 +15,7 @@ from tempopt.report.guard_text import guard_line
 from tempopt.storage.rows import Measurement, TicketRow
 from tempopt.storage.ticket_queries import arms_of
 from tempopt.verdict.guards import NO_VALUE
-from tempopt.verdict.verdict import Verdict, conclude
+from tempopt.verdict.verdict import Verdict, compute_verdict
 
 LOSS = {"val_loss": "no worse than 5%"}
 NOISE = [0.01, -0.01, 0.02, 0.0, -0.02, 0.01, -0.01, 0.0]
@@ -42,7 +42,7 @@ def losses(winner: float) -> dict[str, list[float]]:
 
 
 def verdict_of(spec: Any, tickets: list[TicketRow], measurements: list[Measurement]) -> Verdict:
-    verdict = conclude(tickets, measurements, spec)
+    verdict = compute_verdict(tickets, measurements, spec)
     assert verdict is not None
     return verdict
 

@@ -11,7 +11,7 @@ from tempopt.storage.rows import Measurement, TicketRow
 from tempopt.storage.ticket_queries import arms_of
 from tempopt.verdict.guards import NOT_THERE
 from tempopt.verdict.run_evaluations import evaluations
-from tempopt.verdict.verdict import Verdict, conclude
+from tempopt.verdict.verdict import Verdict, compute_verdict
 from tests.simulated import SPACE, SimulatedStudy
 from tests.verdict.test_guards import NOISE, guard_measurements, losses
 from tests.verdict.test_recommendation import by_part, noisy_gains, with_gains
@@ -27,7 +27,7 @@ def at_half(tickets: list[TicketRow], loss: float) -> list[Measurement]:
 
 
 def verdict_of(spec: Any, tickets: list[TicketRow], measurements: list[Measurement]) -> Verdict:
-    verdict = conclude(tickets, measurements, spec)
+    verdict = compute_verdict(tickets, measurements, spec)
     assert verdict is not None and verdict.recommendation is not None
     return verdict
 
@@ -121,7 +121,10 @@ def test_a_simpler_plan_is_tested_on_guards_that_its_runs_measure(simplest: floa
     assert recommendation is not None and verdict.simplest is not None
     # what has one part more and keeps the guards is next
     expected = verdict.simplest.parameters if simplest == 1.0 else verdict.constant_twin_params
-    assert (recommendation.now, recommendation.parameters) == ("train_at_constant", expected)
+    assert (recommendation.action_without_training, recommendation.parameters) == (
+        "train_at_constant",
+        expected,
+    )
     assert [passed_over.parameters for passed_over in recommendation.passed_over] == (
         [verdict.simplest.parameters] if simplest > 1.0 else []
     )
@@ -144,7 +147,7 @@ def test_a_constant_that_keeps_the_guards_is_recommended_in_place_of_a_winner_th
         for value in [1.3 if "search" in arms_of(t) else 1.0]
     ]
     recommendation = verdict_of(study.spec, study.rows, measurements).recommendation
-    assert recommendation is not None and recommendation.now == "train_at_constant"
+    assert recommendation is not None and recommendation.action_without_training == "train_at_constant"
     assert recommendation.parameters == verdict_of(study.spec, study.rows, measurements).constant_twin_params
 
 

@@ -14,7 +14,7 @@ from scipy import stats
 
 from tempopt.storage.rows import Measurement, TicketRow
 from tempopt.verdict.inference import AS_TRAINED, InferenceOnly
-from tempopt.verdict.verdict import conclude
+from tempopt.verdict.verdict import compute_verdict
 
 ALPHA = 0.05
 BASELINE = np.array([0.50, 0.52, 0.47, 0.55, 0.49, 0.51, 0.53, 0.48])
@@ -65,7 +65,7 @@ def plan_measurements(tickets: list[TicketRow], **arms: Plans) -> list[Measureme
 def inference_of(
     fixed_spec: Any, tickets: list[TicketRow], measurements: list[Measurement], **study: Any
 ) -> InferenceOnly:
-    verdict = conclude(tickets, measurements, fixed_spec(**study))
+    verdict = compute_verdict(tickets, measurements, fixed_spec(**study))
     assert verdict is not None and verdict.inference_only is not None
     return verdict.inference_only
 
@@ -261,7 +261,7 @@ def test_without_measurements_of_the_baseline_there_is_no_answer(
     )
     of_baseline = {t.id for t in tickets if t.arm == "baseline"}
     for subset in ([], [m for m in measurements if m.ticket_id not in of_baseline]):
-        verdict = conclude(tickets, subset, fixed_spec())
+        verdict = compute_verdict(tickets, subset, fixed_spec())
         assert verdict is not None and verdict.inference_only is None
     of_winner = {t.id for t in tickets if t.arm == "search"}
     answer = inference_of(fixed_spec, tickets, [m for m in measurements if m.ticket_id not in of_winner])

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from tempopt.errors import UsageError
-from tempopt.verdict.statistics.non_inferiority import headroom, non_inferior
+from tempopt.verdict.statistics.non_inferiority import margin_left, non_inferior
 
 ARM = [1.02, 0.97, 1.05, 1.10, 0.99, 1.03, 1.00, 1.06]
 REFERENCE = [1.00, 0.98, 1.01, 1.07, 1.00, 1.02, 0.97, 1.03]
@@ -36,18 +36,18 @@ def test_an_absolute_margin_is_one_in_the_unit_of_the_metric() -> None:
 
 
 def test_a_metric_of_which_more_is_better_may_be_below_by_the_margin() -> None:
-    most_headroom = headroom(ARM, REFERENCE, side="most", margin=0.05, relative=True)
-    least_headroom = headroom(
+    most_headroom = margin_left(ARM, REFERENCE, side="most", margin=0.05, relative=True)
+    least_headroom = margin_left(
         [-v for v in ARM], [-v for v in REFERENCE], side="least", margin=0.05, relative=True
     )
     assert least_headroom == pytest.approx(most_headroom)
-    assert np.mean(headroom([0.9], [1.0], side="least", margin=0.2, relative=True)) == pytest.approx(0.1)
+    assert np.mean(margin_left([0.9], [1.0], side="least", margin=0.2, relative=True)) == pytest.approx(0.1)
 
 
 def test_a_negative_reference_has_a_margin_on_the_worse_side_all_the_same() -> None:
     # a loss of -10 that may be 5 % worse may be -9.5
-    assert headroom([-9.6], [-10.0], side="most", margin=0.05, relative=True) == pytest.approx([0.1])
-    assert headroom([-9.4], [-10.0], side="most", margin=0.05, relative=True) == pytest.approx([-0.1])
+    assert margin_left([-9.6], [-10.0], side="most", margin=0.05, relative=True) == pytest.approx([0.1])
+    assert margin_left([-9.4], [-10.0], side="most", margin=0.05, relative=True) == pytest.approx([-0.1])
 
 
 def test_equal_arms_without_a_margin_show_nothing() -> None:
@@ -87,4 +87,4 @@ def test_an_arm_at_the_margin_is_called_within_it_in_one_of_fifty_studies() -> N
 def test_what_makes_no_sense_is_refused(changes: dict[str, Any], message: str) -> None:
     arguments: dict[str, Any] = {"arm": ARM, "reference": REFERENCE, "margin": 0.1, **changes}
     with pytest.raises(UsageError, match=message):
-        headroom(side="most", relative=True, **arguments)
+        margin_left(side="most", relative=True, **arguments)

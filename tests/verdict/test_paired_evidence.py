@@ -10,16 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tempopt.storage.rows import TicketRow
-from tempopt.verdict.paired_evidence import Answer, Evidence, Runs, cautious, gain, gains_by_pair, is_decided
+from tempopt.verdict.paired_evidence import (
+    Evidence,
+    PairedResult,
+    PairedRuns,
+    gain_over_baseline,
+    gains_by_pair,
+    is_confirmation_complete,
+    most_conservative,
+)
 from tempopt.verdict.statistics.group_sequential import spent
-from tempopt.verdict.statistics.paired_tests import Stage, paired
+from tempopt.verdict.statistics.paired_tests import TestStage, paired_test
 
 differences = st.lists(st.integers(-50, 50).map(lambda n: n / 100), min_size=4, max_size=8)
 
 
-def answer(values: list[float], num_diverged: int = 0, reference: int = 0) -> Answer:
-    test = paired(values, test="t", direction="maximize", alpha=0.05)
-    return Answer(paired=test, diverged=num_diverged, reference_diverged=reference)
+def answer(values: list[float], num_diverged: int = 0, reference: int = 0) -> PairedResult:
+    test = paired_test(values, test="t", direction="maximize", alpha=0.05)
+    return PairedResult(paired=test, diverged=num_diverged, reference_diverged=reference)
 
 
 @given(st.lists(differences, min_size=1, max_size=3), st.integers(0, 2), st.integers(0, 2))
@@ -27,7 +35,7 @@ def test_the_more_cautious_claims_what_each_claims_and_no_more(
     table: list[list[float]], num_diverged: int, reference: int
 ) -> None:
     answers = [answer(values, num_diverged, reference) for values in table]
-    cautious_answer = cautious(answers)
+    cautious_answer = most_conservative(answers)
     assert cautious_answer is not None
     tests = [answer_of.paired for answer_of in answers]
     assert cautious_answer.significant == all(answer_of.significant for answer_of in answers)
@@ -41,9 +49,9 @@ def test_the_more_cautious_claims_what_each_claims_and_no_more(
         cautious_answer.paired.p_value < 0.05 and cautious_answer.paired.ci_low > 0
     )
     assert cautious_answer.paired.ci_low <= cautious_answer.paired.gain <= cautious_answer.paired.ci_high
-    assert cautious(answers[:1]) is answers[0] and cautious([None]) is None
+    assert most_conservative(answers[:1]) is answers[0] and most_conservative([None]) is None
     # what cannot be compared with one of them has not beaten it
-    half = cautious([*answers, None])
+    half = most_conservative([*answers, None])
     assert half is not None and half.paired == cautious_answer.paired and not half.significant
 
 
@@ -77,18 +85,18 @@ def test_looks_count_the_pairs_that_could_be_used_and_spend_by_those_that_were_p
 ) -> None:
     spec = make_spec(seeds=LOOKS)
     tickets = make_confirm_rows(baseline_and_twin=[0.0] * 8, search=values)
-    measured_gain = gain(Evidence(tickets, spec, 0))
+    measured_gain = gain_over_baseline(Evidence(tickets, spec, 0))
     usable_values = [value for value in values if value != "lost"]
     if not usable_values:
-        assert measured_gain is None and is_decided(tickets, spec, 0)
+        assert measured_gain is None and is_confirmation_complete(tickets, spec, 0)
         return
     looks: dict[int, float] = {}
     for look in (2, 4, 6, 8):
         num_usable = sum(value != "lost" for value in values[:look])
         if num_usable > 1:
             looks[num_usable] = spent(look, 8)
-    stage = Stage(differences=tuple(usable_values), looks=tuple(looks.items()) or None)
-    expected = paired(usable_values, test="t", direction="maximize", alpha=0.05, looks=stage.looks)
+    stage = TestStage(differences=tuple(usable_values), looks=tuple(looks.items()) or None)
+    expected = paired_test(usable_values, test="t", direction="maximize", alpha=0.05, looks=stage.looks)
     assert measured_gain is not None and measured_gain.paired == expected
     assert measured_gain.dropped == 8 - len(usable_values)
 
@@ -112,9 +120,9 @@ def test_a_confirmation_is_decided_by_a_gain_by_being_behind_or_by_its_last_pair
 ) -> None:
     spec = make_spec(seeds=LOOKS)
     tickets = make_confirm_rows(baseline_and_twin=[0.0] * len(values), search=values)
-    assert is_decided(tickets, spec, 0) == is_over
+    assert is_confirmation_complete(tickets, spec, 0) == is_over
     round_tickets = [dataclasses.replace(t, round=1) for t in tickets]
-    assert is_decided(round_tickets, spec, 1)
+    assert is_confirmation_complete(round_tickets, spec, 1)
 
 
 def test_a_look_has_to_beat_both_references_to_end_with_a_gain(
@@ -122,9 +130,15 @@ def test_a_look_has_to_beat_both_references_to_end_with_a_gain(
 ) -> None:
     spec = make_spec(seeds=LOOKS)
     clear_gains, open_yet = [1.0, 1.0005], [0.99, 0.5]
-    assert is_decided(make_confirm_rows(baseline_and_twin=[0.0, 0.0], search=clear_gains), spec, 0)
-    assert not is_decided(make_confirm_rows(baseline=[0.0, 0.0], twin=open_yet, search=clear_gains), spec, 0)
-    assert not is_decided(make_confirm_rows(baseline=open_yet, twin=[0.0, 0.0], search=clear_gains), spec, 0)
+    assert is_confirmation_complete(
+        make_confirm_rows(baseline_and_twin=[0.0, 0.0], search=clear_gains), spec, 0
+    )
+    assert not is_confirmation_complete(
+        make_confirm_rows(baseline=[0.0, 0.0], twin=open_yet, search=clear_gains), spec, 0
+    )
+    assert not is_confirmation_complete(
+        make_confirm_rows(baseline=open_yet, twin=[0.0, 0.0], search=clear_gains), spec, 0
+    )
 
 
 def test_gains_by_pair_are_what_the_verdict_counts(make_spec: Any, make_confirm_rows: Any) -> None:
@@ -139,6 +153,6 @@ def test_gains_by_pair_are_what_the_verdict_counts(make_spec: Any, make_confirm_
 
 
 def test_what_was_lost_is_neither_a_value_nor_a_divergence(make_confirm_rows: Any) -> None:
-    runs = Runs.of(make_confirm_rows(search=[0.5, None, "lost", 0.7]))
+    runs = PairedRuns.of(make_confirm_rows(search=[0.5, None, "lost", 0.7]))
     assert (runs.values, runs.diverged) == ({0: 0.5, 3: 0.7}, {1})
     assert runs.pairs == {0, 1, 3}

@@ -15,7 +15,14 @@ from scipy import special, stats
 
 from tempopt.errors import UsageError
 from tempopt.verdict.statistics.group_sequential import boundaries, repeated_p, spent
-from tempopt.verdict.statistics.paired_tests import TESTS, Stage, least_pairs, not_worse, paired, skewness
+from tempopt.verdict.statistics.paired_tests import (
+    TESTS,
+    TestStage,
+    least_pairs,
+    non_inferiority_test,
+    paired_test,
+    skewness,
+)
 
 finite = st.floats(-1e3, 1e3).map(lambda x: round(x, 6))
 coarse = finite.map(lambda x: round(x, 2))
@@ -25,7 +32,7 @@ both = pytest.mark.parametrize("test", TESTS)
 
 
 def gains(differences: list[float], test: str, **options: Any) -> Any:
-    return paired(differences, test=test, **{"direction": "maximize", **options})
+    return paired_test(differences, test=test, **{"direction": "maximize", **options})
 
 
 @given(samples, st.sampled_from([0.8, 0.95, 0.99]))
@@ -300,7 +307,7 @@ def test_added_pairs_are_combined_by_the_inverse_normal_method_with_doubling_wei
     first = [d + 0.001 * i for i, d in enumerate(FIRST)]
     second = [d + 0.0007 * i for i, d in enumerate(SECOND)]
     third = [d + 0.1 for d in second]
-    earlier_stages = [Stage(differences=tuple(first)), Stage(differences=tuple(second))]
+    earlier_stages = [TestStage(differences=tuple(first)), TestStage(differences=tuple(second))]
     paired_test = gains(third, test, earlier=earlier_stages, alpha=0.1)
     assert paired_test.p_value == pytest.approx(2 * combined_p([first, second, third], test), rel=1e-6)
     weighted_p = stats.combine_pvalues(
@@ -324,8 +331,8 @@ def test_added_pairs_are_combined_by_the_inverse_normal_method_with_doubling_wei
 
 def test_the_later_of_two_stages_has_twice_the_weight() -> None:
     strong, weak = [1.0, 1.1, 0.9, 1.05, 0.95], [0.4, -0.3, 0.2, 0.1, -0.15]
-    early_test = gains(weak, "t", earlier=[Stage(differences=tuple(strong))])
-    late = gains(strong, "t", earlier=[Stage(differences=tuple(weak))])
+    early_test = gains(weak, "t", earlier=[TestStage(differences=tuple(strong))])
+    late = gains(strong, "t", earlier=[TestStage(differences=tuple(weak))])
     assert early_test.gain == pytest.approx(late.gain) and late.p_value < early_test.p_value
     scores = {name: stats.norm.isf(one_sided(v, "t", "greater")) for name, v in [("s", strong), ("w", weak)]}
     expected = 2 * stats.norm.sf((math.sqrt(2) * scores["s"] + scores["w"]) / math.sqrt(3))
@@ -339,7 +346,7 @@ def test_combined_p_and_interval_never_disagree(
     test: str, first: list[float], second: list[float], has_looks: bool
 ) -> None:
     looks = ((4, 0.2), (len(first), 0.7)) if has_looks else None
-    paired_test = gains(second, test, earlier=[Stage(differences=tuple(first), looks=looks)])
+    paired_test = gains(second, test, earlier=[TestStage(differences=tuple(first), looks=looks)])
     assert paired_test.significant == (paired_test.ci_low > 0)
     assert paired_test.is_worse == (paired_test.ci_high < 0)
     assert paired_test.ci_low <= paired_test.gain <= paired_test.ci_high
@@ -347,19 +354,19 @@ def test_combined_p_and_interval_never_disagree(
         [-d for d in second],
         test,
         direction="minimize",
-        earlier=[Stage(differences=tuple(-d for d in first), looks=looks)],
+        earlier=[TestStage(differences=tuple(-d for d in first), looks=looks)],
     )
     assert mirrored_test == paired_test
 
 
 def test_a_stage_that_was_looked_at_on_the_way_counts_with_its_repeated_p() -> None:
     looks = ((4, 0.2), (8, 0.7))
-    paired_test = gains(SECOND, "t", earlier=[Stage(differences=tuple(FIRST), looks=looks)])
+    paired_test = gains(SECOND, "t", earlier=[TestStage(differences=tuple(FIRST), looks=looks)])
     earlier_p = repeated_p(looks, stats.ttest_1samp(FIRST, 0).pvalue) / 2
     second_p = stats.ttest_1samp(SECOND, 0, alternative="greater").pvalue
     score = (stats.norm.isf(earlier_p) + math.sqrt(2) * stats.norm.isf(second_p)) / math.sqrt(3)
     assert paired_test.p_value == pytest.approx(2 * stats.norm.sf(score))
-    plain = gains(SECOND, "t", earlier=[Stage(differences=tuple(FIRST))])
+    plain = gains(SECOND, "t", earlier=[TestStage(differences=tuple(FIRST))])
     assert plain.p_value < paired_test.p_value
 
 
@@ -369,7 +376,7 @@ def test_stages_that_contradict_each_other_show_nothing(sign: int) -> None:
     strong = (sign * 100.0, sign * 100.0001)
     weak = [sign * (-30.0 + 200 * (-1) ** i) for i in range(20)]
     assert combined_p([list(strong), weak], "t", "greater" if sign > 0 else "less") < 0.05
-    paired_test = gains(weak, "t", earlier=[Stage(differences=strong)])
+    paired_test = gains(weak, "t", earlier=[TestStage(differences=strong)])
     assert sign * paired_test.gain < 0 and paired_test.p_value == 1
     assert paired_test.ci_low <= paired_test.gain <= paired_test.ci_high
     assert not paired_test.significant
@@ -379,7 +386,7 @@ def test_stages_that_contradict_each_other_show_nothing(sign: int) -> None:
 def test_one_pair_that_was_added_changes_the_estimate_alone(test: str) -> None:
     first_test, paired_test = (
         gains(FIRST, test),
-        gains([0.2], test, earlier=[Stage(differences=tuple(FIRST))]),
+        gains([0.2], test, earlier=[TestStage(differences=tuple(FIRST))]),
     )
     assert (paired_test.p_value, paired_test.n_pairs) == (first_test.p_value, 9)
     assert paired_test.gain == gains([*FIRST, 0.2], test).gain
@@ -389,12 +396,12 @@ def test_one_pair_that_was_added_changes_the_estimate_alone(test: str) -> None:
 @both
 def test_a_stage_without_any_difference_speaks_for_neither_side(test: str) -> None:
     strong = [0.3, 0.31, 0.29, 0.33, 0.27, 0.32, 0.28, 0.3001, 0.34]
-    paired_test = gains(strong, test, earlier=[Stage(differences=(0.0,) * 8)])
+    paired_test = gains(strong, test, earlier=[TestStage(differences=(0.0,) * 8)])
     one_sided_p = one_sided(strong, test, "greater")
     assert paired_test.p_value == pytest.approx(
         2 * stats.norm.sf(math.sqrt(2 / 3) * stats.norm.isf(one_sided_p))
     )
-    empty_test = gains([0.0] * 4, test, earlier=[Stage(differences=(0.0,) * 8)])
+    empty_test = gains([0.0] * 4, test, earlier=[TestStage(differences=(0.0,) * 8)])
     assert (empty_test.gain, empty_test.ci_low, empty_test.ci_high, empty_test.p_value) == (
         0,
         -math.inf,
@@ -433,12 +440,12 @@ def test_what_keeps_most_of_a_gain_is_told_by_students_test() -> None:
     )
     for keep in (0.0, 0.7, 1.0):
         expected = stats.ttest_1samp(simple - keep * winner - (1 - keep) * baseline, 0)
-        paired_test = not_worse(
+        paired_test = non_inferiority_test(
             simple.tolist(), winner.tolist(), baseline.tolist(), keep=keep, test="t", direction="maximize"
         )
         assert paired_test.p_value == pytest.approx(expected.pvalue)
         assert paired_test.significant == (keep < 1)
-    minimized_test = not_worse(
+    minimized_test = non_inferiority_test(
         (-simple).tolist(), (-winner).tolist(), (-baseline).tolist(), keep=0.7, test="t", direction="minimize"
     )
     assert minimized_test.significant and minimized_test.gain == pytest.approx(
@@ -448,7 +455,7 @@ def test_what_keeps_most_of_a_gain_is_told_by_students_test() -> None:
 
 def test_what_is_the_same_in_all_arms_keeps_nothing() -> None:
     equal_values = [100.1, 100.2, 100.7]
-    paired_test = not_worse(
+    paired_test = non_inferiority_test(
         equal_values, equal_values, equal_values, keep=0.7, test="t", direction="maximize"
     )
     assert (paired_test.gain, paired_test.p_value) == (0, 1)
@@ -457,9 +464,9 @@ def test_what_is_the_same_in_all_arms_keeps_nothing() -> None:
 def test_parts_and_arms_that_do_not_fit_are_refused() -> None:
     for keep in (-0.1, 1.1):
         with pytest.raises(UsageError, match=r"from 0 to 1"):
-            not_worse([1.0], [1.0], [1.0], keep=keep, test="t", direction="maximize")
+            non_inferiority_test([1.0], [1.0], [1.0], keep=keep, test="t", direction="maximize")
     with pytest.raises(UsageError, match=r"1, 2 and 1 pairs"):
-        not_worse([1.0], [1.0, 2.0], [1.0], keep=0.5, test="t", direction="maximize")
+        non_inferiority_test([1.0], [1.0, 2.0], [1.0], keep=0.5, test="t", direction="maximize")
 
 
 @both
@@ -474,7 +481,7 @@ def test_levels_looks_and_stages_that_do_not_fit_are_refused(test: str) -> None:
     with pytest.raises(UsageError, match=r"shares in \(0, 1\]"):
         gains(FIRST, test, looks=((8, 0.5), (8, 0.4)))
     with pytest.raises(UsageError, match=r"no pairs"):
-        gains(FIRST, test, earlier=[Stage(differences=())])
+        gains(FIRST, test, earlier=[TestStage(differences=())])
 
 
 def test_the_least_number_of_pairs_of_an_unknown_test_is_refused() -> None:
@@ -483,15 +490,17 @@ def test_the_least_number_of_pairs_of_an_unknown_test_is_refused() -> None:
 
 
 def test_one_added_pair_that_turns_the_sign_shows_nothing() -> None:
-    negative_stage = Stage(differences=(-0.01, -0.0101, -0.0102, -0.0099, -0.01, -0.0101, -0.0102, -0.0099))
-    paired_test = paired([0.2], test="t", direction="maximize", alpha=0.005, earlier=[negative_stage])
-    assert paired_test.gain > 0 and paired_test.p_value == 1.0 and not paired_test.significant
+    negative_stage = TestStage(
+        differences=(-0.01, -0.0101, -0.0102, -0.0099, -0.01, -0.0101, -0.0102, -0.0099)
+    )
+    result = paired_test([0.2], test="t", direction="maximize", alpha=0.005, earlier=[negative_stage])
+    assert result.gain > 0 and result.p_value == 1.0 and not result.significant
 
 
 @pytest.mark.parametrize("exploded", [1e3, 1e8, 1e12])
 def test_a_run_that_explodes_makes_no_ties_of_the_others(exploded: float) -> None:
     gains = [0.11, 0.09, 0.12, 0.1, 0.08, 0.13, 0.1, exploded]
-    assert paired(gains, test="sign_flip", direction="maximize").p_value == pytest.approx(2 / 2**8)
+    assert paired_test(gains, test="sign_flip", direction="maximize").p_value == pytest.approx(2 / 2**8)
 
 
 # ---- looks, and the shape of differences

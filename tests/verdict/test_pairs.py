@@ -11,7 +11,7 @@ import pytest
 from tempopt.storage.rows import TicketRow
 from tempopt.storage.ticket_queries import DECIDING_ARMS, arms_of
 from tempopt.temperature import is_neutral
-from tempopt.verdict.pairs import choices, confirm_tickets, deciding_arms, more_pairs, winner_of
+from tempopt.verdict.pairs import confirm_tickets, deciding_arms, more_pairs, select_arm_params, winner_of
 from tempopt.verdict.selection import candidates
 from tempopt.verdict.stages import next_tickets
 from tests.simulated import SimulatedStudy
@@ -94,7 +94,7 @@ def test_the_best_mean_over_the_choosing_seeds_wins(
         tickets = next_tickets(search_rows, spec)
         value = {2.5: 0.7, 3.5: 0.8, 1.5: 0.3, 0.5: 0.5}
         runs = [run_ticket(t, value[t.parameters["temperature_init"]] + t.pair) for t in tickets]
-        assert choices([*search_rows, *runs], spec)["search"] == best
+        assert select_arm_params([*search_rows, *runs], spec)["search"] == best
 
 
 @pytest.mark.parametrize("loss", [{"outcome": "diverged"}, {"state": "failed", "outcome": "failed"}])
@@ -108,7 +108,7 @@ def test_a_candidate_that_is_lost_on_a_seed_ranks_below_those_that_are_not(
         else run_ticket(t, 0.9 - t.candidate / 10)
         for t in next_tickets(search_rows, spec)
     ]
-    assert choices([*search_rows, *runs], spec)["search"] == {"temperature_init": 3.5}
+    assert select_arm_params([*search_rows, *runs], spec)["search"] == {"temperature_init": 3.5}
 
 
 def test_an_arm_is_not_decided_before_its_choosing_is_over(
@@ -118,10 +118,10 @@ def test_an_arm_is_not_decided_before_its_choosing_is_over(
     tickets = next_tickets(search_rows, spec)
     runs = [run_ticket(t, 0.5) for t in tickets]
     assert {t.arm for t in tickets} == {"search"}
-    assert choices(search_rows, spec) == {}
-    assert choices([*search_rows, *runs], spec).keys() == {"search", "baseline", "twin"}
+    assert select_arm_params(search_rows, spec) == {}
+    assert select_arm_params([*search_rows, *runs], spec).keys() == {"search", "baseline", "twin"}
     runs[-1] = run_ticket(tickets[-1], None, state="running")
-    assert choices([*search_rows, *runs], spec) == {}
+    assert select_arm_params([*search_rows, *runs], spec) == {}
     assert confirm_tickets([*search_rows, *runs], spec) == []
     assert winner_of([*search_rows, *runs], spec) is None
 
@@ -202,7 +202,7 @@ def test_a_baseline_that_diverged_everywhere_gives_way_to_what_is_known_to_train
         ),
         make_ticket("search", 0, 0.9, parameters=params),
     ]
-    arms = choices(tickets, spec)
+    arms = select_arm_params(tickets, spec)
     assert arms["baseline"] == arms["twin"] == {"temperature_init": 1.0, "lr": 0.15}
     assert [t.arm for t in confirm_tickets(tickets, spec) if t.pair == 0] == ["search", "baseline+twin"]
 

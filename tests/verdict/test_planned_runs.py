@@ -52,7 +52,7 @@ def test_the_fewest_and_the_most_runs_are_those_counted_by_hand(
 ) -> None:
     runs = planned_runs(make_spec(sections, **{**SMALL, **study}))
     totals = [runs.total(gain=gain) for gain in (True, False)]
-    assert (min(span.min for span in totals), runs.most()) == (min_runs, max_runs)
+    assert (min(span.min for span in totals), runs.max_total()) == (min_runs, max_runs)
     assert all(span.min <= span.typical <= span.max for span in totals)
 
 
@@ -74,7 +74,7 @@ def test_each_kind_is_counted_by_itself(make_spec: Any) -> None:
     }
     searching = ("baseline", "constant", "search")
     assert plan.total(gain=True, without=searching).max == plan.total(gain=True).max - 15
-    assert plan.most(searching) == plan.most() - 15
+    assert plan.max_total(searching) == plan.max_total() - 15
 
 
 def test_constants_are_expected_with_a_gain_alone(make_spec: Any) -> None:
@@ -93,7 +93,7 @@ def test_an_explanation_adds_its_runs(make_spec: Any) -> None:
     # two parts are taken away, and a simpler plan and learned temperatures confirmed: 4 x 3; on the choosing
     # seeds two plans, two learning rates of the temperatures, winner and baseline: 6 x 2
     assert explained_plan.gain["ablation"].max == 4 * 3
-    assert explained_plan.most() == plain_plan.most() + 4 * 3 + 6 * 2
+    assert explained_plan.max_total() == plain_plan.max_total() + 4 * 3 + 6 * 2
     assert explained_plan.total(gain=True).min == plain_plan.total(gain=True).min
 
 
@@ -131,7 +131,7 @@ def test_studies_that_turn_out_in_any_way_have_runs_in_the_range(
     spec = make_spec(sections, trials=12, **study)
     runs = planned_runs(spec)
     counts = [len(SimulatedStudy(spec, worth_of(number)).run().rows) for number in range(6)]
-    assert max(counts) <= runs.most()
+    assert max(counts) <= runs.max_total()
     assert min(runs.total(gain=gain).min for gain in (True, False)) <= min(counts)
 
 
@@ -181,7 +181,7 @@ def test_no_study_has_more_runs_than_are_said_and_none_that_ends_well_fewer(
         runs = planned_runs(spec)
         for study in range(2):
             rows = SimulatedStudy(spec, worth_of(100 * number + study)).run().rows
-            assert len(rows) <= runs.most(), (number, study)
+            assert len(rows) <= runs.max_total(), (number, study)
             has_failed = any(row.outcome != "complete" for row in rows)
             # a winner at τ = 1, which tempopt's sampler never names, shares its runs with its references
             confirm_rows = (row for row in rows if row.kind == "confirm" and "search" in arms_of(row))

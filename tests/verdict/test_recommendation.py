@@ -10,14 +10,14 @@ import pytest
 
 from tempopt.report.findings import find
 from tempopt.report.recommendation_text import recommendation_text, widen_command
-from tempopt.spec.alpha_ledger import level
+from tempopt.spec.alpha_ledger import alpha_for_verdict
 from tempopt.storage.rows import Measurement, TicketRow
 from tempopt.storage.ticket_queries import arms_of
 from tempopt.temperature import active_groups
 from tempopt.verdict.recommendation import Recommendation
-from tempopt.verdict.statistics.paired_tests import Stage, paired, pairs_to_add
-from tempopt.verdict.verdict import Verdict, conclude
-from tempopt.verdict.widening import at_ends
+from tempopt.verdict.statistics.paired_tests import TestStage, paired_test, pairs_to_add
+from tempopt.verdict.verdict import Verdict, compute_verdict
+from tempopt.verdict.widening import find_params_at_range_ends
 from tests.simulated import SPACE, SimulatedStudy
 
 TAU = {"temperature_init": {"low": 0.25, "high": 4.0}}
@@ -50,8 +50,13 @@ def noisy_gains(mean: float, spread: float = 0.1) -> list[float]:
 def test_a_winner_that_nothing_simpler_equals_is_to_be_trained_with(
     fixed_spec: Any, whole_study: list[TicketRow], measure_baseline: Any
 ) -> None:
-    recommendation = recommendation_of(conclude(whole_study, measure_baseline(whole_study), fixed_spec(WIDE)))
-    assert (recommendation.action, recommendation.now) == ("train_at_constant", "train_at_constant")
+    recommendation = recommendation_of(
+        compute_verdict(whole_study, measure_baseline(whole_study), fixed_spec(WIDE))
+    )
+    assert (recommendation.action, recommendation.action_without_training) == (
+        "train_at_constant",
+        "train_at_constant",
+    )
     assert recommendation.parameters == {"temperature_init": 4.0} and recommendation.at_inference is None
     assert recommendation.gain is not None and recommendation.gain.paired.gain == pytest.approx(0.1035)
     assert recommendation.winner is None and recommendation.pairs is None and recommendation.widen == ()
@@ -62,10 +67,10 @@ def test_inference_is_enough_where_training_is_not_shown_to_be_worth_more(
 ) -> None:
     at_half = {"validate:constant=0.5": 0.11, "test:constant=0.5": 0.11}
     recommendation = recommendation_of(
-        conclude(whole_study, measure_baseline(whole_study, at_half), fixed_spec(WIDE))
+        compute_verdict(whole_study, measure_baseline(whole_study, at_half), fixed_spec(WIDE))
     )
     assert (
-        recommendation.action == recommendation.now == "inference_only"
+        recommendation.action == recommendation.action_without_training == "inference_only"
         and recommendation.plan == "constant=0.5"
     )
     assert recommendation.at_inference == {"temperature_init": 0.5} and recommendation.parameters == {
@@ -84,12 +89,14 @@ def test_how_much_the_winner_has_to_be_better_by_is_what_is_worth_having(
 ) -> None:
     at_half = {"validate:constant=0.5": 0.07, "test:constant=0.5": 0.07}
     spec = fixed_spec(WIDE, min_gain=min_gain)
-    recommendation = recommendation_of(conclude(whole_study, measure_baseline(whole_study, at_half), spec))
+    recommendation = recommendation_of(
+        compute_verdict(whole_study, measure_baseline(whole_study, at_half), spec)
+    )
     assert recommendation.action == action
     # what keeps less than half is never enough
     third = {"validate:constant=0.5": 0.04, "test:constant=0.5": 0.04}
     recommendation_kept = recommendation_of(
-        conclude(whole_study, measure_baseline(whole_study, third), fixed_spec(WIDE, min_gain=0.03))
+        compute_verdict(whole_study, measure_baseline(whole_study, third), fixed_spec(WIDE, min_gain=0.03))
     )
     assert recommendation_kept.action == "train_at_constant"
 
@@ -99,14 +106,16 @@ def test_inference_alone_is_recommended_without_a_gain_only_where_it_is_beyond_d
 ) -> None:
     null_study = with_gains(whole_study, noisy_gains(0.0))
     sure_gains = {"validate:constant=0.5": 0.03, "test:constant=0.5": 0.03}
-    verdict = conclude(null_study, measure(null_study, baseline=sure_gains), fixed_spec(WIDE))
+    verdict = compute_verdict(null_study, measure(null_study, baseline=sure_gains), fixed_spec(WIDE))
     assert verdict is not None and not verdict.total.significant
     assert (
         recommendation_of(verdict).action == "inference_only"
         and recommendation_of(verdict).excluded is not None
     )
     # too small to be worth it
-    small = conclude(null_study, measure(null_study, baseline=sure_gains), fixed_spec(WIDE, min_gain=0.2))
+    small = compute_verdict(
+        null_study, measure(null_study, baseline=sure_gains), fixed_spec(WIDE, min_gain=0.2)
+    )
     assert recommendation_of(small).action == "change_nothing"
 
     last: list[Measurement] = []
@@ -121,7 +130,7 @@ def test_inference_alone_is_recommended_without_a_gain_only_where_it_is_beyond_d
             for m in measurements
         ]
         last[:] = uncertain
-        verdict = conclude(null_study, uncertain, fixed_spec(WIDE))
+        verdict = compute_verdict(null_study, uncertain, fixed_spec(WIDE))
         assert verdict is not None and verdict.inference_only is not None
         return verdict.inference_only.answer.paired.p_value, recommendation_of(verdict)
 
@@ -145,14 +154,15 @@ def test_without_a_gain_nothing_is_to_be_changed_and_what_is_excluded_is_said(
     fixed_spec: Any, whole_study: list[TicketRow]
 ) -> None:
     null_study = with_gains(whole_study, noisy_gains(0.0))
-    verdict = conclude(null_study, [], fixed_spec(WIDE))
+    verdict = compute_verdict(null_study, [], fixed_spec(WIDE))
     recommendation = recommendation_of(verdict)
     assert (recommendation.action, recommendation.parameters) == ("change_nothing", {"temperature_init": 1.0})
     assert verdict is not None and recommendation.excluded == verdict.total.paired.ci_high
     assert recommendation.gain is None and recommendation.min_gain == 0.0
     # all that is worth having is excluded
     assert (
-        recommendation_of(conclude(null_study, [], fixed_spec(WIDE, min_gain=0.2))).action == "change_nothing"
+        recommendation_of(compute_verdict(null_study, [], fixed_spec(WIDE, min_gain=0.2))).action
+        == "change_nothing"
     )
 
 
@@ -160,13 +170,15 @@ def test_a_gain_that_is_not_worth_having_changes_nothing(
     fixed_spec: Any, whole_study: list[TicketRow]
 ) -> None:
     for min_gain in (0.11, "25%"):
-        recommendation = recommendation_of(conclude(whole_study, [], fixed_spec(WIDE, min_gain=min_gain)))
+        recommendation = recommendation_of(
+            compute_verdict(whole_study, [], fixed_spec(WIDE, min_gain=min_gain))
+        )
         assert recommendation.action == "change_nothing" and recommendation.parameters == {
             "temperature_init": 1.0
         }
     assert recommendation.min_gain == pytest.approx(0.125)
     assert (
-        recommendation_of(conclude(whole_study, [], fixed_spec(WIDE, min_gain="20%"))).action
+        recommendation_of(compute_verdict(whole_study, [], fixed_spec(WIDE, min_gain="20%"))).action
         == "train_at_constant"
     )
 
@@ -190,11 +202,12 @@ def test_the_smallest_gain_is_a_fifth_of_the_deviation_between_seeds_unless_the_
 ) -> None:
     # the gain of 0.1035 is half of the deviation and a little more, and shown
     tickets = spread_out(whole_study, 0.2)
-    verdict = conclude(tickets, [], fixed_spec(WIDE, min_gain=min_gain))
+    verdict = compute_verdict(tickets, [], fixed_spec(WIDE, min_gain=min_gain))
     assert verdict is not None and verdict.total.significant
     assert recommendation_of(verdict).min_gain == pytest.approx(expected * 0.2)
     assert (
-        recommendation_of(verdict).reason == "gain" and recommendation_of(verdict).now == "train_at_constant"
+        recommendation_of(verdict).reason == "gain"
+        and recommendation_of(verdict).action_without_training == "train_at_constant"
     )
 
 
@@ -202,18 +215,18 @@ def test_a_shown_gain_below_a_fifth_of_the_deviation_changes_nothing(
     fixed_spec: Any, whole_study: list[TicketRow]
 ) -> None:
     tickets = spread_out(whole_study, 1.0)
-    verdict = conclude(tickets, [], fixed_spec(WIDE))
+    verdict = compute_verdict(tickets, [], fixed_spec(WIDE))
     assert verdict is not None and verdict.total.significant
     recommendation = recommendation_of(verdict)
-    assert (recommendation.now, recommendation.reason, recommendation.min_gain) == (
+    assert (recommendation.action_without_training, recommendation.reason, recommendation.min_gain) == (
         "change_nothing",
         None,
         pytest.approx(0.2),
     )
     # the amount changes the recommendation and no test
-    verdict_without = conclude(tickets, [], fixed_spec(WIDE, min_gain=0))
+    verdict_without = compute_verdict(tickets, [], fixed_spec(WIDE, min_gain=0))
     assert verdict_without is not None and verdict_without.total == verdict.total
-    assert recommendation_of(verdict_without).now == "train_at_constant"
+    assert recommendation_of(verdict_without).action_without_training == "train_at_constant"
 
 
 def test_pairs_are_added_only_for_a_smallest_gain_that_the_spec_gives(
@@ -221,7 +234,7 @@ def test_pairs_are_added_only_for_a_smallest_gain_that_the_spec_gives(
 ) -> None:
     tickets = spread_out(with_gains(whole_study, noisy_gains(0.02)), 0.3)
     actions = {
-        amount: recommendation_of(conclude(tickets, [], fixed_spec(WIDE, min_gain=amount)))
+        amount: recommendation_of(compute_verdict(tickets, [], fixed_spec(WIDE, min_gain=amount)))
         for amount in (None, "0.2 sd", 0)
     }
     assert {amount: recommendation.action for amount, recommendation in actions.items()} == {
@@ -237,21 +250,21 @@ def test_more_pairs_are_as_many_as_show_what_is_worth_having_in_four_of_five_stu
 ) -> None:
     gains = noisy_gains(0.02)
     null_study = with_gains(whole_study, gains)
-    recommendation = recommendation_of(conclude(null_study, [], fixed_spec(WIDE, min_gain=0.06)))
-    assert (recommendation.action, recommendation.now) == (
+    recommendation = recommendation_of(compute_verdict(null_study, [], fixed_spec(WIDE, min_gain=0.06)))
+    assert (recommendation.action, recommendation.action_without_training) == (
         "more_pairs",
         "change_nothing",
     ) and recommendation.pairs is not None
     draw = np.random.default_rng(1)
-    stage = Stage(differences=tuple(gains))
+    stage = TestStage(differences=tuple(gains))
 
     def share_shown(pairs: int) -> float:
         tests = (
-            paired(
+            paired_test(
                 [float(gain) for gain in draw.normal(0.06, 0.1, pairs)],
                 test="t",
                 direction="maximize",
-                alpha=level(2),
+                alpha=alpha_for_verdict(2),
                 earlier=[stage],
             )
             for _ in range(600)
@@ -264,16 +277,16 @@ def test_more_pairs_are_as_many_as_show_what_is_worth_having_in_four_of_five_stu
     assert recommendation.pairs.seconds == pytest.approx(2.0 * recommendation.pairs.runs)
     # what was seen is no reason to expect it: only the level that is left to reach moves with it
     assert recommendation.pairs.pairs < pairs_to_add(
-        [Stage(differences=tuple(noisy_gains(-0.02)))],
+        [TestStage(differences=tuple(noisy_gains(-0.02)))],
         0.06,
         test="t",
         direction="maximize",
-        alpha=level(2),
+        alpha=alpha_for_verdict(2),
     )
 
 
 def test_where_pairs_do_not_differ_at_all_no_number_of_them_is_given() -> None:
-    equal_stages = [Stage(differences=(0.0, 0.0, 0.0))]
+    equal_stages = [TestStage(differences=(0.0, 0.0, 0.0))]
     assert pairs_to_add(equal_stages, 0.1, test="t", direction="maximize", alpha=0.005) is None
 
 
@@ -326,7 +339,7 @@ def test_the_ends_of_ranges_of_temperatures_are_seen(
 ) -> None:
     range_ends = [
         (range_end.name, range_end.to_low, range_end.to_high)
-        for range_end in at_ends(parameters, fixed_spec({"search": space}))
+        for range_end in find_params_at_range_ends(parameters, fixed_spec({"search": space}))
     ]
     assert range_ends == ([] if expected is None else [expected])
 
@@ -335,8 +348,11 @@ def test_a_winner_at_the_end_of_its_range_says_to_widen_it_and_what_to_do_until_
     fixed_spec: Any, whole_study: list[TicketRow]
 ) -> None:
     spec = fixed_spec({"search": {"temperature_init": {"low": 1.0, "high": 4.0}}})
-    recommendation = recommendation_of(conclude(whole_study, [], spec))
-    assert (recommendation.action, recommendation.now) == ("widen_range", "train_at_constant")
+    recommendation = recommendation_of(compute_verdict(whole_study, [], spec))
+    assert (recommendation.action, recommendation.action_without_training) == (
+        "widen_range",
+        "train_at_constant",
+    )
     assert [(widening.name, widening.value, widening.to_high) for widening in recommendation.widen] == [
         ("temperature_init", 4.0, 8.0)
     ]
@@ -344,7 +360,7 @@ def test_a_winner_at_the_end_of_its_range_says_to_widen_it_and_what_to_do_until_
 
 def test_the_widened_range_is_one_that_a_spec_accepts_with_all_else_as_it_was(fixed_spec: Any) -> None:
     spec = fixed_spec({"search": {"temperature_init": {"low": 0.3, "high": 4.0, "log": False}}})
-    (range_end,) = at_ends({"temperature_init": 0.3}, spec)
+    (range_end,) = find_params_at_range_ends({"temperature_init": 0.3}, spec)
     command = widen_command("pairs", (range_end,))
     settings = "--set search.temperature_init.low=0.0822 --set 'study.warm_start=[pairs]'"
     assert command == f"tempopt search SPEC --name pairs_wider {settings}"
@@ -371,7 +387,7 @@ def test_a_comparison_whose_pairs_gain_all_alike_leaves_the_number_of_pairs_to_t
             *confirm_rows("twin", 2, twin, temperature_init=1.0, lr=0.1),
         ]
         space = {"temperature_init": {"low": 0.25, "high": 4.0}, "lr": {"low": 0.1, "high": 1.0}}
-        return recommendation_of(conclude(tickets, [], fixed_spec({"search": space}, min_gain=0.05)))
+        return recommendation_of(compute_verdict(tickets, [], fixed_spec({"search": space}, min_gain=0.05)))
 
     recommendation_alone = recommendation_with([0.5] * 8)
     recommendation_beside = recommendation_with([0.49 + gain for gain in gains])
@@ -409,8 +425,8 @@ def test_of_configurations_that_do_as_well_the_one_with_the_fewest_parts_is_reco
     study = SimulatedStudy(
         fixed_spec({"search": SPACE}, trials=6, explain=True), lambda t: by_part(t, parts)
     ).run()
-    recommendation = recommendation_of(conclude(study.rows, [], study.spec))
-    assert recommendation.now == action
+    recommendation = recommendation_of(compute_verdict(study.rows, [], study.spec))
+    assert recommendation.action_without_training == action
     assert active_groups(recommendation.parameters) == groups
 
 
@@ -445,8 +461,8 @@ def test_a_constant_that_is_shown_to_be_better_than_the_winner_is_recommended(
         *confirm_rows("constant", 3, constants, 0.4),
     ]
     spec = fixed_spec({"search": {"temperature_init": {"low": 0.1, "high": 4.0}}})
-    recommendation = recommendation_of(conclude(tickets, [], spec))
-    assert (recommendation.now, recommendation.parameters) == (
+    recommendation = recommendation_of(compute_verdict(tickets, [], spec))
+    assert (recommendation.action_without_training, recommendation.parameters) == (
         "train_at_constant",
         {"temperature_init": best_temperature},
     )

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from tempopt.sampling.arms import Arms
+from tempopt.sampling.arms import SearchArms
 from tempopt.storage.rows import TicketRow
 from tempopt.storage.ticket_queries import arms_of
-from tempopt.temperature import active_groups, is_neutral, neutral, training_key
+from tempopt.temperature import active_groups, is_neutral, to_neutral, training_key
 from tempopt.verdict.pairs import winner_of
 from tempopt.verdict.references import constants_to_train, exchange, first_winner, winner
-from tempopt.verdict.selection import recommend_none
+from tempopt.verdict.selection import no_recommendations
 from tempopt.verdict.stages import next_tickets
-from tempopt.verdict.verdict import conclude
+from tempopt.verdict.verdict import compute_verdict
 from tests.simulated import SimulatedStudy, row
 
 TAU = {"temperature_init": {"low": 0.25, "high": 4.0}}
@@ -86,7 +86,7 @@ def test_the_search_s_model_says_what_tunes_the_baseline(make_spec: Any, best: f
     study = SimulatedStudy(spec, worth)
     study.search()
     new_rows = [row(ticket, 100 + index) for index, ticket in enumerate(next_tickets(study.rows, spec))]
-    agents = [Arms(spec, [*study.rows, *new_rows], []) for _ in range(2)]
+    agents = [SearchArms(spec, [*study.rows, *new_rows], []) for _ in range(2)]
     rates = [agents[0].ask(ticket)["lr"] for ticket in new_rows[:3]]
     assert all(abs(math.log10(rate / best)) < 0.7 for rate in rates)
     # an agent that gets one of them alone asks the same
@@ -133,7 +133,7 @@ def test_a_twin_that_trains_the_same_as_the_baseline_has_a_run_with_it(make_spec
     tuned_params = {"temperature_init": 3.0, "lr": 0.02}
 
     def recommend(arm: Any, count: int) -> list[dict[str, Any]]:
-        return {"search": [tuned_params], "baseline": [neutral(tuned_params)], "constant": []}[arm]
+        return {"search": [tuned_params], "baseline": [to_neutral(tuned_params)], "constant": []}[arm]
 
     new_tickets = next_tickets(study.rows, study.spec, recommend)
     assert {(t.kind, t.arm) for t in new_tickets} == {("confirm", "search"), ("confirm", "baseline+twin")}
@@ -269,7 +269,7 @@ def test_the_best_of_fewer_than_four_constants_is_no_match_for_a_schedule(make_s
     spec = make_spec({"search": SCHEDULED}, trials=6, arms={"constant": 3})
     study = SimulatedStudy(spec, clear_worth).run()
     arms = {arm for t in study.tickets_of("confirm") for arm in arms_of(t)}
-    verdict = conclude(study.rows, [], spec)
+    verdict = compute_verdict(study.rows, [], spec)
     assert verdict is not None and verdict.total.significant
     assert arms == {"search", "baseline", "twin", "constant_twin"}
     assert not verdict.schedule_shown
@@ -316,13 +316,15 @@ def test_references_are_the_same_for_an_agent_that_reads_the_study_late(make_spe
     )
     study.search()
     while True:
-        new_tickets = [next_tickets(study.rows, spec, Arms(spec, study.rows, []).recommend) for _ in range(2)]
+        new_tickets = [
+            next_tickets(study.rows, spec, SearchArms(spec, study.rows, []).recommend) for _ in range(2)
+        ]
         assert new_tickets[0] == new_tickets[1]
         if not study.do(new_tickets[0]):
             break
-    arms = Arms(spec, study.rows, [])
+    arms = SearchArms(spec, study.rows, [])
     [baseline] = arms.recommend("baseline", 1)
     [constant] = arms.recommend("constant", 1)
     assert study.tickets_of("confirm", "baseline")[0].parameters == baseline
     assert study.tickets_of("confirm", "constant")[0].parameters == constant
-    assert winner(study.rows, spec, recommend_none) is not None
+    assert winner(study.rows, spec, no_recommendations) is not None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tempopt.storage.rows import TicketRow
-from tempopt.verdict.requeue_failed import retried
+from tempopt.verdict.requeue_failed import failed_runs_to_requeue
 from tests.simulated import SPACE, SimulatedStudy
 
 
@@ -35,7 +35,7 @@ def test_what_the_winner_is_still_to_be_chosen_on_is_trained_again(study: Simula
     study.search()
     study.run_until("choose")
     failed_rows = [fail(study, kind) for kind in ("baseline", "search", "choose")]
-    retried_rows, fresh = retried(study.rows, study.spec)
+    retried_rows, fresh = failed_runs_to_requeue(study.rows, study.spec)
     assert sorted(row.id for row in retried_rows) == sorted(row.id for row in failed_rows)
     assert fresh == []
 
@@ -49,7 +49,7 @@ def test_what_was_chosen_stays_chosen_and_the_searchs_runs_are_for_rounds_to_com
     # the confirmation goes on
     confirm_index = next(n for n, row in enumerate(study.rows) if row.kind == "confirm")
     study.rows[confirm_index] = dataclasses.replace(study.rows[confirm_index], state="waiting")
-    retried_rows, fresh = retried(study.rows, study.spec)
+    retried_rows, fresh = failed_runs_to_requeue(study.rows, study.spec)
     assert {row.id for row in retried_rows} == {failed_rows[0].id, failed_rows[2].id}
     assert fresh == []
 
@@ -59,12 +59,12 @@ def test_pairs_that_a_verdict_lacks_are_replaced_by_others_in_a_round_of_their_o
 ) -> None:
     study.search()
     study.run()
-    assert retried(study.rows, study.spec) == ([], [])
+    assert failed_runs_to_requeue(study.rows, study.spec) == ([], [])
     fail(study, "confirm", "search")
-    retried_rows, fresh = retried(study.rows, study.spec)
+    retried_rows, fresh = failed_runs_to_requeue(study.rows, study.spec)
     assert retried_rows == []
     assert {ticket.round for ticket in fresh} == {1} and {ticket.pair for ticket in fresh} == {0, 1}
     old_seeds = {row.seed for row in study.rows}
     assert not old_seeds & {ticket.seed for ticket in fresh}
     study.do(fresh)
-    assert retried(study.rows, study.spec) == ([], [])
+    assert failed_runs_to_requeue(study.rows, study.spec) == ([], [])

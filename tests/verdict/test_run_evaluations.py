@@ -15,10 +15,10 @@ from tempopt.temperature import TemperatureParameters
 from tempopt.verdict.run_evaluations import (
     INFERENCE_ARMS,
     ConstantPlan,
-    counted,
     evaluations,
     inference_constants,
     inference_plans,
+    metric_name_for_kind,
 )
 from tests.specs import make
 
@@ -41,10 +41,10 @@ def test_runs_are_measured_where_they_are_judged(make_spec: Any) -> None:
             (loader, loader, "final", None),
             (f"{loader}_current", loader, "current", None),
         ]
-        assert counted(kind, spec) == loader  # type: ignore[arg-type]
-    assert counted("ablation", make_spec(validate_at="current")) == "test_current"
-    assert counted("confirm", make_spec(confirm_on="validate")) == "validate"
-    assert counted("baseline", make_spec(validate_at="current")) == "validate_current"
+        assert metric_name_for_kind(kind, spec) == loader  # type: ignore[arg-type]
+    assert metric_name_for_kind("ablation", make_spec(validate_at="current")) == "test_current"
+    assert metric_name_for_kind("confirm", make_spec(confirm_on="validate")) == "validate"
+    assert metric_name_for_kind("baseline", make_spec(validate_at="current")) == "validate_current"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from scipy import stats
 
 from tempopt.errors import SpecError, UsageError
 from tempopt.report import comparison_text
-from tempopt.spec.alpha_ledger import level
+from tempopt.spec.alpha_ledger import alpha_for_verdict
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import Measurement, NewTicket, TicketRow
@@ -19,11 +19,11 @@ from tempopt.verdict.run_evaluations import evaluations
 from tempopt.verdict.set_comparison import (
     Comparison,
     check_comparison,
-    compared,
+    evaluate_comparison,
     more_compare_pairs,
     set_gains,
 )
-from tempopt.verdict.stages import first_tickets, next_tickets, to_come
+from tempopt.verdict.stages import count_remaining_runs, first_tickets, next_tickets
 from tests.specs import change_spec
 
 Worth = Callable[[NewTicket], float | None]
@@ -69,7 +69,7 @@ def values(rows: list[TicketRow], arm: str) -> list[float]:
 
 
 def found_in(rows: list[TicketRow], spec: StudySpec) -> Comparison:
-    comparison = compared(rows, spec)
+    comparison = evaluate_comparison(rows, spec)
     assert comparison is not None
     return comparison
 
@@ -165,8 +165,8 @@ def test_nothing_is_said_before_the_last_pair(carry_out: Any, run_ticket: Any) -
     spec = make_comparison(pairs=4)
     rows = [run_ticket(t, 0.5, id=t.number) for t in first_tickets(spec)[:-1]]
     waiting = run_ticket(first_tickets(spec)[-1], None, id=9, state="waiting")
-    assert compared([], spec) is None and compared([*rows, waiting], spec) is None
-    assert to_come([*rows, waiting], spec) == 0
+    assert evaluate_comparison([], spec) is None and evaluate_comparison([*rows, waiting], spec) is None
+    assert count_remaining_runs([*rows, waiting], spec) == 0
     assert next_tickets([*rows, run_ticket(first_tickets(spec)[-1], 0.5)], spec) == []
 
 
@@ -212,7 +212,7 @@ def test_a_variant_gets_no_more_pairs_once_it_is_shown_and_no_fewer_for_being_be
     assert [variant.answer.paired.n_pairs for variant in comparison.variants if variant.answer] == [4, 4, 16]
     # what was decided early is not judged again by the level of later looks
     first_rows = [row for row in rows if row.pair is not None and row.pair < 4]
-    assert to_come(first_rows, spec) == 2 * 12
+    assert count_remaining_runs(first_rows, spec) == 2 * 12
     good_rows = [row for row in rows if row.arm in ("A", "good")]
     single_spec = make_comparison({}, "good={lr: 1}", "bad={lr: 2}", "same={lr: 3}", pairs=LOOKS)
     assert set_gains(good_rows, single_spec, 0, "good", "A") == set_gains(rows, spec, 0, "good", "A")
@@ -223,9 +223,9 @@ def test_to_come_is_what_comes_at_most(carry_out: Any, run_ticket: Any) -> None:
     tickets = first_tickets(spec)
     assert len(tickets) == 4
     waiting_rows = [run_ticket(t, None, id=t.number, state="waiting") for t in tickets]
-    assert to_come(waiting_rows, spec) == 2 * 6
+    assert count_remaining_runs(waiting_rows, spec) == 2 * 6
     rows = carry_out(spec, noisy_worth())
-    assert len(rows) <= 16 and to_come(rows, spec) == 0
+    assert len(rows) <= 16 and count_remaining_runs(rows, spec) == 0
 
 
 def test_more_pairs_make_a_second_verdict_that_rests_on_all(carry_out: Any, run_ticket: Any) -> None:
@@ -242,9 +242,9 @@ def test_more_pairs_make_a_second_verdict_that_rests_on_all(carry_out: Any, run_
     waiting = [*half, run_ticket(extra_tickets[-1], None, id=999, state="waiting")]
     assert found_in(waiting, spec).round == 0 and more_compare_pairs(waiting, spec, 2) == []
     all_rows = [*half, run_ticket(extra_tickets[-1], worth(extra_tickets[-1]), id=999)]
-    assert next_tickets(all_rows, spec) == [] and to_come(all_rows, spec) == 0
+    assert next_tickets(all_rows, spec) == [] and count_remaining_runs(all_rows, spec) == 0
     comparison = found_in(all_rows, spec)
-    assert (comparison.round, comparison.looks, comparison.alpha) == (1, 2, level(2))
+    assert (comparison.round, comparison.looks, comparison.alpha) == (1, 2, alpha_for_verdict(2))
     for variant in comparison.variants:
         assert variant.answer is not None and variant.answer.paired.n_pairs == 10
         assert variant.answer.paired.confidence == pytest.approx(1 - 0.025 / 2)
@@ -341,7 +341,7 @@ def test_divergences_are_tested_on_all_pairs_alone(carry_out: Any) -> None:
     comparison = found_in(rows, spec)
     assert comparison.variants[0].runs == 8 and comparison.variants[0].fails_more
     cut_short = [row for row in rows if row.pair is not None and row.pair < 4]
-    assert compared(cut_short, spec) is None
+    assert evaluate_comparison(cut_short, spec) is None
 
 
 @pytest.mark.parametrize("pairs", [{0}, {0, 1}, set(range(6))])
@@ -380,7 +380,7 @@ def test_a_variant_is_tested_on_the_guards_against_the_reference(
         for t in rows
         for mean, sign in [(loss, 1) if t.arm == "B" else (1.0, -1)]
     ]
-    comparison = compared(rows, spec, measurements)
+    comparison = evaluate_comparison(rows, spec, measurements)
     assert comparison is not None and [guard.state for guard in comparison.variants[0].guards] == [state]
     assert comparison.variants[0].better and (comparison.best is not None) == (state == "kept")
     assert comparison.outcome == outcome
@@ -415,7 +415,7 @@ def test_every_two_sets_are_compared_at_an_even_share_of_the_level(carry_out: An
         assert (pair.answer.paired.ci_low, pair.answer.paired.ci_high) == pytest.approx((low, high))
         assert (pair.winner is not None) == (test.pvalue < 0.05 / 6)
     assert comparison.outcome == "better"
-    assert comparison.taken == "D" and comparison.unbeaten == ["D"]
+    assert comparison.recommended_set == "D" and comparison.unbeaten == ["D"]
     assert [variant.answer for variant in comparison.variants] == [
         pair.answer for pair in comparison.pairs if pair.reference == "A"
     ]
@@ -425,12 +425,12 @@ def test_every_two_sets_are_compared_at_an_even_share_of_the_level(carry_out: An
 def test_the_first_set_that_none_is_shown_to_beat_is_taken_with_a_bound_on_its_loss(carry_out: Any) -> None:
     spec = in_pairs()
     comparison = found_in(carry_out(spec, noisy_worth(A=-9.0)), spec)
-    assert comparison.unbeaten == ["B", "C", "D"] and comparison.taken == "B"
+    assert comparison.unbeaten == ["B", "C", "D"] and comparison.recommended_set == "B"
     bounds = [pair.upper_gain_over("B") for pair in comparison.pairs if "B" in (pair.name, pair.reference)]
     assert comparison.max_loss == max(bounds) > 0
     alike = in_pairs({"lr": 0.1}, {"lr": 0.2}, {"lr": 0.3}, study__seed=3)
     null_comparison = found_in(carry_out(alike, noisy_worth()), alike)
-    assert null_comparison.outcome == "not_shown" and null_comparison.taken == "A"
+    assert null_comparison.outcome == "not_shown" and null_comparison.recommended_set == "A"
 
 
 def test_a_set_that_fails_on_more_seeds_is_passed_over(carry_out: Any) -> None:
@@ -438,13 +438,13 @@ def test_a_set_that_fails_on_more_seeds_is_passed_over(carry_out: Any) -> None:
     worth = noisy_worth()
     rows = carry_out(spec, lambda t: None if (t.arm, t.pair) == ("A", 0) else worth(t))
     comparison = found_in(rows, spec)
-    assert "A" in comparison.unbeaten and comparison.taken == "B"
+    assert "A" in comparison.unbeaten and comparison.recommended_set == "B"
 
 
 def test_all_sets_get_pairs_until_each_comparison_is_decided(carry_out: Any) -> None:
     spec = in_pairs({"lr": 0.1}, {"lr": 0.2}, {"lr": 0.3}, pairs=LOOKS)
     decided_rows = carry_out(spec, noisy_worth(B=60.0, C=120.0))
-    assert len(decided_rows) == 3 * 4 and to_come(decided_rows, spec) == 0
+    assert len(decided_rows) == 3 * 4 and count_remaining_runs(decided_rows, spec) == 0
     undecided_rows = carry_out(spec, noisy_worth(C=120.0))
     assert len(undecided_rows) == 3 * 16
     extra_tickets = more_compare_pairs(undecided_rows, spec, 3)

@@ -13,7 +13,14 @@ from tempopt.storage.rows import NewTicket, TicketRow
 from tempopt.storage.ticket_queries import arms_of, finished
 from tempopt.temperature import is_neutral
 from tempopt.verdict.pairs import confirm_tickets, winner_of
-from tempopt.verdict.stages import current_round, first_tickets, more_tickets, next_tickets, to_come, to_prove
+from tempopt.verdict.stages import (
+    count_remaining_runs,
+    current_round,
+    first_tickets,
+    more_tickets,
+    next_tickets,
+    remaining_confirmation_runs,
+)
 from tests.simulated import SimulatedStudy, Worth
 
 PROVING = ("choose", "confirm")
@@ -231,22 +238,22 @@ def test_what_proving_will_take_is_set_aside(make_spec: Any, run: Run, run_ticke
     first = first_tickets(spec)
     waiting = [end_ticket(t, run_ticket, "waiting") for t in first]
     # 3 candidates on 4 seeds, then winner and baseline on 8 seeds
-    assert to_prove(waiting, spec) == 3 * 4 + 2 * 8
+    assert remaining_confirmation_runs(waiting, spec) == 3 * 4 + 2 * 8
     tuned_spec = make_spec(LR, trials=6, candidates=3, seeds={"choose": 4, "confirm": 8})
     waiting_too = [end_ticket(t, run_ticket, "waiting") for t in first_tickets(tuned_spec)]
     # The baseline is tuned_spec; at an exchange both sets may need runs, and the twin is confirmed, too.
-    assert to_prove(waiting_too, tuned_spec) == (4 + 2) + (3 + 2) * 4 + 3 * 8
+    assert remaining_confirmation_runs(waiting_too, tuned_spec) == (4 + 2) + (3 + 2) * 4 + 3 * 8
     tickets = [run(t) for t in first]
-    expected = to_come(tickets, spec)
+    expected = count_remaining_runs(tickets, spec)
     while new_tickets := next_tickets(tickets, spec):
         # who leaves the race takes less with it than was set aside, and nothing takes more
-        assert len(new_tickets) <= to_come(tickets, spec) <= expected
+        assert len(new_tickets) <= count_remaining_runs(tickets, spec) <= expected
         waiting_rows = [end_ticket(t, run_ticket, "waiting") for t in new_tickets]
-        expected = to_come(tickets, spec)
-        assert to_prove([*tickets, *waiting_rows], spec) == expected
+        expected = count_remaining_runs(tickets, spec)
+        assert remaining_confirmation_runs([*tickets, *waiting_rows], spec) == expected
         tickets = [*tickets, *map(run, new_tickets)]
         expected -= len(new_tickets)
-    assert expected == to_prove(tickets, spec) == 0
+    assert expected == remaining_confirmation_runs(tickets, spec) == 0
 
 
 def drawn_study(make_spec: Any, number: int) -> SimulatedStudy:
@@ -292,7 +299,7 @@ def test_to_come_is_an_upper_bound_of_the_tickets_until_the_round_is_decided(
         study.search()
         bounds = []
         while True:
-            num_before, bound = len(study.rows), to_come(study.rows, study.spec)
+            num_before, bound = len(study.rows), count_remaining_runs(study.rows, study.spec)
             if not study.step():
                 break
             if is_constant(study.batches[-1][0]):
@@ -303,7 +310,7 @@ def test_to_come_is_an_upper_bound_of_the_tickets_until_the_round_is_decided(
         num_deciding = sum(not is_constant(t) for t in study.rows)
         for num_before, bound in bounds:
             assert num_deciding - num_before <= bound, (number, num_before)
-        assert to_come(study.rows, study.spec) == 0 or not study.tickets_of("confirm"), number
+        assert count_remaining_runs(study.rows, study.spec) == 0 or not study.tickets_of("confirm"), number
 
 
 def by_chance(name: str) -> Worth:
@@ -353,7 +360,7 @@ def test_what_follows_does_not_hang_on_the_order_in_which_a_store_gives_its_rows
         while True:
             shuffled_rows = shuffle.sample(study.rows, len(study.rows))
             assert next_tickets(shuffled_rows, spec) == next_tickets(study.rows, spec)
-            assert to_come(shuffled_rows, spec) == to_come(study.rows, spec)
+            assert count_remaining_runs(shuffled_rows, spec) == count_remaining_runs(study.rows, spec)
             if not study.step():
                 break
         assert study.tickets_of("confirm")

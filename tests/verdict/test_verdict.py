@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from tempopt.storage.rows import TicketRow
-from tempopt.verdict.verdict import conclude
+from tempopt.verdict.verdict import compute_verdict
 
 BASELINE = [0.50, 0.52, 0.47, 0.55, 0.49, 0.51, 0.53, 0.48]
 GAINS = [0.10, 0.12, 0.08, 0.11, 0.09, 0.13, 0.07, 0.10]
@@ -61,7 +61,7 @@ def plus(values: list[Any], gains: list[float]) -> list[float]:
 def test_the_gain_is_the_paired_t_test_of_scipy_at_the_level_of_a_first_verdict(
     fixed_spec: Any, runs: Any
 ) -> None:
-    verdict = conclude(
+    verdict = compute_verdict(
         [*runs("baseline+twin", BASELINE), *runs("search", plus(BASELINE, NOISY))], [], fixed_spec()
     )
     assert verdict is not None
@@ -71,7 +71,7 @@ def test_the_gain_is_the_paired_t_test_of_scipy_at_the_level_of_a_first_verdict(
     assert total.p_value == pytest.approx(expected.pvalue)
     assert (total.ci_low, total.ci_high) == pytest.approx((interval.low, interval.high))
     assert (total.gain, total.confidence, verdict.alpha) == (pytest.approx(np.mean(NOISY)), 0.95, FIRST)
-    assert verdict.total.significant and verdict.total.each == ()
+    assert verdict.total.significant and verdict.total.component_results == ()
     assert (verdict.round, verdict.looks) == (0, 1)
     assert (verdict.params, verdict.baseline_params) == (PARAMETERS["search"], PARAMETERS["baseline"])
     assert (verdict.test, verdict.confirmed_on) == ("t", "test")
@@ -89,7 +89,7 @@ def test_a_gain_is_shown_where_p_is_below_five_percent(fixed_spec: Any, runs: An
     noisy = [float(gain) for gain in np.mean(NOISY) + factor * spread]
     assert stats.ttest_1samp(noisy, 0).pvalue == pytest.approx(FIRST * share)
     tickets = [*runs("baseline+twin", BASELINE), *runs("search", plus(BASELINE, noisy))]
-    verdict = conclude(tickets, [], fixed_spec())
+    verdict = compute_verdict(tickets, [], fixed_spec())
     assert verdict is not None and verdict.total.significant == (share < 1)
     assert (verdict.total.paired.ci_low > 0) == (share < 1)
 
@@ -100,7 +100,7 @@ def test_a_gain_is_shown_where_p_is_below_five_percent(fixed_spec: Any, runs: An
 def test_a_gain_is_the_more_cautious_of_baseline_and_twin(fixed_spec: Any, runs: Any) -> None:
     search = plus(BASELINE, GAINS)
     twin = plus(BASELINE, [0.06, 0.05, 0.01, 0.04, 0.07, 0.02, 0.03, 0.02])
-    verdict = conclude(
+    verdict = compute_verdict(
         [*runs("baseline", BASELINE), *runs("twin", twin), *runs("search", search)], [], fixed_spec()
     )
     assert verdict is not None and verdict.over_twin is not None
@@ -111,7 +111,7 @@ def test_a_gain_is_the_more_cautious_of_baseline_and_twin(fixed_spec: Any, runs:
     assert total.ci_low == pytest.approx(min(paired_test.low for paired_test in intervals))
     assert total.ci_high == pytest.approx(max(paired_test.high for paired_test in intervals))
     assert total.p_value == pytest.approx(max(paired_test.pvalue for paired_test in tests))
-    assert verdict.total.significant and len(verdict.total.each) == 2
+    assert verdict.total.significant and len(verdict.total.component_results) == 2
     assert verdict.over_baseline.paired.gain == pytest.approx(0.1)
     assert verdict.over_twin.paired.gain == total.gain
     assert verdict.twin_params == PARAMETERS["twin"]
@@ -125,7 +125,7 @@ def test_a_winner_that_beats_only_one_of_the_two_has_shown_no_gain(
     equal = plus(search, [0.01, -0.02, 0.02, -0.01, 0.01, 0.0, -0.01, 0.01])
     values = {"baseline": equal, "twin": equal, beaten_arm: BASELINE}
     tickets = [t for arm, of_arm in values.items() for t in runs(arm, of_arm)]
-    verdict = conclude([*tickets, *runs("search", search)], [], fixed_spec())
+    verdict = compute_verdict([*tickets, *runs("search", search)], [], fixed_spec())
     assert verdict is not None and verdict.over_twin is not None
     assert (verdict.over_baseline.significant, verdict.over_twin.significant) == (
         beaten_arm == "baseline",
@@ -141,9 +141,11 @@ def test_a_winner_that_beats_only_one_of_the_two_has_shown_no_gain(
 def test_a_winner_is_worse_only_if_it_is_worse_than_both(fixed_spec: Any, runs: Any) -> None:
     loss = [-gain for gain in GAINS]
     tickets = [*runs("baseline", BASELINE), *runs("search", plus(BASELINE, loss))]
-    verdict_both = conclude([*tickets, *runs("twin", plus(BASELINE, [0.01, -0.01] * 4))], [], fixed_spec())
+    verdict_both = compute_verdict(
+        [*tickets, *runs("twin", plus(BASELINE, [0.01, -0.01] * 4))], [], fixed_spec()
+    )
     assert verdict_both is not None and verdict_both.total.worse and verdict_both.total.paired.p_value < 0.05
-    verdict_one = conclude([*tickets, *runs("twin", plus(BASELINE, loss))], [], fixed_spec())
+    verdict_one = compute_verdict([*tickets, *runs("twin", plus(BASELINE, loss))], [], fixed_spec())
     assert verdict_one is not None and not verdict_one.total.worse
 
 
@@ -155,7 +157,7 @@ def test_if_all_runs_of_the_twin_are_lost_the_baseline_says_what_there_is_to_say
         *runs("twin", ["lost"] * 8),
         *runs("search", plus(BASELINE, GAINS)),
     ]
-    verdict = conclude(tickets, [], fixed_spec())
+    verdict = compute_verdict(tickets, [], fixed_spec())
     assert verdict is not None and verdict.over_twin is None and verdict.over_baseline is not None
     assert verdict.total.paired == verdict.over_baseline.paired and verdict.over_baseline.significant
     assert verdict.total.lost == 1 and not verdict.total.significant
@@ -164,14 +166,14 @@ def test_if_all_runs_of_the_twin_are_lost_the_baseline_says_what_there_is_to_say
         *runs("twin", BASELINE),
         *runs("search", plus(BASELINE, GAINS)),
     ]
-    verdict = conclude(tickets_lost, [], fixed_spec())
+    verdict = compute_verdict(tickets_lost, [], fixed_spec())
     assert verdict is not None and verdict.over_baseline is None and not verdict.total.significant
 
 
 def test_a_winner_at_one_shows_nothing(fixed_spec: Any, runs: Any, make_ticket: Any) -> None:
     baseline_params = PARAMETERS["baseline"]
     tickets = runs("search+baseline+twin", BASELINE, parameters=baseline_params)
-    verdict = conclude(tickets, [], fixed_spec())
+    verdict = compute_verdict(tickets, [], fixed_spec())
     assert verdict is not None and verdict.at_one
     total = verdict.total.paired
     assert (total.gain, total.ci_low, total.ci_high, total.p_value) == (0.0, -np.inf, np.inf, 1.0)
@@ -187,20 +189,24 @@ def test_a_schedule_has_to_beat_the_best_constant_and_the_constant_of_its_own(
     tickets = [*runs("baseline+twin", BASELINE), *runs("search", search)]
     constant = runs("constant", plus(BASELINE, [0.02, 0.01, 0.0, 0.01, 0.02, 0.01, 0.0, 0.01]))
     twin_values = plus(search, [-0.02, -0.01, -0.015, -0.02, -0.01, -0.02, -0.015, -0.01])
-    verdict = conclude([*tickets, *constant, *runs("constant_twin", twin_values)], [], fixed_spec())
+    verdict = compute_verdict([*tickets, *constant, *runs("constant_twin", twin_values)], [], fixed_spec())
     assert verdict is not None and verdict.against_constant is not None
     assert verdict.against_constant.paired.gain == pytest.approx(0.015)
-    assert len(verdict.against_constant.each) == 2 and verdict.schedule_shown
+    assert len(verdict.against_constant.component_results) == 2 and verdict.schedule_shown
     assert verdict.constant_params == PARAMETERS["constant"]
     assert verdict.constant_twin_params == PARAMETERS["constant_twin"]
-    verdict_alone = conclude([*tickets, *constant], [], fixed_spec())
+    verdict_alone = compute_verdict([*tickets, *constant], [], fixed_spec())
     assert (
         verdict_alone is not None
         and verdict_alone.against_constant is not None
         and verdict_alone.schedule_shown
     )
-    assert verdict_alone.against_constant.each == () and verdict_alone.constant_twin_params is None
-    equal = conclude([*tickets, *constant, *runs("constant_twin", plus(search, [0.0] * 8))], [], fixed_spec())
+    assert (
+        verdict_alone.against_constant.component_results == () and verdict_alone.constant_twin_params is None
+    )
+    equal = compute_verdict(
+        [*tickets, *constant, *runs("constant_twin", plus(search, [0.0] * 8))], [], fixed_spec()
+    )
     assert equal is not None and equal.total.significant and not equal.schedule_shown
 
 
@@ -213,12 +219,12 @@ def test_a_winner_that_is_a_constant_is_not_worth_more_than_itself(fixed_spec: A
         *runs("search+constant_twin", winner, **twin_fields),
         *constant,
     ]
-    verdict = conclude(tickets, [], fixed_spec())
+    verdict = compute_verdict(tickets, [], fixed_spec())
     assert verdict is not None and verdict.total.significant
     assert verdict.against_constant is not None and verdict.constant_twin_params == verdict.params
     assert verdict.against_constant.paired.gain == 0.0 and not verdict.schedule_shown
     # where only temperature is searched it may be better than the constants that were tuned, and is one
-    verdict_alone = conclude(
+    verdict_alone = compute_verdict(
         [*runs("baseline+twin", BASELINE), *runs("search", winner, **twin_fields), *constant],
         [],
         fixed_spec(),
@@ -234,7 +240,9 @@ def test_a_winner_that_is_a_constant_is_not_worth_more_than_itself(fixed_spec: A
 def test_no_schedule_is_shown_where_no_gain_is(fixed_spec: Any, runs: Any) -> None:
     # one answer is primary, and declared so in advance
     tickets = [*runs("baseline+twin", BASELINE), *runs("search", plus(BASELINE, [0.01, -0.01] * 4))]
-    verdict = conclude([*tickets, *runs("constant", plus(BASELINE, [-g for g in GAINS]))], [], fixed_spec())
+    verdict = compute_verdict(
+        [*tickets, *runs("constant", plus(BASELINE, [-g for g in GAINS]))], [], fixed_spec()
+    )
     assert verdict is not None and verdict.against_constant is not None
     assert verdict.against_constant.significant and not verdict.schedule_shown
 
@@ -268,7 +276,7 @@ def test_a_round_that_was_never_confirmed_was_no_look(fixed_spec: Any, rounds: A
         first[0], round=0, state="withdrawn", attempt=0, value=None, outcome=None
     )
     for tickets in (first, [dataclasses.replace(withdrawn_ticket, number=999, id=9999), *first]):
-        verdict = conclude(tickets, [], fixed_spec())
+        verdict = compute_verdict(tickets, [], fixed_spec())
         assert verdict is not None and (verdict.round, verdict.looks, verdict.alpha) == (1, 1, FIRST)
         expected = stats.ttest_rel(plus(BASELINE, NOISY), BASELINE)
         assert verdict.total.paired.p_value == pytest.approx(expected.pvalue)
@@ -279,7 +287,7 @@ def test_each_later_verdict_has_half_of_the_level_before_it(
     fixed_spec: Any, rounds: Any, verdicts: int
 ) -> None:
     smaller = [gain / 3 for gain in NOISY]
-    verdict = conclude(rounds(*[GAINS] * (verdicts - 1), smaller), [], fixed_spec())
+    verdict = compute_verdict(rounds(*[GAINS] * (verdicts - 1), smaller), [], fixed_spec())
     assert verdict is not None and (verdict.round, verdict.looks) == (verdicts - 1, verdicts)
     level = 0.05 / 2 ** (verdicts - 1)
     expected = stats.ttest_rel(plus(BASELINE, smaller), BASELINE)
@@ -294,8 +302,8 @@ def test_what_the_first_verdict_shows_a_third_may_not(fixed_spec: Any, rounds: A
     noisy = [gain if gain > 0 else 1.2 * gain for gain in NOISY]
     pvalue = stats.ttest_rel(plus(BASELINE, noisy), BASELINE).pvalue
     assert 0.0125 < pvalue < FIRST
-    first = conclude(rounds(noisy), [], fixed_spec())
-    third = conclude(rounds(GAINS, GAINS, noisy), [], fixed_spec())
+    first = compute_verdict(rounds(noisy), [], fixed_spec())
+    third = compute_verdict(rounds(GAINS, GAINS, noisy), [], fixed_spec())
     assert first is not None and first.total.significant
     assert third is not None and not third.total.significant
     assert third.total.paired.ci_low < 0 < first.total.paired.ci_low
@@ -303,12 +311,15 @@ def test_what_the_first_verdict_shows_a_third_may_not(fixed_spec: Any, rounds: A
 
 def test_until_a_later_round_is_confirmed_the_verdict_before_it_stands(fixed_spec: Any, rounds: Any) -> None:
     tickets = rounds(GAINS, [-gain for gain in GAINS])
-    first_verdict = conclude(rounds(GAINS), [], fixed_spec())
+    first_verdict = compute_verdict(rounds(GAINS), [], fixed_spec())
     last = next(index for index, t in reversed(list(enumerate(tickets))) if t.kind == "confirm")
     for state in ("waiting", "running"):
         open_one = dataclasses.replace(tickets[last], state=state, outcome=None, value=None)
-        assert conclude([*tickets[:last], open_one, *tickets[last + 1 :]], [], fixed_spec()) == first_verdict
-    second_verdict = conclude(tickets, [], fixed_spec())
+        assert (
+            compute_verdict([*tickets[:last], open_one, *tickets[last + 1 :]], [], fixed_spec())
+            == first_verdict
+        )
+    second_verdict = compute_verdict(tickets, [], fixed_spec())
     assert second_verdict is not None and second_verdict.total.paired.gain < 0 and second_verdict.round == 1
 
 
@@ -318,7 +329,7 @@ def one_sided(gains: list[float]) -> float:
 
 def test_pairs_that_are_added_count_with_those_before_them(fixed_spec: Any, rounds: Any) -> None:
     added_gains = [0.12, 0.08, 0.11, -0.02]
-    verdict = conclude(rounds(NOISY, added_gains, added_rounds=(1,)), [], fixed_spec())
+    verdict = compute_verdict(rounds(NOISY, added_gains, added_rounds=(1,)), [], fixed_spec())
     assert verdict is not None and (verdict.round, verdict.looks) == (1, 2)
     total = verdict.total.paired
     assert (total.n_pairs, total.gain) == (12, pytest.approx(np.mean([*NOISY, *added_gains])))
@@ -327,7 +338,7 @@ def test_pairs_that_are_added_count_with_those_before_them(fixed_spec: Any, roun
     combined_score = (first_score + 2**0.5 * score) / 3**0.5
     assert total.p_value == pytest.approx(2 * stats.norm.sf(combined_score), rel=1e-6)
     assert total.alpha == 0.025
-    third = conclude(rounds(NOISY, added_gains, GAINS, added_rounds=(1, 2)), [], fixed_spec())
+    third = compute_verdict(rounds(NOISY, added_gains, GAINS, added_rounds=(1, 2)), [], fixed_spec())
     assert third is not None and third.total.paired.n_pairs == 20
     combined_score = (first_score + 2**0.5 * score + 2 * stats.norm.isf(one_sided(GAINS))) / 7**0.5
     assert third.total.paired.p_value == pytest.approx(2 * stats.norm.sf(combined_score), rel=1e-6)
@@ -336,7 +347,7 @@ def test_pairs_that_are_added_count_with_those_before_them(fixed_spec: Any, roun
 
 def test_pairs_are_added_to_the_last_search_and_to_none_before_it(fixed_spec: Any, rounds: Any) -> None:
     added_gains = [0.12, 0.08, 0.11, -0.02]
-    verdict = conclude(rounds(GAINS, NOISY, added_gains, added_rounds=(2,)), [], fixed_spec())
+    verdict = compute_verdict(rounds(GAINS, NOISY, added_gains, added_rounds=(2,)), [], fixed_spec())
     assert verdict is not None and (verdict.round, verdict.looks) == (2, 3)
     assert verdict.total.paired.gain == pytest.approx(np.mean([*NOISY, *added_gains]))
 
@@ -344,7 +355,9 @@ def test_pairs_are_added_to_the_last_search_and_to_none_before_it(fixed_spec: An
 def test_added_pairs_give_no_verdict_before_all_of_them_are_over(fixed_spec: Any, rounds: Any) -> None:
     tickets = rounds(NOISY, [0.12, 0.08, 0.11, -0.02], added_rounds=(1,))
     waiting = dataclasses.replace(tickets[-1], state="waiting", outcome=None, value=None)
-    assert conclude([*tickets[:-1], waiting], [], fixed_spec()) == conclude(rounds(NOISY), [], fixed_spec())
+    assert compute_verdict([*tickets[:-1], waiting], [], fixed_spec()) == compute_verdict(
+        rounds(NOISY), [], fixed_spec()
+    )
 
 
 # ---- interim looks
@@ -359,15 +372,15 @@ def test_there_is_no_verdict_between_two_looks(fixed_spec: Any, runs: Any) -> No
         baseline = BASELINE[:pairs]
         even_gains = [0.10, -0.05, 0.05, -0.02, 0.06, -0.05, 0.02, 0.04][:pairs]
         open_yet = [*runs("baseline+twin", baseline), *runs("search", plus(baseline, even_gains))]
-        assert conclude(open_yet, [], spec) is None
+        assert compute_verdict(open_yet, [], spec) is None
         clear_tickets = [*runs("baseline+twin", baseline), *runs("search", plus(baseline, GAINS[:pairs]))]
-        verdict = conclude(clear_tickets, [], spec)
+        verdict = compute_verdict(clear_tickets, [], spec)
         assert verdict is not None and verdict.total.significant and verdict.total.paired.n_pairs == pairs
         behind_tickets = [
             *runs("baseline+twin", baseline),
             *runs("search", plus(baseline, [-0.5, 0.4, 0.01, 0.0] * (pairs // 4))),
         ]
-        verdict = conclude(behind_tickets, [], spec)
+        verdict = compute_verdict(behind_tickets, [], spec)
         assert verdict is not None and not verdict.total.significant and not verdict.total.worse
 
 
@@ -377,15 +390,18 @@ def test_a_gain_at_a_look_has_to_be_clearer_than_at_the_end(fixed_spec: Any, run
     pvalue = stats.ttest_1samp(gains, 0).pvalue
     assert FIRST / 8 < pvalue < FIRST
     tickets = [*runs("baseline+twin", BASELINE[:4]), *runs("search", plus(BASELINE[:4], gains))]
-    assert conclude(tickets, [], fixed_spec(seeds=SEQUENTIAL)) is None
-    verdict_fixed = conclude(tickets, [], fixed_spec(seeds={"confirm": 4}))
+    assert compute_verdict(tickets, [], fixed_spec(seeds=SEQUENTIAL)) is None
+    verdict_fixed = compute_verdict(tickets, [], fixed_spec(seeds={"confirm": 4}))
     assert verdict_fixed is not None and verdict_fixed.total.significant
     clearer = [0.10, 0.11, 0.10, 0.12]
     assert stats.ttest_1samp(clearer, 0).pvalue < FIRST / 8
     tickets = [*runs("baseline+twin", BASELINE[:4]), *runs("search", plus(BASELINE[:4], clearer))]
-    verdict = conclude(tickets, [], fixed_spec(seeds=SEQUENTIAL))
+    verdict = compute_verdict(tickets, [], fixed_spec(seeds=SEQUENTIAL))
     assert verdict is not None and verdict.total.significant
-    total, fixed_verdict = verdict.total.paired, conclude(tickets, [], fixed_spec(seeds={"confirm": 4}))
+    total, fixed_verdict = (
+        verdict.total.paired,
+        compute_verdict(tickets, [], fixed_spec(seeds={"confirm": 4})),
+    )
     assert fixed_verdict is not None
     assert total.p_value > fixed_verdict.total.paired.p_value
     assert total.ci_low < fixed_verdict.total.paired.ci_low
@@ -396,7 +412,7 @@ def test_a_gain_at_a_look_has_to_be_clearer_than_at_the_end(fixed_spec: Any, run
 
 def test_a_falling_loss_is_a_gain(fixed_spec: Any, runs: Any) -> None:
     tickets = [*runs("baseline+twin", plus(BASELINE, GAINS)), *runs("search", BASELINE)]
-    verdict = conclude(tickets, [], fixed_spec(direction="minimize"))
+    verdict = compute_verdict(tickets, [], fixed_spec(direction="minimize"))
     assert verdict is not None and verdict.total.significant
     assert verdict.total.paired.gain == pytest.approx(0.1)
 
@@ -404,13 +420,13 @@ def test_a_falling_loss_is_a_gain(fixed_spec: Any, runs: Any) -> None:
 def test_there_is_no_verdict_from_half_of_the_pairs(fixed_spec: Any, runs: Any, make_ticket: Any) -> None:
     tickets = [*runs("baseline+twin", BASELINE), *runs("search", plus(BASELINE, GAINS))]
     running_ticket = make_ticket("confirm", 999, None, arm="constant", pair=7, state="running")
-    assert conclude([*tickets, running_ticket], [], fixed_spec()) is None
-    assert conclude([], [], fixed_spec()) is None
+    assert compute_verdict([*tickets, running_ticket], [], fixed_spec()) is None
+    assert compute_verdict([], [], fixed_spec()) is None
 
 
 def test_a_lost_run_drops_its_pair_and_is_counted(fixed_spec: Any, runs: Any) -> None:
     tickets = [*runs("baseline+twin", ["lost", *BASELINE[1:]]), *runs("search", plus(BASELINE, GAINS))]
-    verdict = conclude(tickets, [], fixed_spec())
+    verdict = compute_verdict(tickets, [], fixed_spec())
     assert verdict is not None
     assert (verdict.total.paired.n_pairs, verdict.total.dropped) == (7, 1)
     assert verdict.total.paired.gain == pytest.approx(np.mean(GAINS[1:]))
@@ -421,7 +437,7 @@ def test_a_winner_that_diverges_is_counted_with_the_worst_value_and_not_signific
 ) -> None:
     better_values = [value + 1.0 for value in plus(BASELINE, GAINS)]
     tickets = [*runs("baseline+twin", BASELINE), *runs("search", [None, *better_values[1:]])]
-    verdict = conclude(tickets, [], fixed_spec())
+    verdict = compute_verdict(tickets, [], fixed_spec())
     assert verdict is not None
     total = verdict.total
     differences = [
@@ -435,7 +451,7 @@ def test_a_winner_that_diverges_is_counted_with_the_worst_value_and_not_signific
 
 def test_a_gain_over_runs_that_diverge_is_a_lower_bound(fixed_spec: Any, runs: Any) -> None:
     tickets = [*runs("baseline+twin", [None, None, *BASELINE[2:]]), *runs("search", plus(BASELINE, GAINS))]
-    verdict = conclude(tickets, [], fixed_spec())
+    verdict = compute_verdict(tickets, [], fixed_spec())
     assert verdict is not None
     assert verdict.total.reference_diverged == 2
     assert verdict.total.significant
@@ -443,14 +459,16 @@ def test_a_gain_over_runs_that_diverge_is_a_lower_bound(fixed_spec: Any, runs: A
 
 
 def test_arms_that_always_diverge_are_equally_bad(fixed_spec: Any, runs: Any) -> None:
-    verdict = conclude([*runs("baseline+twin", [None] * 8), *runs("search", [None] * 8)], [], fixed_spec())
+    verdict = compute_verdict(
+        [*runs("baseline+twin", [None] * 8), *runs("search", [None] * 8)], [], fixed_spec()
+    )
     assert verdict is not None
     assert (verdict.total.paired.gain, verdict.total.paired.p_value) == (0, 1)
 
 
 def test_pairs_on_which_both_diverge_say_nothing(fixed_spec: Any, runs: Any) -> None:
     baseline, search = [None, *BASELINE[1:]], [None, *plus(BASELINE[1:], GAINS[1:])]
-    verdict = conclude([*runs("baseline+twin", baseline), *runs("search", search)], [], fixed_spec())
+    verdict = compute_verdict([*runs("baseline+twin", baseline), *runs("search", search)], [], fixed_spec())
     assert verdict is not None
     total = verdict.total
     assert (total.paired.n_pairs, total.diverged, total.reference_diverged) == (8, 1, 1)
@@ -462,10 +480,10 @@ def test_failures_are_counted_beside_the_mean(fixed_spec: Any, runs: Any) -> Non
     search = [0.8, 0.8, 0.8, 0.8, 0.2, 0.9, 0.8, 0.8]
     tickets = [*runs("baseline+twin", baseline), *runs("search", search)]
     # what diverged failed, whatever the spec says; what was lost is left out
-    plain = conclude(tickets, [], fixed_spec())
+    plain = compute_verdict(tickets, [], fixed_spec())
     assert plain is not None and plain.failures is not None
     assert (plain.failures.arm.failed, plain.failures.reference.failed, plain.failures.arm.runs) == (0, 1, 7)
-    verdict = conclude(tickets, [], fixed_spec(failure=0.3))
+    verdict = compute_verdict(tickets, [], fixed_spec(failure=0.3))
     assert verdict is not None and verdict.failures is not None
     rates = verdict.failures
     assert (rates.arm.failed, rates.arm.runs) == (1, 7)
@@ -475,14 +493,14 @@ def test_failures_are_counted_beside_the_mean(fixed_spec: Any, runs: Any) -> Non
     exact = stats.binomtest(6, 7).proportion_ci(1 - FIRST, method="exact")
     assert (rates.reference.low, rates.reference.high) == pytest.approx((exact.low, exact.high))
     loss = fixed_spec(direction="minimize", failure=0.3)
-    verdict = conclude(tickets, [], loss)
+    verdict = compute_verdict(tickets, [], loss)
     assert verdict is not None and verdict.failures is not None
     assert (verdict.failures.arm.failed, verdict.failures.reference.failed) == (6, 2)
 
 
 def test_where_no_run_failed_there_are_no_failures(fixed_spec: Any, runs: Any) -> None:
     tickets = [*runs("baseline+twin", [*BASELINE[:7], "lost"]), *runs("search", plus(BASELINE, GAINS))]
-    verdict = conclude(tickets, [], fixed_spec())
+    verdict = compute_verdict(tickets, [], fixed_spec())
     assert verdict is not None and verdict.failures is None and not verdict.is_more_stable
 
 
@@ -507,14 +525,14 @@ def test_a_winner_that_fails_less_often_by_mcnemars_test_is_recommended_for_its_
 ) -> None:
     # of pairs on which one of the two fails, each is as likely: the exact test is that of a coin
     assert (stats.binomtest(0, num_diverged).pvalue < FIRST) == is_shown
-    verdict = conclude(unstable_runs(runs, num_diverged), [], fixed_spec(seeds=LONG))
+    verdict = compute_verdict(unstable_runs(runs, num_diverged), [], fixed_spec(seeds=LONG))
     assert verdict is not None and verdict.has_all_pairs and not verdict.total.significant
     assert verdict.failures is not None
     assert verdict.failures.p_value == pytest.approx(stats.binomtest(0, num_diverged).pvalue)
     assert verdict.is_more_stable == is_shown
     recommendation = verdict.recommendation
     assert recommendation is not None
-    assert (recommendation.reason, recommendation.now) == (
+    assert (recommendation.reason, recommendation.action_without_training) == (
         ("stability", "train_with_schedule") if is_shown else (None, "change_nothing")
     )
     assert recommendation.parameters == (PARAMETERS["search"] if is_shown else PARAMETERS["baseline"])
@@ -524,24 +542,24 @@ def test_failures_are_tested_on_all_pairs_alone(fixed_spec: Any, runs: Any) -> N
     spec = fixed_spec(seeds=LONG)
     unstable_tickets = unstable_runs(runs, 8, num_pairs=8)
     # a winner that is behind and fails less often gets all of its pairs
-    assert conclude(unstable_tickets, [], spec) is None
+    assert compute_verdict(unstable_tickets, [], spec) is None
     stable = unstable_runs(runs, 0, gain=-0.5, num_pairs=4)
-    verdict = conclude(stable, [], spec)
+    verdict = compute_verdict(stable, [], spec)
     assert verdict is not None and not verdict.has_all_pairs and not verdict.is_more_stable
 
 
 def test_a_winner_that_fails_more_often_is_not_more_stable(fixed_spec: Any, runs: Any) -> None:
     search: list[Any] = [None] * 8
     tickets = [*runs("baseline+twin", BASELINE), *runs("search", search)]
-    verdict = conclude(tickets, [], fixed_spec())
+    verdict = compute_verdict(tickets, [], fixed_spec())
     assert verdict is not None and verdict.failures is not None and verdict.failures.p_value < FIRST
     assert not verdict.is_more_stable and verdict.recommendation is not None
-    assert verdict.recommendation.now == "change_nothing"
+    assert verdict.recommendation.action_without_training == "change_nothing"
 
 
 def test_a_gain_that_is_shown_is_the_reason_even_where_the_winner_is_more_stable(
     fixed_spec: Any, runs: Any
 ) -> None:
-    verdict = conclude(unstable_runs(runs, 8, gain=0.3), [], fixed_spec(seeds={"confirm": 16}))
+    verdict = compute_verdict(unstable_runs(runs, 8, gain=0.3), [], fixed_spec(seeds={"confirm": 16}))
     assert verdict is not None and verdict.total.significant and verdict.is_more_stable
     assert verdict.recommendation is not None and verdict.recommendation.reason == "gain"

@@ -15,7 +15,7 @@ from tempopt.storage.rows import TicketRow
 from tempopt.storage.ticket_queries import arms_of
 from tempopt.verdict.pairs import winner_of
 from tempopt.verdict.stages import next_tickets
-from tempopt.verdict.verdict import Verdict, conclude
+from tempopt.verdict.verdict import Verdict, compute_verdict
 from tests.simulated import ModelledStudy, SimulatedStudy, Worth
 from tests.tiers import long_but
 
@@ -72,7 +72,7 @@ def tally(specs: dict[str, StudySpec], studies: Iterator[list[TicketRow]], truth
     counts: dict[str, Tally] = dict.fromkeys(specs, (0, 0))
     for tickets in studies:
         for test, spec in specs.items():
-            verdict = conclude(tickets, [], spec)
+            verdict = compute_verdict(tickets, [], spec)
             assert verdict is not None
             total = verdict.total.paired
             # A mean of accuracies that are multiples of 1/50 is off by rounding.
@@ -175,7 +175,7 @@ def verdicts(
     for number in range(studies):
         spec = make_spec({"search": space}, trials=20, seed=number)
         study = SimulatedStudy(spec, matters(random.Random(number))).run()
-        verdict = conclude(study.rows, [], spec)
+        verdict = compute_verdict(study.rows, [], spec)
         assert verdict is not None
         yield verdict, study
 
@@ -196,7 +196,7 @@ def test_along_a_ridge_of_temperature_and_rate_no_gain_is_shown(make_spec: Any) 
     for number in range(60):
         spec = make_spec(space, seed=number)
         study = ModelledStudy(spec, matters(random.Random(number), 1.0)).run()
-        verdict = conclude(study.rows, [], spec)
+        verdict = compute_verdict(study.rows, [], spec)
         assert verdict is not None
         num_shown += verdict.total.significant
     assert is_within_level(num_shown, 60, FIRST / 2)

@@ -54,7 +54,7 @@ DISPERSED = 0.9
 DEAD = 0.01
 """Distance of H / ln n from 0 or 1 within which the weights no longer depend on the query. Our convention."""
 
-GROWN = 2.0
+MIN_LOGIT_GROWTH = 2.0
 """Growth of |q||k| over the latest half of the observations that is worth a look, by the slow end of its
 trend's interval: a doubling. In the first half of a healthy training it grows by more than that, from small
 weights. Our convention."""
@@ -97,7 +97,7 @@ _ROUNDING = 1e-2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Anomaly:
     """Something to look at.
 
     Args:
@@ -116,7 +116,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curves:
+class TrainingCurves:
     """What a training looked like from outside; what is left empty is not looked at.
 
     Args:
@@ -158,7 +158,7 @@ class Curves:
             )
 
 
-def diagnose(report: MonitorReport, curves: Curves, plan: TemperaturePlan) -> list[Finding]:
+def diagnose(report: MonitorReport, curves: TrainingCurves, plan: TemperaturePlan) -> list[Anomaly]:
     """Return all findings, by :func:`anomalies` and :func:`troubleshoot`.
 
     Args:
@@ -169,7 +169,7 @@ def diagnose(report: MonitorReport, curves: Curves, plan: TemperaturePlan) -> li
     return [*anomalies(report), *troubleshoot(curves, plan, entropy=report.mean("entropy"))]
 
 
-def anomalies(report: MonitorReport) -> list[Finding]:
+def anomalies(report: MonitorReport) -> list[Anomaly]:
     """Return what is unusual about layers and heads at the latest observation, and where they are heading."""
     histories = report.of("entropy")
     latest_entropy: dict[int, dict[int, float]] = {}
@@ -189,7 +189,7 @@ def _confidence(histories: Sequence[HeadHistory]) -> float:
     return 1.0 - FALSE_ALARMS / max(len(histories), 1)
 
 
-def entropy_anomalies(entropy: Mapping[int, Mapping[int, float]]) -> list[Finding]:
+def entropy_anomalies(entropy: Mapping[int, Mapping[int, float]]) -> list[Anomaly]:
     """Return layers whose heads are collapsed or dispersed as a whole, and heads that are unlike the others.
 
     Heads are compared by :func:`tempopt.attention.analysis.outliers.outliers`; where there are too few, a
@@ -221,12 +221,12 @@ def entropy_anomalies(entropy: Mapping[int, Mapping[int, float]]) -> list[Findin
             evidence = f"Head {head} of layer {layer} has H / ln n {value:.3f} (too few heads to compare it)."
             advice = _REMEDY["dead_head"]
             findings.append(
-                Finding(kind="dead_head", layer=layer, head=head, evidence=evidence, advice=advice)
+                Anomaly(kind="dead_head", layer=layer, head=head, evidence=evidence, advice=advice)
             )
     return findings
 
 
-def troubleshoot(curves: Curves, plan: TemperaturePlan, *, entropy: Points = ()) -> list[Finding]:
+def troubleshoot(curves: TrainingCurves, plan: TemperaturePlan, *, entropy: Points = ()) -> list[Anomaly]:
     """Return what the troubleshooting table has to say: a symptom with its likely cause, and what to change.
 
     Args:
@@ -236,7 +236,7 @@ def troubleshoot(curves: Curves, plan: TemperaturePlan, *, entropy: Points = ())
     """
     entropy = curves.entropy or entropy
     _check_points("entropy", entropy, share=True)
-    findings: Iterable[Finding | None] = (
+    findings: Iterable[Anomaly | None] = (
         _slow_start(curves, plan, entropy),
         _oscillation(curves, plan),
         _late_dispersion(curves, plan, entropy),
@@ -262,13 +262,13 @@ _REMEDY: dict[str, str] = {
 }
 
 
-def _of_layer(kind: Kind, layer: int, middle: float) -> Finding:
+def _of_layer(kind: Kind, layer: int, middle: float) -> Anomaly:
     bound = f"below {COLLAPSED}" if kind == "collapse" else f"above {DISPERSED}"
     evidence = f"Half of the heads of layer {layer} have H / ln n {bound}; the median is {middle:.3f}."
-    return Finding(kind=kind, layer=layer, evidence=evidence, advice=_REMEDY[kind])
+    return Anomaly(kind=kind, layer=layer, evidence=evidence, advice=_REMEDY[kind])
 
 
-def _of_head(layer: int, head: int, value: float, outlier: Outlier) -> Finding | None:
+def _of_head(layer: int, head: int, value: float, outlier: Outlier) -> Anomaly | None:
     kind = _band(value)
     if kind is None or (outlier.gap < 0) != (kind == "collapse"):
         return None
@@ -279,10 +279,10 @@ def _of_head(layer: int, head: int, value: float, outlier: Outlier) -> Finding |
         f"{outlier.usual:.3f} ({abs(outlier.gap):.1f} logits beyond the next head; by chance it is below "
         f"{outlier.needed:.1f})."
     )
-    return Finding(kind=kind, layer=layer, head=head, evidence=evidence, advice=_REMEDY[kind])
+    return Anomaly(kind=kind, layer=layer, head=head, evidence=evidence, advice=_REMEDY[kind])
 
 
-def _falling(history: HeadHistory, confidence: float) -> Finding | None:
+def _falling(history: HeadHistory, confidence: float) -> Anomaly | None:
     """Return a finding if entropy falls so that it will be far below COLLAPSED before as long again.
 
     The trend is a line through the latest half of what was observed, at the slow end of its interval. A fall
@@ -304,7 +304,7 @@ def _falling(history: HeadHistory, confidence: float) -> Finding | None:
         f"{-1000 * course.slope:.3f} in 1000 steps ({-1000 * course.high:.3f} to {-1000 * course.low:.3f}); "
         f"at that it is below {COLLAPSED} in {steps_left:.0f} steps."
     )
-    return Finding(
+    return Anomaly(
         kind="falling_entropy",
         layer=history.layer,
         head=history.head,
@@ -313,16 +313,16 @@ def _falling(history: HeadHistory, confidence: float) -> Finding | None:
     )
 
 
-def _growing(history: HeadHistory, confidence: float) -> Finding | None:
+def _growing(history: HeadHistory, confidence: float) -> Anomaly | None:
     num_latest = min(_LATEST, len(history.steps) // 2)
     steps, values = history.steps[-num_latest:], history.values[-num_latest:]
     if num_latest < FEWEST_FOR_TREND or min(values) <= 0.0:
         return None
     # what grows by shares is a line in logarithms
     course = trend(steps, [math.log(value) for value in values], confidence=confidence)
-    if course is None or math.exp(course.low * (steps[-1] - steps[0])) < GROWN:
+    if course is None or math.exp(course.low * (steps[-1] - steps[0])) < MIN_LOGIT_GROWTH:
         return None
-    return Finding(
+    return Anomaly(
         kind="growing_logits",
         layer=history.layer,
         head=history.head,
@@ -332,7 +332,7 @@ def _growing(history: HeadHistory, confidence: float) -> Finding | None:
     )
 
 
-def _slow_start(curves: Curves, plan: TemperaturePlan, entropy: Points) -> Finding | None:
+def _slow_start(curves: TrainingCurves, plan: TemperaturePlan, entropy: Points) -> Anomaly | None:
     early_losses, early_entropies = _until(curves, curves.train_loss), _until(curves, entropy)
     if len(early_losses) < 2 * FEWEST_POINTS or not early_entropies:
         return None
@@ -344,7 +344,7 @@ def _slow_start(curves: Curves, plan: TemperaturePlan, entropy: Points) -> Findi
         return None
     begins = "warmup_start" if isinstance(plan.schedule, WarmupAnneal) else "temperature_init"
     begins = "the first of temperature_knots" if _is_drawn(plan) else begins
-    return Finding(
+    return Anomaly(
         kind="slow_start",
         evidence=f"In the first {EARLY:.0%} of training the loss fell by {early_drop:.3g} of "
         f"{total_drop:.3g}, and H / ln n was {sharpness:.3f}: attention was sharp before it knew where to "
@@ -353,7 +353,7 @@ def _slow_start(curves: Curves, plan: TemperaturePlan, entropy: Points) -> Findi
     )
 
 
-def _oscillation(curves: Curves, plan: TemperaturePlan) -> Finding | None:
+def _oscillation(curves: TrainingCurves, plan: TemperaturePlan) -> Anomaly | None:
     """Return a finding if validation goes back and forth while the temperature moves fast."""
     sign = 1.0 if curves.direction == "maximize" else -1.0
     gains, rates = [], []
@@ -368,7 +368,7 @@ def _oscillation(curves: Curves, plan: TemperaturePlan) -> Finding | None:
     setback = math.fsum(-gain for gain in gains if gain < 0) / total_change
     if setback < SETBACK:
         return None
-    return Finding(
+    return Anomaly(
         kind="oscillation",
         evidence=f"While |d ln tau / d progress| was {median(rates):.2f} (fast is {FAST} or "
         f"more), {setback:.0%} of all that validation moved was for the worse, over {len(gains)} moves.",
@@ -377,14 +377,14 @@ def _oscillation(curves: Curves, plan: TemperaturePlan) -> Finding | None:
     )
 
 
-def _late_dispersion(curves: Curves, plan: TemperaturePlan, entropy: Points) -> Finding | None:
+def _late_dispersion(curves: TrainingCurves, plan: TemperaturePlan, entropy: Points) -> Anomaly | None:
     late_entropies = [value for step, value in entropy if progress(step, curves.total_steps) >= LATE]
     if not late_entropies or median(late_entropies) <= DISPERSED:
         return None
     ends = "the last of temperature_knots" if _is_drawn(plan) else "temperature_final"
     if isinstance(plan.schedule, Constant):
         ends = "temperature_init, or by a schedule that moves temperature_final,"
-    return Finding(
+    return Anomaly(
         kind="late_dispersion",
         evidence=f"In the last {1 - LATE:.0%} of training H / ln n was {median(late_entropies):.3f}, above "
         f"{DISPERSED}: attention had not made up its mind.",
@@ -392,13 +392,13 @@ def _late_dispersion(curves: Curves, plan: TemperaturePlan, entropy: Points) -> 
     )
 
 
-def _timid_outputs(curves: Curves) -> Finding | None:
+def _timid_outputs(curves: TrainingCurves) -> Anomaly | None:
     confidence = dict(curves.confidence)
     gaps = [value - confidence[step] for step, value in curves.accuracy if step in confidence]
     gap = median(gaps[-FEWEST_POINTS:]) if len(gaps) >= FEWEST_POINTS else 0.0
     if gap < TIMID:
         return None
-    return Finding(
+    return Anomaly(
         kind="timid_outputs",
         evidence=f"At the end accuracy is {gap:.3f} above mean confidence.",
         advice="Lower the output temperature at the end (0.3 to 0.7 times), or fit it on validation data "
@@ -406,7 +406,7 @@ def _timid_outputs(curves: Curves) -> Finding | None:
     )
 
 
-def _ignored_classes(curves: Curves) -> Finding | None:
+def _ignored_classes(curves: TrainingCurves) -> Anomaly | None:
     ignored_classes = [
         number
         for number, (labels, predictions) in enumerate(zip(curves.labels, curves.predictions, strict=True))
@@ -414,7 +414,7 @@ def _ignored_classes(curves: Curves) -> Finding | None:
     ]
     if not ignored_classes:
         return None
-    return Finding(
+    return Anomaly(
         kind="ignored_classes",
         evidence=f"Predicted less than {IGNORED:.0%} as often as it is right is class "
         f"{', '.join(map(str, ignored_classes))}.",
@@ -423,7 +423,7 @@ def _ignored_classes(curves: Curves) -> Finding | None:
     )
 
 
-def _until(curves: Curves, points: Points) -> list[float]:
+def _until(curves: TrainingCurves, points: Points) -> list[float]:
     """Return the values of the early part of training."""
     return [value for step, value in points if progress(step, curves.total_steps) <= EARLY]
 

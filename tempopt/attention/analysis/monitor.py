@@ -74,7 +74,7 @@ class AttentionMonitor:
         self.examples = examples
         self.keep = keep
         self.seed = seed
-        self._seen: dict[int, int] = {}
+        self._last_step_by_layer: dict[int, int] = {}
         self._first: dict[tuple[int, str, int], float] = {}
         self._history: dict[int, deque[tuple[int, _Values]]] = {}
 
@@ -199,7 +199,7 @@ class AttentionMonitor:
     def state_dict(self) -> dict[str, Any]:
         """Return what was observed, as numbers, names and lists alone, to go on from exactly."""
         return {
-            "seen": [list(entry) for entry in self._seen.items()],
+            "seen": [list(entry) for entry in self._last_step_by_layer.items()],
             "first": [[*key, value] for key, value in self._first.items()],
             "history": [
                 [layer, [[step, dict(values)] for step, values in observations]]
@@ -209,7 +209,7 @@ class AttentionMonitor:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up what :meth:`state_dict` kept, of a monitor with the same arguments."""
-        self._seen = {layer: step for layer, step in state["seen"]}
+        self._last_step_by_layer = {layer: step for layer, step in state["seen"]}
         self._first = {(layer, name, head): value for layer, name, head, value in state["first"]}
         self._history = {
             layer: deque(((step, values) for step, values in observations), maxlen=self.keep)
@@ -218,7 +218,7 @@ class AttentionMonitor:
 
     def _take(self, step: int, layer: int) -> bool:
         """Return whether this is to be observed; if so, it will not be a second time."""
-        last_step = self._seen.get(layer, -1)
+        last_step = self._last_step_by_layer.get(layer, -1)
         if not self.due(step) or step == last_step:
             return False
         if step < last_step:
@@ -226,7 +226,7 @@ class AttentionMonitor:
                 f"Given step {step} of layer {layer} after step {last_step}. Give steps in ascending order; "
                 "for another run make another monitor."
             )
-        self._seen[layer] = step
+        self._last_step_by_layer[layer] = step
         return True
 
     def _draw(

@@ -192,7 +192,7 @@ class HeadSpecialisation:
         tests = sum(sums.heads for sums in counted_sums.values())
         measures: list[HeadMeasure] = []
         for (layer, pattern), sums in counted_sums.items():
-            measures += sums.measured(layer, pattern, FALSE_ALARMS / tests)
+            measures += sums.head_measures(layer, pattern, FALSE_ALARMS / tests)
         implied_heads = {
             (measure.layer, measure.head)
             for measure in measures
@@ -258,7 +258,7 @@ class _Sums:
         unit_values = torch.stack([parts[2].double(), counts_BHQ])
         self._units += _by_unit(unit_values, unit_BQ).transpose(1, 2, 0)
 
-    def measured(self, layer: int, pattern: str, level: float) -> list[HeadMeasure]:
+    def head_measures(self, layer: int, pattern: str, level: float) -> list[HeadMeasure]:
         """Return the measure of each head that two inputs tell of."""
         score_HN, count_HN, weight_HN, chance_HN = np.concatenate(self._inputs, axis=-1)
         measures = []

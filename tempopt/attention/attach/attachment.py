@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 from torch import nn
 
 from tempopt.attention.attach.baked_marker import refuse_baked
-from tempopt.attention.attach.examples import own_example
+from tempopt.attention.attach.examples import infer_example_inputs
 from tempopt.attention.attach.hf_interface import BINDING
 from tempopt.attention.attach.hf_layers import (
     RECIPE,
@@ -27,7 +27,13 @@ from tempopt.attention.attach.hf_layers import (
     normalises_query,
 )
 from tempopt.attention.attach.learning import HeadTemperatures
-from tempopt.attention.attach.mechanisms import INTERFACE, ROWS, ByInterface, ByQueryRows, Mechanism
+from tempopt.attention.attach.mechanisms import (
+    INTERFACE,
+    ROWS,
+    HFInterfaceMechanism,
+    Mechanism,
+    QueryRowsMechanism,
+)
 from tempopt.attention.attach.observers import Observe, check_temperatures
 from tempopt.attention.attach.projection import TemperedProjection, factors_of, restore
 from tempopt.attention.attach.proof import UnfitError
@@ -45,14 +51,14 @@ from tempopt.temperature import (
     TemperatureParameters,
     TemperaturePlan,
     has_target,
-    is_own,
+    is_custom_schedule,
 )
 
 Parameters = TemperatureParameters | Mapping[str, object]
-Way = Literal["auto", "query_rows", "attention_interface"]
+AttachMethod = Literal["auto", "query_rows", "attention_interface"]
 
 _NO_EXAMPLE = "No example was given, and the model names no inputs of its own. Call self_test."
-_WAYS = ("auto", "query_rows", "attention_interface")
+_ATTACH_METHODS = ("auto", "query_rows", "attention_interface")
 
 # What only the attention interface of transformers can deliver, and why query rows cannot.
 _BESIDE_THE_QUERY = {
@@ -79,7 +85,7 @@ class Attachment:
         plan: The temperatures over progress and layers, and what comes beside them.
         progress: The training progress, in [0, 1], whose temperatures are set.
         entropy: The entropy term of the loss.
-        way: How the temperatures are attached, ``query_rows`` or ``attention_interface``.
+        method: How the temperatures are attached, ``query_rows`` or ``attention_interface``.
         tested: Whether :meth:`self_test` has proven of every layer that its temperature acts as it should, on
             the example or on inputs that the model names itself.
         not_tested: Why not, for a person; empty if it has.
@@ -91,17 +97,17 @@ class Attachment:
     plan: TemperaturePlan
     progress: float
     entropy: EntropyParameters
-    way: str
+    method: str
 
     def __init__(self, model: nn.Module, mechanism: Mechanism, *, is_whole_model: bool) -> None:
-        self._whole = is_whole_model
+        self._is_whole_model = is_whole_model
         self.tested = False
         self.not_tested = _NO_EXAMPLE
         self.layers = mechanism.tempered.names
         self.progress = 0.0
         self.entropy = EntropyParameters()
-        self._own_temperatures: tuple[float, ...] | None = None
-        self.way = mechanism.way
+        self._override_temperatures: tuple[float, ...] | None = None
+        self.method = mechanism.method
         self._model = model
         self._mechanism = mechanism
 
@@ -113,7 +119,7 @@ class Attachment:
     @property
     def temperatures(self) -> tuple[float, ...]:
         """The temperature of each layer in force, without the factors of heads and length."""
-        own_temperatures = self._own_temperatures
+        own_temperatures = self._override_temperatures
         return self.plan.temperatures(self.progress) if own_temperatures is None else own_temperatures
 
     def use(self, parameters: Parameters) -> None:
@@ -126,13 +132,13 @@ class Attachment:
         Raises:
             AttachError: if the parameters ask for what this way of attaching cannot deliver.
         """
-        _refuse_undeliverable(_named(parameters), self.way, self._model)
+        _refuse_undeliverable(_named(parameters), self.method, self._model)
         temperature_parameters, entropy = _read(parameters, self.entropy)
         plan = temperature_parameters.plan(len(self.layers))
         self._require_attached()
         self._mechanism.use(plan, entropy)
         self._mechanism.end_at(plan.temperatures(1.0))
-        self.plan, self.entropy, self._own_temperatures = plan, entropy, None
+        self.plan, self.entropy, self._override_temperatures = plan, entropy, None
         self.set_progress(self.progress)
 
     def set_progress(self, progress: float) -> None:
@@ -157,8 +163,8 @@ class Attachment:
             SpecError: if it is not one number a layer, each from 1e-6 to 1e6.
         """
         self._require_attached()
-        self._own_temperatures = check_temperatures(temperatures, len(self.layers))
-        self._mechanism.end_at(self._own_temperatures)
+        self._override_temperatures = check_temperatures(temperatures, len(self.layers))
+        self._mechanism.end_at(self._override_temperatures)
         self.set_progress(self.progress)
 
     def learn(self) -> None:
@@ -245,7 +251,11 @@ class Attachment:
     def _test(self, forward: Forward, *, thorough: bool) -> None:
         self._require_attached()
         unused = self_test(
-            self._model, self._mechanism.tempered, forward, is_whole_model=self._whole, thorough=thorough
+            self._model,
+            self._mechanism.tempered,
+            forward,
+            is_whole_model=self._is_whole_model,
+            thorough=thorough,
         )
         self.tested = not unused
         self.not_tested = f"The inputs that were tried do not use {', '.join(unused)}." if unused else ""
@@ -261,7 +271,7 @@ def attach(
     parameters: Parameters,
     *,
     layers: Layers = "auto",
-    way: Way = "auto",
+    method: AttachMethod = "auto",
     example: Forward | Literal["auto"] | None = "auto",
     allow_baked: bool = False,
 ) -> Attachment:
@@ -287,7 +297,7 @@ def attach(
         parameters: The plan; also as a mapping of temperature parameters by name.
         layers: Which projections, as in :func:`~tempopt.attention.attach.query_rows.query_rows`, or which
             attention modules, by patterns of their names or of what is around or inside of them.
-        way: ``auto`` is query rows, unless what is asked for needs the interface and the model has it, or
+        method: ``auto`` is query rows, unless what is asked for needs the interface and the model has it, or
             query rows are refused, by their self-test too, and the interface is not.
         example: A forward to run :meth:`Attachment.self_test` on. ``auto`` tries the inputs that the model
             names itself (``example_input_array`` of Lightning, ``dummy_inputs`` of transformers, images of
@@ -307,17 +317,17 @@ def attach(
     _refuse_attached(model)
     if not allow_baked:
         refuse_baked(model)
-    if way not in _WAYS:
-        raise AttachError(unknown("way of attaching", way, _WAYS))
-    ways = _choose(model, layers, values) if way == "auto" else [way]
+    if method not in _ATTACH_METHODS:
+        raise AttachError(unknown("way of attaching", method, _ATTACH_METHODS))
+    methods = _choose(model, layers, values) if method == "auto" else [method]
     refusals: list[AttachError] = []
-    for candidate in ways:
+    for candidate in methods:
         try:
             return _attached(model, parameters, layers, candidate, example)
         except AttachError as error:
             refusals.append(error)
     if len(refusals) == 1:
-        raise AttachError(f"{refusals[0]}{_other_way(model, layers, way)}") from refusals[0]
+        raise AttachError(f"{refusals[0]}{_suggest_interface(model, layers, method)}") from refusals[0]
     raise AttachError(f"{refusals[0]} By the attention interface: {refusals[1]}") from refusals[0]
 
 
@@ -325,21 +335,23 @@ def _attached(
     model: nn.Module,
     parameters: Parameters,
     layers: Layers,
-    way: str,
+    method: str,
     example: Forward | Literal["auto"] | None,
 ) -> Attachment:
     values, is_whole_model = _named(parameters), layers == "auto"
-    _refuse_undeliverable(values, way, model)
+    _refuse_undeliverable(values, method, model)
     temperature_parameters, entropy = _read(parameters, EntropyParameters())
-    if way == INTERFACE:
-        attention_layers = _found(model, layers)
+    if method == INTERFACE:
+        attention_layers = _require_interface_layers(model, layers)
         if is_whole_model:
             _refuse_partial(model, attention_layers)
         check_deliverable(attention_layers, temperature_parameters.plan(len(attention_layers)), entropy)
-        attachment = Attachment(model, ByInterface(model, attention_layers), is_whole_model=is_whole_model)
+        attachment = Attachment(
+            model, HFInterfaceMechanism(model, attention_layers), is_whole_model=is_whole_model
+        )
     else:
         rows = query_rows(model, layers)
-        attachment = Attachment(model, ByQueryRows(model, rows), is_whole_model=is_whole_model)
+        attachment = Attachment(model, QueryRowsMechanism(model, rows), is_whole_model=is_whole_model)
     try:
         attachment.use(parameters)
         if example == "auto":
@@ -353,7 +365,7 @@ def _attached(
 
 
 def _test_on_own_inputs(model: nn.Module, attachment: Attachment) -> None:
-    forward = own_example(model)
+    forward = infer_example_inputs(model)
     if forward is None:
         return
     try:
@@ -393,11 +405,11 @@ def _choose(model: nn.Module, layers: Layers, values: Mapping[str, object]) -> l
     )
 
 
-def _other_way(model: nn.Module, layers: Layers, way: Way) -> str:
+def _suggest_interface(model: nn.Module, layers: Layers, method: AttachMethod) -> str:
     """Return the advice to take the interface where query rows are refused and the model has it."""
-    if way != ROWS or not interface_layers(model, layers):
+    if method != ROWS or not interface_layers(model, layers):
         return ""
-    return f' Or attach with way="{INTERFACE}", which this model of transformers has.'
+    return f' Or attach with method="{INTERFACE}", which this model of transformers has.'
 
 
 def _refuse_partial(model: nn.Module, attention_layers: Sequence[InterfaceLayer]) -> None:
@@ -408,12 +420,12 @@ def _refuse_partial(model: nn.Module, attention_layers: Sequence[InterfaceLayer]
         if isinstance(module, nn.MultiheadAttention) and not is_inside:
             raise AttachError(
                 f'"{name}" is an nn.MultiheadAttention, which asks for no attention function and would stay '
-                f'at temperature 1 while the rest is tempered. Attach with way="{ROWS}", or, if that is '
+                f'at temperature 1 while the rest is tempered. Attach with method="{ROWS}", or, if that is '
                 f"meant, name the layers that are to have a temperature, as in layers={layer_names[:1]}."
             )
 
 
-def _found(model: nn.Module, layers: Layers) -> list[InterfaceLayer]:
+def _require_interface_layers(model: nn.Module, layers: Layers) -> list[InterfaceLayer]:
     attention_layers = interface_layers(model, layers)
     if attention_layers:
         return attention_layers
@@ -425,7 +437,7 @@ def _found(model: nn.Module, layers: Layers) -> list[InterfaceLayer]:
         )
     raise AttachError(
         f"No module of {type(model).__name__} asks for its attention function, as models of transformers 5 "
-        f'do, so none can be put there. Attach with way="query_rows", or {AS_TEMPERED_MODULE}. To a model '
+        f'do, so none can be put there. Attach with method="query_rows", or {AS_TEMPERED_MODULE}. To a model '
         f"of transformers with a softmax of its own write instead of that:\n{RECIPE}"
     )
 
@@ -450,7 +462,7 @@ def _refuse_unknown(values: Mapping[str, object]) -> None:
             raise AttachError(unknown("temperature parameter", name, TEMPERATURE_PARAMETERS))
 
 
-def _refuse_undeliverable(values: Mapping[str, object], way: str, model: nn.Module) -> None:
+def _refuse_undeliverable(values: Mapping[str, object], method: str, model: nn.Module) -> None:
     """Refuse what this way of attaching cannot do."""
     _refuse_unknown(values)
     if has_target(values):
@@ -458,12 +470,12 @@ def _refuse_undeliverable(values: Mapping[str, object], way: str, model: nn.Modu
             f"{CONTROL}={values[CONTROL]!r} cannot be attached: its temperatures follow what training "
             "measures. Give it to tempopt.AttachCallback."
         )
-    undeliverable = _UNDELIVERABLE if way == INTERFACE else _UNDELIVERABLE | _BESIDE_THE_QUERY
+    undeliverable = _UNDELIVERABLE if method == INTERFACE else _UNDELIVERABLE | _BESIDE_THE_QUERY
     for name, value in values.items():
         if name in undeliverable and value != NEUTRAL[name]:
             has_interface = name in _BESIDE_THE_QUERY and interface_layers(model)
             scope, remedy = (
-                ("by query rows", f'attach with way="{INTERFACE}"')
+                ("by query rows", f'attach with method="{INTERFACE}"')
                 if has_interface
                 else ("from outside", AS_TEMPERED_MODULE)
             )
@@ -479,6 +491,6 @@ def _read(
     """Return the plan's parameters and those of the entropy term, as it is where nothing is said of it."""
     if isinstance(parameters, TemperatureParameters):
         return parameters, entropy
-    if is_own(schedule := parameters.get("schedule")):
+    if is_custom_schedule(schedule := parameters.get("schedule")):
         load_schedule(str(schedule), where="schedule")
     return TemperatureParameters.from_mapping(parameters), EntropyParameters.from_mapping(parameters)

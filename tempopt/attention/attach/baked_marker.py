@@ -28,7 +28,7 @@ BESIDE = (
 )
 """Key in a state dict that must not be loaded without its temperatures: a plain model refuses it by name."""
 
-_OWN = f"_{MARK}"
+_BAKED_ATTRIBUTE = f"_{MARK}"
 _ON_TOP = (
     "Load weights that were saved before they were baked, or, if one temperature is to come on top of the "
     "other, attach with allow_baked=True."
@@ -51,7 +51,7 @@ def mark(module: nn.Module, temperature: float) -> None:
         temperature: The temperature that was written into them; 1 leaves it unmarked.
     """
     if temperature != 1.0:
-        module.__dict__[_OWN] = temperature * module.__dict__.get(_OWN, 1.0)
+        module.__dict__[_BAKED_ATTRIBUTE] = temperature * module.__dict__.get(_BAKED_ATTRIBUTE, 1.0)
         if _tell not in module._state_dict_hooks.values():
             module.register_state_dict_post_hook(_tell)
 
@@ -100,8 +100,8 @@ def refuse_baked(model: nn.Module) -> None:
 
 def _marks(model: nn.Module) -> Iterator[tuple[str, str]]:
     for name, module in model.named_modules():
-        if _OWN in module.__dict__:
-            yield name, f"{module.__dict__[_OWN]:.4g}"
+        if _BAKED_ATTRIBUTE in module.__dict__:
+            yield name, f"{module.__dict__[_BAKED_ATTRIBUTE]:.4g}"
     for name, module in model.named_modules():
         marks = getattr(config_of(module), MARK, None)
         if marks:
@@ -117,8 +117,8 @@ def _metadata(state_dict: Any) -> Mapping[str, dict[str, Any]]:
 
 
 def _tell(module: nn.Module, state_dict: Any, prefix: str, local_metadata: dict[str, Any]) -> None:
-    if _OWN in module.__dict__:
-        local_metadata[MARK] = module.__dict__[_OWN]
+    if _BAKED_ATTRIBUTE in module.__dict__:
+        local_metadata[MARK] = module.__dict__[_BAKED_ATTRIBUTE]
 
 
 def _noticing(load: Callable[..., Any]) -> Callable[..., Any]:
@@ -163,10 +163,10 @@ def _take_over(model: nn.Module, metadata: Mapping[str, Mapping[str, Any]]) -> N
         if entry is None:
             continue
         if MARK in entry:
-            module.__dict__.pop(_OWN, None)
+            module.__dict__.pop(_BAKED_ATTRIBUTE, None)
             mark(module, float(entry[MARK]))
         elif module._parameters:
-            module.__dict__.pop(_OWN, None)
+            module.__dict__.pop(_BAKED_ATTRIBUTE, None)
 
 
 nn.Module.load_state_dict = _noticing(nn.Module.load_state_dict)  # type: ignore[method-assign]

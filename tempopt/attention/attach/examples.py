@@ -16,7 +16,7 @@ from torch import Tensor, nn
 _LARGEST_IMAGE = 384
 
 
-def own_example(model: nn.Module) -> Callable[[], Any] | None:
+def infer_example_inputs(model: nn.Module) -> Callable[[], Any] | None:
     """Return a forward of the model on inputs that it names itself, None if it names none.
 
     They are ``example_input_array`` of a LightningModule, else of a model of transformers its

@@ -61,14 +61,14 @@ BINDING = "_tempopt_interface"
 
 # The registered name of each implementation that can be tempered: its own function does the rest.
 _NAMES = {implementation: f"tempopt_{implementation}" for implementation in IMPLEMENTATIONS}
-_OWN = {name: implementation for implementation, name in _NAMES.items()}
+_IMPLEMENTATION_BY_NAME = {name: implementation for implementation, name in _NAMES.items()}
 
 # What some models hand over beside query, key and mask, and what then cannot be computed beside it.
 _MORE_IN_THE_LOGITS = ("softcap", "s_aux", "sinks", "position_bias", "cache")
 
 
 @dataclass(slots=True)
-class Binding:
+class InterfaceBinding:
     """What a tempered module knows; ``index`` is None in one whose temperature stays 1."""
 
     name: str
@@ -122,7 +122,7 @@ class Interface:
         attentions = [own_attention(layer) for layer in attention_layers]
         for layer, attention in zip(attention_layers, attentions, strict=True):
             index = index_of.get(id(layer.module))
-            layer.module.__dict__[BINDING] = Binding(layer.name, index, self, attention)
+            layer.module.__dict__[BINDING] = InterfaceBinding(layer.name, index, self, attention)
         for config in self._configs:
             setattr(config, SETTING, _NAMES[getattr(config, SETTING)])
 
@@ -170,7 +170,7 @@ class Interface:
             AttachError: if it was.
         """
         for config in self._configs:
-            if getattr(config, SETTING) not in _OWN:
+            if getattr(config, SETTING) not in _IMPLEMENTATION_BY_NAME:
                 raise AttachError(
                     f'The attention implementation of the model was set to "{getattr(config, SETTING)}" '
                     "after a temperature was attached, which took the temperature off. Detach first, then "
@@ -186,7 +186,7 @@ class Interface:
         """Give the configurations back what they named before, and forget the layers."""
         self.attached = False
         for config in self._configs:
-            implementation = _OWN.get(getattr(config, SETTING))
+            implementation = _IMPLEMENTATION_BY_NAME.get(getattr(config, SETTING))
             if implementation is not None:
                 setattr(config, SETTING, implementation)
         _live.discard(self)
@@ -198,7 +198,7 @@ class Interface:
         """Have the configurations name what they named before, for a while."""
         settings = [getattr(config, SETTING) for config in self._configs]
         for config, name in zip(self._configs, settings, strict=True):
-            setattr(config, SETTING, _OWN[name])
+            setattr(config, SETTING, _IMPLEMENTATION_BY_NAME[name])
         try:
             yield
         finally:
@@ -284,10 +284,10 @@ def _own_configs(model: nn.Module) -> list[Any]:
         AttachError: if one belongs to another model too, to which a temperature is attached.
     """
     configs = {id(config): config for config in map(config_of, model.modules()) if config is not None}
-    if _taken() & configs.keys():
+    if _tempered_config_ids() & configs.keys():
         # A model without references remains until its cycles are collected.
         gc.collect()
-    taken_ids = _taken()
+    taken_ids = _tempered_config_ids()
     for config in configs.values():
         if id(config) in taken_ids:
             raise AttachError(
@@ -295,12 +295,12 @@ def _own_configs(model: nn.Module) -> list[Any]:
                 "temperature is attached. Build each from its own: Model(copy.deepcopy(config))."
             )
         # of a model that was deleted without being detached
-        if getattr(config, SETTING) in _OWN:
-            setattr(config, SETTING, _OWN[getattr(config, SETTING)])
+        if getattr(config, SETTING) in _IMPLEMENTATION_BY_NAME:
+            setattr(config, SETTING, _IMPLEMENTATION_BY_NAME[getattr(config, SETTING)])
     return [config for config in configs.values() if getattr(config, SETTING) in _NAMES]
 
 
-def _taken() -> set[int]:
+def _tempered_config_ids() -> set[int]:
     return {id(config) for interface in _live for config in interface._configs}
 
 
@@ -318,7 +318,7 @@ def _register() -> None:
 
 def _unregister() -> None:
     for registry in _registries():
-        for name in _OWN:
+        for name in _IMPLEMENTATION_BY_NAME:
             registry._global_mapping.pop(name, None)
 
 
@@ -345,7 +345,7 @@ def _attend(
     each serve a group of heads of queries.
     """
     q_BHQD, k_BGKD, v_BGKD = query, key, value
-    binding: Binding | None = getattr(module, BINDING, None)
+    binding: InterfaceBinding | None = getattr(module, BINDING, None)
     if binding is None or binding.index is None:
         # A layer that was left out, or of another model with the same configuration.
         attention = attention_by(implementation, module) if binding is None else binding.attention
@@ -390,7 +390,11 @@ def _attend(
 
 
 def _show(
-    binding: Binding, q_BHQD: Tensor, k_BGKD: Tensor, arguments: Mapping[str, Any], kwargs: Mapping[str, Any]
+    binding: InterfaceBinding,
+    q_BHQD: Tensor,
+    k_BGKD: Tensor,
+    arguments: Mapping[str, Any],
+    kwargs: Mapping[str, Any],
 ) -> None:
     """Show tempered queries to observers, unless the model adds to the logits itself."""
     observers, index = binding.interface.observers, binding.index
@@ -411,7 +415,7 @@ def _show(
 
 
 def _entropy_arguments(
-    binding: Binding,
+    binding: InterfaceBinding,
     module: nn.Module,
     q_BHQD: Tensor,
     k_BGKD: Tensor,
@@ -435,7 +439,7 @@ def _entropy_arguments(
 
 
 def _plain_local(
-    binding: Binding,
+    binding: InterfaceBinding,
     q_BHQD: Tensor,
     k_BGKD: Tensor,
     v_BGKD: Tensor,
@@ -471,7 +475,7 @@ def _is_plain(
 
 
 def _normalised(
-    binding: Binding,
+    binding: InterfaceBinding,
     q_BHQD: Tensor,
     k_BGKD: Tensor,
     v_BGKD: Tensor,
@@ -494,7 +498,9 @@ def _normalised(
     return out_BHQD.transpose(1, 2).contiguous()
 
 
-def _require_whole(binding: Binding, kwargs: Mapping[str, Any], names: Sequence[str], option: str) -> None:
+def _require_whole(
+    binding: InterfaceBinding, kwargs: Mapping[str, Any], names: Sequence[str], option: str
+) -> None:
     """Refuse what would be computed of other logits, or other keys, than the module's."""
     for name in names:
         if kwargs.get(name) is not None:

@@ -98,7 +98,7 @@ def check_implementation(layer: InterfaceLayer) -> None:
     if implementation == "eager" and getattr(config_of(layer.module), "reorder_and_upcast_attn", False):
         raise AttachError(
             f'"{layer.name}" computes its attention itself where reorder_and_upcast_attn is set, past the '
-            'attention interface. Build the model without it, or attach with way="query_rows".'
+            'attention interface. Build the model without it, or attach with method="query_rows".'
         )
 
 
@@ -115,7 +115,7 @@ def own_attention(layer: InterfaceLayer) -> Callable[..., tuple[Tensor, Tensor |
         raise AttachError(
             f'"{layer.name}" attends by "{implementation}", but where that is cannot be found: its file has '
             'no eager_attention_forward. Call model.set_attn_implementation("sdpa") before attaching, or '
-            'attach with way="query_rows".'
+            'attach with method="query_rows".'
         ) from None
 
 

@@ -51,7 +51,7 @@ def by_sums(gradients: Sequence[Sequence[Tensor]], inverse: Sequence[float]) -> 
     ]
 
 
-class LayerHeads:
+class PerHeadTemperatures:
     """The temperatures of the heads of one attention layer, as factors on the 1/τ that the layer has.
 
     Args:
@@ -107,7 +107,7 @@ class HeadTemperatures:
         self._base = tuple(base)
         # compiled graphs read them, and serve other runs: tensors in a dictionary, and nothing around them
         self._leaves: dict[int, Tensor] = {}
-        self.layers: dict[int, LayerHeads] = {}
+        self.layers: dict[int, PerHeadTemperatures] = {}
         """The layers that have attended so far."""
 
     @property
@@ -116,12 +116,12 @@ class HeadTemperatures:
         layers = self.layers
         return [len(layers[layer].temperatures) if layer in layers else 0 for layer in range(len(self._base))]
 
-    def begin(self, layer: int, count: int) -> LayerHeads:
+    def begin(self, layer: int, count: int) -> PerHeadTemperatures:
         """Return the heads of a layer, which have so many."""
         if layer not in self.layers:
             base = self._base[layer]
             start = [base * factor for factor in self._pattern.factors(count)]
-            self.layers[layer] = LayerHeads(layer, base, start, self._leaves)
+            self.layers[layer] = PerHeadTemperatures(layer, base, start, self._leaves)
         return self.layers[layer]
 
     def factor(self, layer: int, q_BHQD: Tensor) -> Tensor:
@@ -151,7 +151,7 @@ class HeadTemperatures:
         return leaf
 
 
-def as_precise(temperature: Tensor, previous_temperature: Tensor) -> Tensor:
+def restore_precision(temperature: Tensor, previous_temperature: Tensor) -> Tensor:
     """Return a temperature where it is now, as precise as it was: no type of the weights makes it another."""
     precise_temperature = previous_temperature.detach().to(
         temperature.device, torch.promote_types(temperature.dtype, torch.float32)

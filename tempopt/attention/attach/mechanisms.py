@@ -17,7 +17,7 @@ from tempopt.attention.attach.learning import HeadTemperatures
 from tempopt.attention.attach.observers import Observe, fused_attention_observed
 from tempopt.attention.attach.projection import Factors, temper
 from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE, QueryRows
-from tempopt.attention.attach.self_check import Tempered, TemperedInterface, TemperedRows
+from tempopt.attention.attach.self_check import TemperedForward, TemperedInterface, TemperedRows
 from tempopt.errors import AttachError
 from tempopt.temperature import EntropyParameters, TemperaturePlan
 
@@ -27,14 +27,14 @@ ROWS, INTERFACE = "query_rows", "attention_interface"
 class Mechanism(Protocol):
     """One of the ways, on one model."""
 
-    way: str
+    method: str
 
     @property
     def attached(self) -> bool:
         """Whether the model still has the temperatures."""
 
     @property
-    def tempered(self) -> Tempered:
+    def tempered(self) -> TemperedForward:
         """The layers and their temperatures."""
 
     def require_in_place(self) -> None:
@@ -65,7 +65,7 @@ class Mechanism(Protocol):
         """Show queries and keys for a while."""
 
 
-class ByQueryRows:
+class QueryRowsMechanism:
     """Query rows scaled as they are read.
 
     Args:
@@ -73,12 +73,12 @@ class ByQueryRows:
         rows: Its query projections, first layer first.
     """
 
-    way = ROWS
+    method = ROWS
 
     def __init__(self, model: nn.Module, rows: Sequence[QueryRows]) -> None:
         self._model = model
         factors = Factors(rows)
-        self.tempered: Tempered = TemperedRows(list(rows), factors)
+        self.tempered: TemperedForward = TemperedRows(list(rows), factors)
         self._factors = factors
         temper(rows, factors)
 
@@ -107,7 +107,7 @@ class ByQueryRows:
     def learn_heads(self, base: Sequence[float]) -> HeadTemperatures:
         raise AttachError(
             "Temperatures of heads cannot be attached by query rows: which row is of which head is not known "
-            f'there. Attach a model of transformers with way="{INTERFACE}", or {AS_TEMPERED_MODULE}. Of a '
+            f'there. Attach a model of transformers with method="{INTERFACE}", or {AS_TEMPERED_MODULE}. Of a '
             "study write study: {learned: true}, so that each layer has one."
         )
 
@@ -118,7 +118,7 @@ class ByQueryRows:
         return fused_attention_observed(self._model, self.tempered.names, observe)
 
 
-class ByInterface:
+class HFInterfaceMechanism:
     """The attention function of transformers.
 
     Args:
@@ -126,12 +126,12 @@ class ByInterface:
         layers: Its attention modules, first layer first.
     """
 
-    way = INTERFACE
+    method = INTERFACE
 
     def __init__(self, model: nn.Module, layers: Sequence[InterfaceLayer]) -> None:
         self._layers = list(layers)
         self._interface = Interface(model, layers)
-        self.tempered: Tempered = TemperedInterface(self._layers, self._interface)
+        self.tempered: TemperedForward = TemperedInterface(self._layers, self._interface)
 
     @property
     def attached(self) -> bool:
@@ -164,4 +164,4 @@ class ByInterface:
         return self._interface.log_gradients()
 
     def observed(self, observe: Observe) -> AbstractContextManager[None]:
-        return self._interface.observers.joined(observe)
+        return self._interface.observers.observer_added(observe)

@@ -23,7 +23,7 @@ _MOST_NAMED = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class AttributePath:
     """Where a model keeps one number: an attribute or an item that holds a number or a tensor of one element.
 
     The tensor is looked up at each use, since ``module.to(...)`` puts another one in the place of a buffer.
@@ -39,19 +39,19 @@ class Place:
     key: str | int
 
     @property
-    def held(self) -> Any:
+    def value(self) -> Any:
         """What is there: a number or a tensor."""
         return _part(self.owner, self.key)
 
     @property
     def tensor(self) -> Tensor | None:
         """The tensor that holds the number; None where a Python number does."""
-        value = self.held
+        value = self.value
         return value if isinstance(value, Tensor) else None
 
     def read(self) -> float:
         """Return the number."""
-        value = self.held
+        value = self.value
         return float(value.detach()) if isinstance(value, Tensor) else float(value)
 
     def write(self, number: float) -> None:
@@ -60,7 +60,7 @@ class Place:
         Raises:
             AttachError: What holds it cannot be written, or reads otherwise than it was written.
         """
-        value = self.held
+        value = self.value
         if isinstance(value, Tensor):
             with torch.no_grad():
                 value.fill_(number)
@@ -82,10 +82,10 @@ class Place:
             raise AttachError(
                 f'"{self.path}" cannot be written: {type(error).__name__}: {error}. {_REMEDY}'
             ) from error
-        if self.held is not value and not same_number(self.held, value):
-            raise AttachError(f'"{self.path}" is {self.held!r} after {value!r} was written to it. {_REMEDY}')
+        if self.value is not value and not same_number(self.value, value):
+            raise AttachError(f'"{self.path}" is {self.value!r} after {value!r} was written to it. {_REMEDY}')
 
-    def same_as(self, other_location: Place) -> bool:
+    def same_as(self, other_location: AttributePath) -> bool:
         """Return whether another path leads to the same number."""
         tensor, other_tensor = self.tensor, other_location.tensor
         if tensor is not None or other_tensor is not None:
@@ -107,7 +107,7 @@ _REMEDY = (
 )
 
 
-def find_number(model: nn.Module, path: str) -> Place:
+def find_number(model: nn.Module, path: str) -> AttributePath:
     """Return the place of a number of a model.
 
     Args:
@@ -128,13 +128,13 @@ def find_number(model: nn.Module, path: str) -> Place:
         raise AttachError(
             f'"{path}" is in TorchScript, whose numbers cannot be changed. Give the module unscripted.'
         )
-    location = Place(path, owner, _key(owner, parts[-1], ".".join(parts[:-1]), model))
+    location = AttributePath(path, owner, _key(owner, parts[-1], ".".join(parts[:-1]), model))
     _check(location, model)
     return location
 
 
-def _check(location: Place, model: nn.Module) -> None:
-    value = location.held
+def _check(location: AttributePath, model: nn.Module) -> None:
+    value = location.value
     if "schedule" in str(location.key) and (length := _length_of_table(value)):
         raise AttachError(
             f'"{location.path}" is a table of {length} numbers, not one real number. What is read from a '
@@ -149,7 +149,7 @@ def _check(location: Place, model: nn.Module) -> None:
     if not isinstance(value, Tensor):
         # what has no setter is found out before training
         location.write(value)
-    elif location.held is not value:
+    elif location.value is not value:
         raise AttachError(f'"{location.path}" is computed anew each time it is read. {_REMEDY}')
 
 
@@ -179,7 +179,7 @@ def _length_of_table(value: object) -> int:
     return 0 if any(_what_is_wrong(number) for number in value) else len(value)
 
 
-def tables_beside(location: Place) -> list[str]:
+def tables_beside(location: AttributePath) -> list[str]:
     """Return paths of the tables beside a number whose names say that they are of its temperature."""
     attributes = {**getattr(location.owner, "__dict__", {}), **getattr(location.owner, "_buffers", {})}
     prefix = location.path.removesuffix(str(location.key))
@@ -226,11 +226,11 @@ def _names(owner: Any) -> list[str]:
 
 def _example(model: nn.Module) -> str:
     """Return numbers of the model whose names say that they may be temperatures, or else an example."""
-    paths = likely_numbers(model)
+    paths = suggest_attributes(model)
     return f"such as {', '.join(paths)}" if paths else "as in criterion.temperature"
 
 
-def likely_numbers(model: nn.Module) -> list[str]:
+def suggest_attributes(model: nn.Module) -> list[str]:
     """Return paths of the numbers of a model that by their names may be temperatures, twelve at most."""
     paths: list[str] = []
     for prefix, module in model.named_modules():

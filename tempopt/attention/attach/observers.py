@@ -56,7 +56,7 @@ class Observers:
         return not torch.compiler.is_compiling() and bool(self._all)
 
     @contextmanager
-    def joined(self, observe: Observe) -> Iterator[None]:
+    def observer_added(self, observe: Observe) -> Iterator[None]:
         """Add an observer for a while, beside others."""
         self._all.append(observe)
         try:
@@ -103,7 +103,7 @@ def fused_attention_observed(model: nn.Module, names: Sequence[str], observe: Ob
         yield
 
 
-class _Watched:
+class _ObservedForward:
     """The fused attention of PyTorch while it is observed; observers may leave in any order."""
 
     def __init__(self) -> None:
@@ -128,7 +128,7 @@ class _Watched:
         return self._attention(*args, **kwargs)
 
 
-_WATCHED = _Watched()
+_WATCHED = _ObservedForward()
 
 
 class _FusedAttention:

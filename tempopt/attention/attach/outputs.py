@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 # Numbers that are kept of one output of a module: enough to compare, few enough for a hundred layers.
-_KEPT = 2**16
+_MAX_NUMBERS_PER_TENSOR = 2**16
 # In fewer numbers than these the effects of a temperature may cancel, as in a loss.
-_FEW = 16
+_MIN_COMPARABLE_NUMBERS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ class Outputs:
     def close(self, other_outputs: Outputs) -> bool:
         """Whether all of them are equal but for rounding."""
         return (
-            close(self.result, other_outputs.result)
+            outputs_close(self.result, other_outputs.result)
             and self.inside.keys() == other_outputs.inside.keys()
             and all(
-                close(module_outputs, other_outputs.inside[name])
+                outputs_close(module_outputs, other_outputs.inside[name])
                 for name, module_outputs in self.inside.items()
             )
         )
@@ -71,14 +71,14 @@ def _keeping(name: str, module_outputs: dict[str, list[Tensor]]) -> Any:
     def keep(_: nn.Module, args: Any, output: Any) -> None:
         # What is compiled now would keep this hook.
         if not torch.compiler.is_compiling() and not few_numbers(
-            output_tensors := list(tensors(output, _KEPT))
+            output_tensors := list(tensors(output, _MAX_NUMBERS_PER_TENSOR))
         ):
             module_outputs.setdefault(name, []).extend(output_tensors)
 
     return keep
 
 
-def around(name: str, modules: Mapping[str, object]) -> list[str]:
+def enclosing_modules(name: str, modules: Mapping[str, object]) -> list[str]:
     """Return which of some modules are a module or around it, innermost first."""
     return [ancestor for ancestor in _around(name) if ancestor in modules]
 
@@ -90,7 +90,7 @@ def _around(name: str) -> list[str]:
 
 def few_numbers(outputs: Sequence[Tensor]) -> bool:
     """Whether effects may cancel in them, as in a loss."""
-    return sum(output.numel() for output in outputs) < _FEW
+    return sum(output.numel() for output in outputs) < _MIN_COMPARABLE_NUMBERS
 
 
 def tensors(output: Any, max_numbers: int | None = None) -> Iterator[Tensor]:
@@ -123,7 +123,7 @@ def nested_tensors(output: Any) -> Iterator[Tensor]:
             yield from nested_tensors(getattr(output, field.name))
 
 
-def close(outputs: Sequence[Tensor], other_outputs: Sequence[Tensor]) -> bool:
+def outputs_close(outputs: Sequence[Tensor], other_outputs: Sequence[Tensor]) -> bool:
     """Whether outputs are equal but for the order of sums, which some kernels do not keep."""
     return _alike(outputs, other_outputs) and all(map(_all_close, outputs, other_outputs))
 

@@ -16,7 +16,7 @@ _CLOSED = 1e-4
 
 
 @contextmanager
-def unchanged(model: nn.Module) -> Iterator[None]:
+def preserve_model_state(model: nn.Module) -> Iterator[None]:
     """Have a model in eval mode with all its branches open for a while, and leave it as it was."""
     states = [(module, dict(vars(module)), dict(module._buffers)) for module in model.modules()]
     closed_parameters = [parameter for parameter in model.parameters() if _is_closed(parameter)]
@@ -58,7 +58,7 @@ def _open(parameters: Sequence[Tensor]) -> None:
 
 
 @contextmanager
-def same_randomness(devices: set[torch.device]) -> Iterator[None]:
+def preserve_rng_state(devices: set[torch.device]) -> Iterator[None]:
     """Give back all random states afterwards, so that the next forward draws the same."""
     python, numpy = random.getstate(), np.random.get_state()
     try:

@@ -151,7 +151,7 @@ def _factor_place(device: torch.device, dtype: torch.dtype) -> Placement:
 
 def factors_of(module: nn.Module) -> Factors | None:
     """Return what the rows of a module are multiplied by; None of one that no temperature is attached to."""
-    binding: Binding | None = module.__dict__.get(BINDING)
+    binding: ProjectionBinding | None = module.__dict__.get(BINDING)
     return None if binding is None else binding.factors
 
 
@@ -178,7 +178,7 @@ def place_of(layer: QueryRows) -> Placement:
 
 
 @dataclass(slots=True)
-class Binding:
+class ProjectionBinding:
     """What a tempered module knows: where it is in the model, and the factors of all projections."""
 
     name: str
@@ -186,7 +186,7 @@ class Binding:
     factors: Factors
     overwritten: list[str] = field(default_factory=list)
     compared: int = 0
-    held: _Held = field(default_factory=lambda: _Held())
+    cached_reads: _CachedReads = field(default_factory=lambda: _CachedReads())
 
 
 @dataclass(slots=True)
@@ -209,7 +209,7 @@ class _Read:
         return _differs(self.twin, self.content)
 
 
-class _Held(dict[str, _Read]):
+class _CachedReads(dict[str, _Read]):
     """The last read of each parameter; a copy of the module has had none."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
@@ -265,7 +265,7 @@ def temper(layers: Sequence[QueryRows], factors: Factors) -> None:
 
 
 def _temper(layer: QueryRows, index: int, factors: Factors) -> None:
-    layer.module.__dict__[BINDING] = Binding(name=layer.name, index=index, factors=factors)
+    layer.module.__dict__[BINDING] = ProjectionBinding(name=layer.name, index=index, factors=factors)
     kind: Any = type(layer.module)
     _become(layer.module, _tempered_class(kind, tuple(rows.parameter for rows in layer.rows)))
 
@@ -324,7 +324,7 @@ def _reading(name: str) -> property:
         parameter = self._parameters[name]
         if parameter is None:
             return None
-        binding: Binding = self.__dict__[BINDING]
+        binding: ProjectionBinding = self.__dict__[BINDING]
         if not torch.compiler.is_compiling():
             _compare(name, binding)
         if binding.overwritten:
@@ -358,7 +358,7 @@ def _initialising(method: Callable[..., Any]) -> Callable[..., Any]:
     return initialise
 
 
-def _watch(product: Tensor, name: str, binding: Binding) -> None:
+def _watch(product: Tensor, name: str, binding: ProjectionBinding) -> None:
     """Notice when the product is changed in place, as by ``nn.init``: that change reaches no parameter."""
     if product.is_inference():
         return
@@ -367,18 +367,18 @@ def _watch(product: Tensor, name: str, binding: Binding) -> None:
     if binding.compared < _COMPARED:
         # what is written to .data has no version, and is written once the product itself is released
         binding.compared += 1
-        binding.held[name] = _Read(product, twin, twin.clone())
+        binding.cached_reads[name] = _Read(product, twin, twin.clone())
     weakref.finalize(product, _note_change, twin, twin._version, name, binding).atexit = False
 
 
-def _compare(name: str, binding: Binding) -> None:
+def _compare(name: str, binding: ProjectionBinding) -> None:
     """Notice whether what was read last has been changed since."""
-    last_read = binding.held.pop(name, None)
+    last_read = binding.cached_reads.pop(name, None)
     if last_read is not None and last_read.is_changed:
         binding.overwritten.append(name)
 
 
-def _note_change(twin: Tensor, version: int, name: str, binding: Binding) -> None:
+def _note_change(twin: Tensor, version: int, name: str, binding: ProjectionBinding) -> None:
     if twin._version != version:
         binding.overwritten.append(name)
 
@@ -391,7 +391,7 @@ def _differs(tensor: Tensor, other_tensor: Tensor) -> bool:
         return False
 
 
-def _lost_change(binding: Binding, parameter: str) -> str:
+def _lost_change(binding: ProjectionBinding, parameter: str) -> str:
     full_name = f"{binding.name}.{parameter}".lstrip(".")
     return (
         f'"{full_name}" was changed in place, but what is read there is the parameter divided by the '
@@ -401,6 +401,6 @@ def _lost_change(binding: Binding, parameter: str) -> str:
     )
 
 
-def _binding(module: TemperedProjection) -> Binding:
-    binding: Binding = module.__dict__[BINDING]
+def _binding(module: TemperedProjection) -> ProjectionBinding:
+    binding: ProjectionBinding = module.__dict__[BINDING]
     return binding

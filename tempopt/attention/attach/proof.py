@@ -25,15 +25,15 @@ from torch import Tensor, nn
 
 from tempopt.attention.attach.query_names import PROJECTION_NAMES
 from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE
-from tempopt.attention.attach.softmax_capture import Frozen, Softmax, frozen
+from tempopt.attention.attach.softmax_capture import CapturedSoftmaxes, Softmax, capture_softmaxes
 from tempopt.errors import AttachError
 
 # As good as infinite, so that attention is uniform; at infinity itself a normalisation would divide by zero.
 UNIFORM = 2.0**20
 # What half of the logits may be off by, in parts of the way that they go: bfloat16 rounds to a 256th.
-_OFF = 0.02
+_MAX_RELATIVE_ERROR = 0.02
 # Part of the dependence on tokens that may be left at infinite temperature.
-_LEFT = 0.01
+_MAX_TOKEN_DEPENDENCE = 0.01
 # A key whose logit is so much below the largest has weight zero: it is masked, or as good as that.
 _MASKED = 1e3
 _SCALES = ("scaling", "scale", "softmax_scale")
@@ -99,7 +99,7 @@ class _Rows:
 
     softmax: Softmax
     valid: Tensor
-    seen: Tensor
+    visible_mask: Tensor
 
     @classmethod
     def of(cls, softmax: Softmax) -> _Rows:
@@ -115,9 +115,9 @@ class _Rows:
 
     def centred(self, softmax: Softmax) -> Tensor:
         """Return another run's logits less their mean over the keys seen, of which softmax is free."""
-        logits = softmax.logits_NK[self.valid].masked_fill(~self.seen, 0.0)
-        mean = logits.sum(-1, keepdim=True) / self.seen.sum(-1, keepdim=True)
-        return (logits - mean).masked_fill(~self.seen, 0.0)
+        logits = softmax.logits_NK[self.valid].masked_fill(~self.visible_mask, 0.0)
+        mean = logits.sum(-1, keepdim=True) / self.visible_mask.sum(-1, keepdim=True)
+        return (logits - mean).masked_fill(~self.visible_mask, 0.0)
 
     def distance(self, softmax: Softmax, other_softmax: Softmax) -> float:
         return float((self.centred(softmax) - self.centred(other_softmax)).detach().double().norm())
@@ -125,7 +125,7 @@ class _Rows:
     @property
     def noise(self) -> float:
         """How far rounding alone may take them."""
-        logits = self.softmax.logits_NK.detach()[self.valid].masked_fill(~self.seen, 0.0)
+        logits = self.softmax.logits_NK.detach()[self.valid].masked_fill(~self.visible_mask, 0.0)
         return 8 * self.softmax.eps * float(logits.double().norm())
 
     def dependence(self, softmax: Softmax, inputs: Sequence[Tensor]) -> float | None:
@@ -153,7 +153,7 @@ class _Proof:
     layers: Layers
     outputs: Outputs
     same: Same
-    whole: bool
+    is_whole_model: bool
 
     def carry_out(self) -> Proof:
         layers = range(len(self.layers.names))
@@ -176,15 +176,15 @@ class _Proof:
 
     def run(
         self, temperature: float, cut: Sequence[str] = (), *, grad: bool = False
-    ) -> tuple[Frozen, list[Tensor]]:
+    ) -> tuple[CapturedSoftmaxes, list[Tensor]]:
         """Return what is seen of a forward with all layers at one temperature, and what comes out."""
         return self.look(dict.fromkeys(range(len(self.layers.names)), temperature), cut, grad=grad)
 
     def look(
         self, temperatures: Mapping[int, float], cut: Sequence[str] = (), *, grad: bool = False
-    ) -> tuple[Frozen, list[Tensor]]:
+    ) -> tuple[CapturedSoftmaxes, list[Tensor]]:
         try:
-            with frozen(self.model, cut=cut) as record:
+            with capture_softmaxes(self.model, cut=cut) as record:
                 return record, self.outputs(temperatures, grad=grad)
         except AttachError:
             raise
@@ -195,7 +195,7 @@ class _Proof:
                 f"scaled_dot_product_attention, or {AS_TEMPERED_MODULE}."
             ) from error
 
-    def is_unused(self, layer: int, cold: Frozen, base_outputs: Sequence[Tensor]) -> bool:
+    def is_unused(self, layer: int, cold: CapturedSoftmaxes, base_outputs: Sequence[Tensor]) -> bool:
         """Whether the forward goes neither through a layer nor past it to its weights."""
         names = {self.layers.names[layer], self.layers.attentions[layer]}
         if "" in names or names & cold.ran:
@@ -206,7 +206,7 @@ class _Proof:
             for softmax, layer_softmax in zip(cold.softmaxes, layer_record.softmaxes, strict=True)
         )
 
-    def home(self, layer: int, cold: Frozen, moving: Sequence[bool], rows: Sequence[_Rows]) -> str:
+    def home(self, layer: int, cold: CapturedSoftmaxes, moving: Sequence[bool], rows: Sequence[_Rows]) -> str:
         """Return the innermost module around a projection in which its temperature moves a softmax."""
         name = self.layers.attentions[layer]
         if any(moves and _inside(row.softmax, name) for row, moves in zip(rows, moving, strict=True)):
@@ -242,21 +242,21 @@ class _Proof:
 
     def require_all(self, rows: Sequence[_Rows], moving: Sequence[bool], homes: set[str]) -> None:
         """Refuse attention that the temperature misses, in modules that have one or in all of the model."""
-        keys = {row.seen.shape[-1] for row, moves in zip(rows, moving, strict=True) if moves}
+        keys = {row.visible_mask.shape[-1] for row, moves in zip(rows, moving, strict=True) if moves}
         for row, moves in zip(rows, moving, strict=True):
-            module_names = row.softmax.place
+            module_names = row.softmax.module_names
             if moves or not row.tell:
                 continue
             home = next((name for name in reversed(module_names) if name in homes), None)
             inner_names = module_names[module_names.index(home) + 1 :] if home is not None else module_names
             is_own_attention = home is not None and not any(map(self.holds_query, inner_names))
-            if is_own_attention and (row.softmax.fused or row.seen.shape[-1] in keys):
+            if is_own_attention and (row.softmax.fused or row.visible_mask.shape[-1] in keys):
                 raise AttachError(
                     f'The temperature acts in only a part of "{home}": of its softmaxes there is one that '
                     "does not follow it, as where some tokens have queries of their own. Its query "
                     f"projections may not all be known. {_WITHOUT}"
                 )
-            if self.whole and not is_own_attention and self.is_attention(row.softmax):
+            if self.is_whole_model and not is_own_attention and self.is_attention(row.softmax):
                 raise AttachError(
                     f'The attention in "{module_names[-1] if module_names else ""}" '
                     f"({type(self.model.get_submodule(module_names[-1] if module_names else '')).__name__}) "
@@ -274,7 +274,7 @@ class _Proof:
     def is_attention(self, softmax: Softmax) -> bool:
         if softmax.fused:
             return True
-        kinds = [type(self.model.get_submodule(name)).__name__.lower() for name in softmax.place[-1:]]
+        kinds = [type(self.model.get_submodule(name)).__name__.lower() for name in softmax.module_names[-1:]]
         return any("attention" in kind or "attn" in kind for kind in kinds)
 
     def judge(self, homes: Mapping[int, str], moving: Sequence[bool]) -> Iterator[int]:
@@ -305,13 +305,15 @@ class _Proof:
             name = self.layers.names[layer]
             if all(
                 [
-                    _judged(name, cases[index], cold_dependences[home][index], last_dependences[home][index])
+                    _prove_softmax(
+                        name, cases[index], cold_dependences[home][index], last_dependences[home][index]
+                    )
                     for index in indices
                 ]
             ):
                 yield layer
 
-    def by_own_scale(self) -> tuple[Frozen, Frozen] | None:
+    def by_own_scale(self) -> tuple[CapturedSoftmaxes, CapturedSoftmaxes] | None:
         """Return what is seen with the model's own scale halved, at temperature 1 and at infinity."""
         modules = {name: self.model.get_submodule(name) for name in self.layers.attentions}
         scales = [(module, name) for module in modules.values() for name in own_scales(module)]
@@ -321,7 +323,7 @@ class _Proof:
             return self.run(1.0, grad=True)[0], self.run(UNIFORM, grad=True)[0]
 
 
-def _dependences(rows: Sequence[_Rows], record: Frozen, home: str) -> list[float | None]:
+def _dependences(rows: Sequence[_Rows], record: CapturedSoftmaxes, home: str) -> list[float | None]:
     """Return for each softmax in a module how much its logits depend on the tokens that go in."""
     inputs = record.reached.get(home, [])
     return [
@@ -330,7 +332,9 @@ def _dependences(rows: Sequence[_Rows], record: Frozen, home: str) -> list[float
     ]
 
 
-def _judged(layer: str, case: _Case, cold_dependence: float | None, last_dependence: float | None) -> bool:
+def _prove_softmax(
+    layer: str, case: _Case, cold_dependence: float | None, last_dependence: float | None
+) -> bool:
     """Return whether everything was seen of one softmax, in which all is right.
 
     Args:
@@ -350,7 +354,7 @@ def _judged(layer: str, case: _Case, cold_dependence: float | None, last_depende
         return True
     if cold_dependence is None or last_dependence is None:
         return False
-    if last_dependence > max(_LEFT, 4 * case.eps) * cold_dependence:
+    if last_dependence > max(_MAX_TOKEN_DEPENDENCE, 4 * case.eps) * cold_dependence:
         raise AttachError(_in_part(layer, "a part of its logits still depends on the tokens"))
     if not case.in_proportion():
         raise AttachError(
@@ -391,39 +395,51 @@ class _Case:
         last_halved: Softmax,
     ) -> None:
         self.rows = rows
-        self.cold, self.hot, self.last, self.own, self.own_last = cold, hot, last, cold_halved, last_halved
+        self.cold, self.hot, self.last, self.cold_halved, self.last_halved = (
+            cold,
+            hot,
+            last,
+            cold_halved,
+            last_halved,
+        )
         self.eps = cold.eps
         self._noise = rows.noise
-        self._way = rows.distance(cold, last)
-        self._by_own = rows.distance(cold, cold_halved)
+        self._full_distance = rows.distance(cold, last)
+        self._own_scale_distance = rows.distance(cold, cold_halved)
         # An attribute of that name may do something else, or nothing.
-        self._has_own = self._by_own > max(_OFF * self._way, self._noise)
+        self._has_own_scale = self._own_scale_distance > max(
+            _MAX_RELATIVE_ERROR * self._full_distance, self._noise
+        )
 
     def unmoved(self) -> bool:
-        return self.rows.distance(self.cold, self.hot) < _OFF * self._way
+        return self.rows.distance(self.cold, self.hot) < _MAX_RELATIVE_ERROR * self._full_distance
 
     def own_scale_left(self) -> bool:
-        distance = self.rows.distance(self.last, self.own_last)
-        return self._has_own and distance > _OFF * self._by_own + self._noise
+        distance = self.rows.distance(self.last, self.last_halved)
+        return self._has_own_scale and distance > _MAX_RELATIVE_ERROR * self._own_scale_distance + self._noise
 
     def as_own_scale(self) -> bool:
-        return self._has_own and self.rows.distance(self.own, self.hot) <= _OFF * self._by_own + self._noise
+        return (
+            self._has_own_scale
+            and self.rows.distance(self.cold_halved, self.hot)
+            <= _MAX_RELATIVE_ERROR * self._own_scale_distance + self._noise
+        )
 
     def in_proportion(self) -> bool:
         start, half, end = (
             self.rows.centred(softmax).detach() for softmax in (self.cold, self.hot, self.last)
         )
         off = float((half - (start + end) / 2).double().norm())
-        return off <= _OFF * self._way + self._noise or self._capped()
+        return off <= _MAX_RELATIVE_ERROR * self._full_distance + self._noise or self._capped()
 
     def _capped(self) -> bool:
         """Whether each logit goes the same way as in proportion, and not as far: a cap lies behind it."""
         start, half, end = (
-            softmax.logits_NK.detach()[self.rows.valid][self.rows.seen]
+            softmax.logits_NK.detach()[self.rows.valid][self.rows.visible_mask]
             for softmax in (self.cold, self.hot, self.last)
         )
         full_change, half_change = start - end, half - end
-        slack = _OFF * full_change.abs().max()
+        slack = _MAX_RELATIVE_ERROR * full_change.abs().max()
         return bool(
             (
                 (half_change * full_change.sign() >= full_change.abs() / 2 - slack)
@@ -451,7 +467,7 @@ def unmoved(layer: str, reason: str) -> str:
 
 def why_unmoved(model: nn.Module, layers: Layers, outputs: Outputs, layer: int) -> str:
     """Return why the temperature of a layer does nothing, as far as one more forward shows it."""
-    with frozen(model) as record:
+    with capture_softmaxes(model) as record:
         outputs()
     names = {layers.names[layer], layers.attentions[layer]}
     if "" not in names and not names & record.ran:
@@ -480,10 +496,10 @@ def _in_part(layer: str, problem: str) -> str:
 
 
 def _inside(softmax: Softmax, name: str) -> bool:
-    return not name or name in softmax.place
+    return not name or name in softmax.module_names
 
 
-def _alike(record: Frozen, other_record: Frozen) -> bool:
+def _alike(record: CapturedSoftmaxes, other_record: CapturedSoftmaxes) -> bool:
     return [softmax.logits_NK.shape for softmax in record.softmaxes] == [
         softmax.logits_NK.shape for softmax in other_record.softmaxes
     ]

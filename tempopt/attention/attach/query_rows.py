@@ -38,7 +38,7 @@ Layers = Sequence[str] | Literal["auto"]
 # What parametrizations, weight_norm, spectral_norm and pruning keep instead, which is refused on its own.
 _COMPUTED_FROM = frozenset({"parametrizations", "weight_g", "weight_v", "weight_orig", "bias_orig"})
 _HINTS = ("attn", "attention", "query", "qkv", "proj", "wq")
-_SHOWN = 12
+_MAX_LISTED_NAMES = 12
 AS_TEMPERED_MODULE = "write the module as a tempopt.TemperedModule whose attention calls self.attend"
 # For a softmax that is written out, where there is nothing to be found.
 _RECIPE = """ Or attend by, with 1/temperature as a buffer of the module:
@@ -47,7 +47,7 @@ output = tempered_attention(query, key, value, inverse_temperature=self.inverse_
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class ParameterRows:
     """Where the query lies in one parameter.
 
     Args:
@@ -75,7 +75,7 @@ class QueryRows:
 
     name: str
     module: nn.Module
-    rows: tuple[Rows, ...]
+    rows: tuple[ParameterRows, ...]
     beside: tuple[QueryRows, ...] = ()
 
     @property
@@ -103,7 +103,7 @@ class QueryRows:
                 size = parameter.shape[rows.axis] // rows.parts
                 parameter.narrow(rows.axis, part * size, size).mul_(factor)
 
-    def parameters(self) -> list[tuple[Rows, Tensor]]:
+    def parameters(self) -> list[tuple[ParameterRows, Tensor]]:
         """Return its own parameters as the optimizer has them, whether a temperature is attached or not."""
         return [(rows, _parameter(self.module, rows.parameter)) for rows in self.rows]
 
@@ -127,7 +127,7 @@ def query_rows(model: nn.Module, layers: Layers = "auto") -> list[QueryRows]:
     Raises:
         AttachError: if there is none, a pattern finds none, or one cannot be scaled as it is.
     """
-    projection_names = _known(model) if layers == "auto" else _matched(model, layers)
+    projection_names = _known_projections(model) if layers == "auto" else _matched(model, layers)
     if not projection_names:
         raise AttachError(_nothing_found(model))
     owners = _owners(model)
@@ -144,7 +144,7 @@ def query_rows(model: nn.Module, layers: Layers = "auto") -> list[QueryRows]:
     ]
 
 
-def _known(model: nn.Module) -> set[str]:
+def _known_projections(model: nn.Module) -> set[str]:
     return {name for name in _named_so(model) if not _without_softmax(model, name)}
 
 
@@ -164,7 +164,7 @@ def _matched(model: nn.Module, patterns: Sequence[str]) -> set[str]:
         raise AttachError(
             f'layers="{patterns}" is a single text. Give "auto" or a list of patterns, as in ["{patterns}"].'
         )
-    known_names = _known(model)
+    known_names = _known_projections(model)
     projection_names: set[str] = set()
     for pattern in patterns:
         matches = {
@@ -238,7 +238,7 @@ def _beside(
     for key in parameter_names:
         _check_own(attention_name, attention, key, owners)
     if parameter_names:
-        rows = tuple(Rows(parameter=key, parts=1) for key in parameter_names)
+        rows = tuple(ParameterRows(parameter=key, parts=1) for key in parameter_names)
         extra_rows.append(QueryRows(name=attention_name, module=attention, rows=rows))
     return tuple(extra_rows)
 
@@ -280,26 +280,28 @@ def is_packed(module: nn.Module) -> bool:
     )
 
 
-def _packed_rows(module: nn.Module) -> tuple[Rows, ...]:
+def _packed_rows(module: nn.Module) -> tuple[ParameterRows, ...]:
     # A module with other sizes of key and value has None for in_proj_weight, and q_proj_weight instead.
     is_separate = module._parameters.get("q_proj_weight") is not None
     weight = (
-        Rows(parameter="q_proj_weight", parts=1) if is_separate else Rows(parameter="in_proj_weight", parts=3)
+        ParameterRows(parameter="q_proj_weight", parts=1)
+        if is_separate
+        else ParameterRows(parameter="in_proj_weight", parts=3)
     )
     return (weight, *_bias_rows(module, "in_proj_bias", parts=3))
 
 
-def _bias_rows(module: nn.Module, name: str, *, parts: int) -> tuple[Rows, ...]:
+def _bias_rows(module: nn.Module, name: str, *, parts: int) -> tuple[ParameterRows, ...]:
     # What pruning and weight_norm compute lies in __dict__.
     is_computed = parametrize.is_parametrized(module, name) or module.__dict__.get(name) is not None
     return (
-        (Rows(parameter=name, parts=parts),)
+        (ParameterRows(parameter=name, parts=parts),)
         if is_computed or module._parameters.get(name) is not None
         else ()
     )
 
 
-def _projection_rows(name: str, module: nn.Module) -> tuple[Rows, ...]:
+def _projection_rows(name: str, module: nn.Module) -> tuple[ParameterRows, ...]:
     if leaf(name) in INTERLEAVED_NAMES:
         raise AttachError(
             f'"{name}" holds query, key and value head by head, so its query is not one block of rows. '
@@ -315,7 +317,10 @@ def _projection_rows(name: str, module: nn.Module) -> tuple[Rows, ...]:
         )
     _check_whole(name, module)
     parts = _parts(name, module, axis)
-    return (Rows(parameter="weight", parts=parts, axis=axis), *_bias_rows(module, "bias", parts=parts))
+    return (
+        ParameterRows(parameter="weight", parts=parts, axis=axis),
+        *_bias_rows(module, "bias", parts=parts),
+    )
 
 
 def _parts(name: str, module: nn.Module, axis: int) -> int:
@@ -484,5 +489,5 @@ def _candidates(model: nn.Module) -> str:
 def some_names(names: Iterable[str]) -> str:
     """Return the first names of many, and how many more there are."""
     all_names = list(names)
-    suffix = f" and {len(all_names) - _SHOWN} more" if len(all_names) > _SHOWN else ""
-    return ", ".join(all_names[:_SHOWN]) + suffix
+    suffix = f" and {len(all_names) - _MAX_LISTED_NAMES} more" if len(all_names) > _MAX_LISTED_NAMES else ""
+    return ", ".join(all_names[:_MAX_LISTED_NAMES]) + suffix

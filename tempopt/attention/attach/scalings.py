@@ -14,13 +14,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from tempopt.attention.attach.examples import own_example
+from tempopt.attention.attach.examples import infer_example_inputs
 from tempopt.attention.attach.hf_interface import BINDING as BY_INTERFACE
 from tempopt.attention.attach.hf_interface import Interface
 from tempopt.attention.attach.hf_layers import InterfaceLayer, config_of
 from tempopt.attention.attach.preserve_state import copy_back
 from tempopt.attention.attach.projection import BINDING as BY_ROWS
-from tempopt.attention.attach.projection import Binding, Factors, factors_of
+from tempopt.attention.attach.projection import Factors, ProjectionBinding, factors_of
 from tempopt.attention.attach.query_names import FUSED_NAMES, INTERLEAVED_NAMES, leaf, query_norm
 from tempopt.attention.attach.query_rows import QueryRows, check_own, output_axes, query_rows
 from tempopt.attention.attach.self_check import Forward, TemperedInterface, same_by_hand
@@ -170,7 +170,7 @@ def _inverse(at: At, source: Factors | Interface) -> Sequence[float]:
 
 
 def _by_rows(model: nn.Module, at: At) -> list[Scaling]:
-    bindings: list[tuple[nn.Module, Binding]] = [
+    bindings: list[tuple[nn.Module, ProjectionBinding]] = [
         (module, module.__dict__[BY_ROWS]) for module in model.modules() if factors_of(module) is not None
     ]
     factors_by_id = {id(binding.factors): binding.factors for _, binding in bindings}
@@ -239,7 +239,9 @@ def _own_forward(model: nn.Module, layers: Sequence[InterfaceLayer]) -> Forward 
         for name, module in model.named_modules()
         if not name or all(layer.name.startswith(f"{name}.") for layer in layers)
     ]
-    return next((forward for forward in map(own_example, enclosing_modules) if forward is not None), None)
+    return next(
+        (forward for forward in map(infer_example_inputs, enclosing_modules) if forward is not None), None
+    )
 
 
 @dataclass(frozen=True, slots=True)

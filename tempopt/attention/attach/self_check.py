@@ -17,8 +17,16 @@ from torch import Tensor, nn
 from tempopt.attention.attach.hf_interface import Interface
 from tempopt.attention.attach.hf_layers import InterfaceLayer
 from tempopt.attention.attach.hf_masks import GLOBAL
-from tempopt.attention.attach.outputs import Outputs, around, close, distance, few_numbers, tensors, watched
-from tempopt.attention.attach.preserve_state import copy_back, same_randomness, unchanged
+from tempopt.attention.attach.outputs import (
+    Outputs,
+    distance,
+    enclosing_modules,
+    few_numbers,
+    outputs_close,
+    tensors,
+    watched,
+)
+from tempopt.attention.attach.preserve_state import copy_back, preserve_model_state, preserve_rng_state
 from tempopt.attention.attach.projection import Factors, TemperedProjection, place_of, untempered
 from tempopt.attention.attach.proof import (
     DISCARDED,
@@ -44,14 +52,14 @@ _LEAST_MOVE = 0.02
 
 # What another order may make of the way that all layers together move an output. Rows that do not make the
 # query are off by most of it.
-_OFF_BY_HAND, _MOST = 1e-3, 0.3
+_OFF_BY_HAND, _MAX_ROUNDING_TOLERANCE = 1e-3, 0.3
 # Half precision rounds an output itself by so many units, which may be more than the temperature moves it.
 _ROUNDINGS = 4
 
 _WITHOUT_IT = f"Leave the layer out (layers=[...] takes patterns), or {AS_TEMPERED_MODULE}."
 
 
-class Tempered(Protocol):
+class TemperedForward(Protocol):
     """The tempered layers of a model, whichever way their temperatures are attached."""
 
     probe: ClassVar[float]
@@ -89,7 +97,12 @@ class Tempered(Protocol):
 
 
 def self_test(
-    model: nn.Module, tempered: Tempered, forward: Forward, *, is_whole_model: bool, thorough: bool = True
+    model: nn.Module,
+    tempered: TemperedForward,
+    forward: Forward,
+    *,
+    is_whole_model: bool,
+    thorough: bool = True,
 ) -> list[str]:
     """Test every layer as :meth:`tempopt.attention.attach.Attachment.self_test` says.
 
@@ -110,7 +123,7 @@ def self_test(
     """
     values = tempered.values
     try:
-        with unchanged(model), tempered.by_temperature_alone():
+        with preserve_model_state(model), tempered.by_temperature_alone():
             return _Test(model, tempered, forward, is_whole_model).run(thorough=thorough)
     finally:
         tempered.set_values(values)
@@ -273,7 +286,7 @@ def same_by_hand(
     test, values = _Test(model, tempered, forward, False), tempered.values
     temperatures = dict.fromkeys(range(len(tempered.names)), tempered.probe)
     try:
-        with unchanged(model), tempered.by_temperature_alone():
+        with preserve_model_state(model), tempered.by_temperature_alone():
             plain_outputs, tempered_outputs = test.outputs(), test.outputs(temperatures)
             with tempered.interface.own_implementation(), by_hand(1.0 / tempered.probe):
                 by_hand_outputs = test.outputs()
@@ -284,10 +297,10 @@ def same_by_hand(
     size = distance(tempered_outputs, [torch.zeros_like(output) for output in tempered_outputs])
     rounding = _ROUNDINGS * max(torch.finfo(dtype).eps for dtype in dtypes) * size
     if effect and distance(tempered_outputs, by_hand_outputs) <= max(
-        _OFF_BY_HAND * effect, min(rounding, _MOST * effect)
+        _OFF_BY_HAND * effect, min(rounding, _MAX_ROUNDING_TOLERANCE * effect)
     ):
         return True
-    return None if rounding >= _MOST * effect else False
+    return None if rounding >= _MAX_ROUNDING_TOLERANCE * effect else False
 
 
 def _scaled(layer: InterfaceLayer, factor: float) -> AbstractContextManager[None]:
@@ -301,9 +314,9 @@ def _scaled(layer: InterfaceLayer, factor: float) -> AbstractContextManager[None
 @dataclass(frozen=True, slots=True)
 class _Test:
     model: nn.Module
-    tempered: Tempered
+    tempered: TemperedForward
     forward: Forward
-    whole: bool
+    is_whole_model: bool
 
     def run(self, *, thorough: bool) -> list[str]:
         base = self.observe()
@@ -334,7 +347,9 @@ class _Test:
 
     def prove(self) -> Proof:
         """Look at all logits at once."""
-        return prove(self.model, self.tempered, self.outputs, close, is_whole_model=self.whole)
+        return prove(
+            self.model, self.tempered, self.outputs, outputs_close, is_whole_model=self.is_whole_model
+        )
 
     def check_equal(self, base: Outputs) -> None:
         """Compare with the model's own attention and the temperatures put in by other means, all at once."""
@@ -367,7 +382,7 @@ class _Test:
         else:
             fallback_index = None
         for index, attention in enumerate(self.tempered.attentions):
-            for name in around(attention, tempered.inside):
+            for name in enclosing_modules(attention, tempered.inside):
                 if not _as_by_hand(tempered.inside[name], by_hand.inside[name], base.inside.get(name, [])):
                     return index
         return fallback_index
@@ -380,7 +395,7 @@ class _Test:
         """
         probe, name = self.tempered.probe, self.tempered.names[index]
         hot, last = self.observe({index: probe}), self.observe({index: UNIFORM})
-        module_names = around(self.tempered.attentions[index], base.inside)
+        module_names = enclosing_modules(self.tempered.attentions[index], base.inside)
         full_changes = {
             module_name: distance(last.inside.get(module_name, []), base.inside[module_name])
             for module_name in module_names
@@ -413,7 +428,7 @@ class _Test:
             return
         with cancelled:
             outputs = self.outputs()
-        if not close(outputs, base):
+        if not outputs_close(outputs, base):
             raise AttachError(
                 f'Query, key and value of layer "{name}" are not the three equal blocks, in this '
                 "order, that they were taken for: a doubled query and a halved key do not cancel. Split the "
@@ -436,7 +451,7 @@ class _Test:
         with (
             torch.inference_mode(False),
             torch.set_grad_enabled(grad),
-            same_randomness(devices),
+            preserve_rng_state(devices),
             watched(self.model, self.tempered.attentions if watch else []) as module_outputs,
         ):
             result = list(tensors(self.forward()))
@@ -450,7 +465,7 @@ class _Test:
 
 def _as_by_hand(tempered: Sequence[Tensor], by_hand: Sequence[Tensor], base: Sequence[Tensor]) -> bool:
     """Whether two outputs are the same but for what is little beside that which the temperature does."""
-    if close(tempered, by_hand):
+    if outputs_close(tempered, by_hand):
         return True
     return 0 < distance(tempered, by_hand) <= _OFF_BY_HAND * distance(tempered, base) < math.inf
 

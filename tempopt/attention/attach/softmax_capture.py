@@ -45,11 +45,11 @@ class Softmax:
     logits_NK: Tensor
     eps: float
     fused: bool
-    place: tuple[str, ...]
+    module_names: tuple[str, ...]
 
 
 @dataclass(slots=True)
-class Frozen:
+class CapturedSoftmaxes:
     """What was seen of one forward.
 
     Args:
@@ -77,14 +77,14 @@ class Frozen:
 
 
 @contextmanager
-def frozen(model: nn.Module, *, cut: Sequence[str] = ()) -> Iterator[Frozen]:
+def capture_softmaxes(model: nn.Module, *, cut: Sequence[str] = ()) -> Iterator[CapturedSoftmaxes]:
     """Hold the weights of each attention of a model for a while, and see its logits.
 
     Args:
         model: What runs.
         cut: Names of modules whose inputs become leaves, so that graphs end there.
     """
-    record = Frozen()
+    record = CapturedSoftmaxes()
     active_names: list[str] = []
     with ExitStack() as stack:
         for name, module in model.named_modules():
@@ -103,7 +103,7 @@ def frozen(model: nn.Module, *, cut: Sequence[str] = ()) -> Iterator[Frozen]:
         yield record
 
 
-def _following(name: str, record: Frozen, active_names: list[str]) -> tuple[Any, Any]:
+def _following(name: str, record: CapturedSoftmaxes, active_names: list[str]) -> tuple[Any, Any]:
     def enter(*_: Any) -> None:
         active_names.append(name)
         record.ran.add(name)
@@ -114,7 +114,7 @@ def _following(name: str, record: Frozen, active_names: list[str]) -> tuple[Any,
     return enter, leave
 
 
-def _cutting(name: str, record: Frozen) -> tuple[Any, Any]:
+def _cutting(name: str, record: CapturedSoftmaxes) -> tuple[Any, Any]:
     """Return hooks that make leaves of what a module is given, and note from which its output comes."""
 
     def before(_: nn.Module, args: Any, kwargs: Any) -> Any:
@@ -157,10 +157,10 @@ def _is_plain(value: Any) -> bool:
 class _Holding(TorchFunctionMode):
     """Records what goes into softmax, and gives the same weights whatever that is."""
 
-    def __init__(self, record: Frozen, active_names: Sequence[str]) -> None:
+    def __init__(self, record: CapturedSoftmaxes, active_names: Sequence[str]) -> None:
         super().__init__()
-        self._seen = record
-        self._around = active_names
+        self._captured_softmaxes = record
+        self._active_names = active_names
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         call_kwargs = kwargs or {}
@@ -177,7 +177,7 @@ class _Holding(TorchFunctionMode):
             with mock.patch.dict(vars(F), replacements):
                 return func(*args, **call_kwargs)
         if _OPAQUE.search(name):
-            self._seen.opaque.add(name)
+            self._captured_softmaxes.opaque.add(name)
         return func(*args, **call_kwargs)
 
     def softmax(self, input: Tensor, dim: int | None = None, *args: Any, **kwargs: Any) -> Tensor:
@@ -218,7 +218,7 @@ class _Holding(TorchFunctionMode):
         # In a backward, what was not kept runs again, of which everything has been seen.
         if torch._C._current_graph_task_id() == -1:
             wide_NK = logits_NK.to(torch.promote_types(logits_NK.dtype, torch.float32))
-            self._seen.softmaxes.append(Softmax(wide_NK, eps, fused, tuple(self._around)))
+            self._captured_softmaxes.softmaxes.append(Softmax(wide_NK, eps, fused, tuple(self._active_names)))
 
 
 def _held_keys(count: int, keys: int, device: torch.device) -> Tensor:

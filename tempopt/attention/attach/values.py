@@ -18,15 +18,15 @@ from torch import Tensor, nn
 
 from tempopt.attention.attach.learning import require_gradients, taken_gradient
 from tempopt.attention.attach.number_path import (
-    Place,
+    AttributePath,
     find_number,
-    likely_numbers,
     same_number,
+    suggest_attributes,
     tables_beside,
 )
 from tempopt.attention.attach.observers import Observe, check_temperatures
-from tempopt.attention.attach.outputs import close, nested_tensors
-from tempopt.attention.attach.preserve_state import copy_back, same_randomness
+from tempopt.attention.attach.outputs import nested_tensors, outputs_close
+from tempopt.attention.attach.preserve_state import copy_back, preserve_rng_state
 from tempopt.class_loading import load_schedule
 from tempopt.errors import AttachError, SpecError, unknown
 from tempopt.temperature import (
@@ -36,7 +36,7 @@ from tempopt.temperature import (
     EntropyParameters,
     TemperatureParameters,
     TemperaturePlan,
-    is_own,
+    is_custom_schedule,
     is_own_number,
 )
 from tempopt.temperature.ranges import HIGHEST, LOWEST, check_number
@@ -90,19 +90,19 @@ class ValueAttachment:
 
     plan: TemperaturePlan
 
-    def __init__(self, model: nn.Module, location: Place, transform: Transform) -> None:
+    def __init__(self, model: nn.Module, location: AttributePath, transform: Transform) -> None:
         self.layers: Sequence[str] = [location.path]
-        self.found = _found(location, transform)
+        self.initial_temperature = _read_temperature(location, transform)
         self.progress = 0.0
         self.entropy = EntropyParameters()
         self._model = model
-        self._own: tuple[float, ...] | None = None
+        self._override_temperatures: tuple[float, ...] | None = None
         self._writes = False
         self.path = location.path
         self.transform = transform
-        self._place = location
+        self._location = location
         self._is_number = location.tensor is None
-        self._original = location.held if self._is_number else location.read()
+        self._original = location.value if self._is_number else location.read()
         self._learned = _is_learned(location.tensor)
         self._learning = False
 
@@ -119,12 +119,20 @@ class ValueAttachment:
     @property
     def temperatures(self) -> tuple[float, ...]:
         """The temperature in force, as the only entry."""
-        return self.plan.temperatures(self.progress) if self._own is None else self._own
+        return (
+            self.plan.temperatures(self.progress)
+            if self._override_temperatures is None
+            else self._override_temperatures
+        )
 
     @property
     def last(self) -> float:
         """The temperature at the end of the plan, or that which is held whatever the plan says."""
-        return self.plan.temperatures(1.0)[0] if self._own is None else self._own[0]
+        return (
+            self.plan.temperatures(1.0)[0]
+            if self._override_temperatures is None
+            else self._override_temperatures[0]
+        )
 
     def use(self, parameters: TemperatureParameters | Mapping[str, object]) -> None:
         """Change to another plan, at the same progress.
@@ -137,17 +145,17 @@ class ValueAttachment:
             AttachError: It was detached, or the parameters are about layers, lengths or attention.
             SpecError: A parameter is out of range.
         """
-        self.keep(_plan(parameters, self.found))
+        self.keep(_plan(parameters, self.initial_temperature))
 
     def keep(self, plan: TemperaturePlan) -> None:
         """Change to a plan that is made already, at the same progress; AttachError if it was detached."""
         self._require_attached()
         self.plan = plan
-        self._own = None
+        self._override_temperatures = None
         schedule = self.plan.schedule
         # a number in float32 is not the one that a person writes
         is_constant = isinstance(schedule, Constant) and math.isclose(
-            schedule.temperature_init, self.found, rel_tol=SAME_AS_FOUND
+            schedule.temperature_init, self.initial_temperature, rel_tol=SAME_AS_FOUND
         )
         self._set_writes(not is_constant)
         self.set_progress(self.progress)
@@ -173,7 +181,7 @@ class ValueAttachment:
             SpecError: It is not one number from 1e-6 to 1e6.
         """
         self._require_attached()
-        self._own = check_temperatures(temperatures, 1)
+        self._override_temperatures = check_temperatures(temperatures, 1)
         self._set_writes(True)
         self.set_progress(self.progress)
 
@@ -185,16 +193,16 @@ class ValueAttachment:
     @property
     def tensor(self) -> Tensor | None:
         """The tensor that holds the number, None if a Python number does."""
-        return self._place.tensor
+        return self._location.tensor
 
     @property
     def is_learned(self) -> bool:
         """Whether the number is a parameter that is learned where nothing is written."""
         return self._learned
 
-    def is_at(self, location: Place) -> bool:
+    def is_at(self, location: AttributePath) -> bool:
         """Return whether the schedule is on the number at a place, whatever path leads there."""
-        return self._place.same_as(location)
+        return self._location.same_as(location)
 
     def stored(self, temperature: float) -> float:
         """Return what the model holds at a temperature."""
@@ -202,11 +210,11 @@ class ValueAttachment:
 
     def read(self) -> float:
         """Return what the model holds now."""
-        return float(self._place.read())
+        return float(self._location.read())
 
     def put(self, stored: float) -> None:
         """Have the model hold a number, until the plan writes the next one."""
-        self._place.write(stored)
+        self._location.write(stored)
 
     def require_kept(self, *, as_found: bool) -> None:
         """Refuse a model whose own code has changed the number since it was set.
@@ -223,8 +231,8 @@ class ValueAttachment:
         self._require(self.stored(self.temperatures[0]) if self._writes else float(self._original))
 
     def _require(self, expected_value: float) -> None:
-        stored_value = self._place.read()
-        tensor = self._place.tensor
+        stored_value = self._location.read()
+        tensor = self._location.tensor
         if tensor is not None:
             # as its precision rounds it
             expected_value = torch.tensor(expected_value, dtype=tensor.dtype).item()
@@ -245,21 +253,21 @@ class ValueAttachment:
         Raises:
             AttachError: It was detached, or no tensor can be put in the place of the number.
         """
-        temperature = self.temperatures[0] if self._writes else self.found
+        temperature = self.temperatures[0] if self._writes else self.initial_temperature
         self._learning = True
         # keeps what is there before a tensor takes its place
         self.set_temperatures([temperature])
-        if self._place.tensor is None:
+        if self._location.tensor is None:
             # as precise as the number, and of no weight in the type of a result
-            self._place.hold(torch.tensor(self._place.read(), dtype=torch.float64))
-            if self._place.tensor is None:
+            self._location.hold(torch.tensor(self._location.read(), dtype=torch.float64))
+            if self._location.tensor is None:
                 raise AttachError(f'"{self.path}" takes numbers only, which have no gradient.')
-        assert self._place.tensor is not None
-        require_gradients([self._place.tensor])
+        assert self._location.tensor is not None
+        require_gradients([self._location.tensor])
 
     def log_gradients(self) -> list[float] | None:
         """Return the gradient with respect to ln τ, as the only entry, and forget it; None: none was left."""
-        tensor = self._place.tensor
+        tensor = self._location.tensor
         gradient = None if tensor is None else taken_gradient(tensor)
         if gradient is None:
             return None
@@ -290,8 +298,8 @@ class ValueAttachment:
                 the same twice, or there is no loss.
         """
         self._require_attached()
-        original_value = self._place.read()
-        temperature = self.temperatures[0] if self._writes else self.found
+        original_value = self._location.read()
+        temperature = self.temperatures[0] if self._writes else self.initial_temperature
         try:
             first_result, second_result = trained_twice(lambda: self._trained(loss))
             if any(bool(tensor.isnan().any()) for tensor in first_result.all):
@@ -303,23 +311,23 @@ class ValueAttachment:
             if not equal(first_result, second_result):
                 raise not_the_same(self.called)
             for factor in _PERTURBED:
-                self._place.write(self.stored(temperature * factor))
-                if not close(first_result.all, self._trained(loss).all):
+                self._location.write(self.stored(temperature * factor))
+                if not outputs_close(first_result.all, self._trained(loss).all):
                     return
                 self._require(self.stored(temperature * factor))
         finally:
-            self._place.write(original_value)
+            self._location.write(original_value)
         raise AttachError(
             f"The training loss and its gradient are the same but for rounding at the temperature "
             f'{temperature:.4g}, at a sixteenth of it and at sixteen times it: nothing reads "{self.path}" '
             "in training. It may have been copied when the module was made, be held between bounds, or be "
-            f"undone by a norm that follows{_table_beside(self._place)}. "
+            f"undone by a norm that follows{_table_beside(self._location)}. "
             f"{_candidates(self._model, self.path)}"
         )
 
     def _trained(self, loss: Callable[[], Any]) -> Trained:
         """Return the loss of a batch and its gradients, without those of the number itself."""
-        number = self._place.tensor
+        number = self._location.tensor
         parameters = [
             parameter
             for parameter in self._model.parameters()
@@ -354,14 +362,14 @@ class ValueAttachment:
             raise AttachError(f"{self.called} was detached, so no temperature can be set. Attach it again.")
 
     def _write(self, temperature: float) -> None:
-        self._place.write(self.stored(temperature))
+        self._location.write(self.stored(temperature))
 
     def _keep_unwritten(self) -> None:
         # as found it may have been learned meanwhile
-        self._original = self._place.held if self._is_number else self._place.read()
+        self._original = self._location.value if self._is_number else self._location.read()
 
     def _hold(self) -> None:
-        tensor = self._place.tensor
+        tensor = self._location.tensor
         if self._learned and tensor is not None and not self._learning:
             # what an optimizer moved, or what its gradient adds to a clipped norm, would be another training
             tensor.requires_grad_(False)
@@ -371,10 +379,10 @@ class ValueAttachment:
         self._learning = False
         if self._is_number:
             # also where a tensor was put in its place
-            self._place.hold(self._original)
+            self._location.hold(self._original)
             return
-        self._place.write(self._original)
-        tensor = self._place.tensor
+        self._location.write(self._original)
+        tensor = self._location.tensor
         if tensor is not None and tensor.requires_grad != self._learned:
             tensor.requires_grad_(self._learned)
             tensor.grad = None
@@ -439,7 +447,7 @@ def _is_learned(tensor: Tensor | None) -> bool:
     return tensor is not None and tensor.requires_grad
 
 
-def _found(location: Place, transform: Transform) -> float:
+def _read_temperature(location: AttributePath, transform: Transform) -> float:
     stored = location.read()
     try:
         temperature = _READ[transform](stored)
@@ -453,13 +461,13 @@ def _found(location: Place, transform: Transform) -> float:
     return temperature
 
 
-def _table_beside(location: Place) -> str:
+def _table_beside(location: AttributePath) -> str:
     tables = ", ".join(tables_beside(location))
     return f", or training reads a table by step or epoch in its place ({tables})" if tables else ""
 
 
 def _candidates(model: nn.Module, path: str) -> str:
-    others = [other_path for other_path in likely_numbers(model) if other_path != path]
+    others = [other_path for other_path in suggest_attributes(model) if other_path != path]
     return f"Other numbers of this model are {', '.join(others)}." if others else _NO_OTHER
 
 
@@ -492,7 +500,7 @@ def trained(model: nn.Module, loss: Callable[[], Any], parameters: Sequence[Tens
     """
     devices = {parameter.device for parameter in model.parameters()}
     # statistics that a forward adds to, as the centre of DINO, are buffers
-    with _buffers_kept(model), same_randomness(devices), torch.enable_grad():
+    with _buffers_kept(model), preserve_rng_state(devices), torch.enable_grad():
         tensors = list(nested_tensors(loss()))
         losses = [tensor.sum() for tensor in tensors if tensor.requires_grad]
         gradients: Sequence[Tensor | None] = [None] * len(parameters)
@@ -546,7 +554,7 @@ def _plan(
                 f"{name}={value!r} is about layers, lengths or attention, and a named temperature has none "
                 f"of them. Give {', '.join(sorted(VALUE_PARAMETERS))}."
             )
-    if is_own(schedule := values.get("schedule")):
+    if is_custom_schedule(schedule := values.get("schedule")):
         load_schedule(str(schedule), where="schedule")
     plan_values = {"temperature_init": initial_temperature, "warmup_start": initial_temperature, **values}
     return TemperatureParameters.from_mapping(plan_values).plan(1)

@@ -224,7 +224,7 @@ def regularised_attention(
         dropout_p=dropout_p,
     )
     num_keys = visible_keys(q_BHQD.shape[-2], k_BHKD.shape[-2], attn_mask, is_causal, device=q_BHQD.device)
-    term = term_of_entropy(entropy_BHQ, num_keys, weight=weight, target=target, valid_BQ=valid_BQ)
+    term = entropy_penalty(entropy_BHQ, num_keys, weight=weight, target=target, valid_BQ=valid_BQ)
     return add_to_gradient(out_BHQD, term)
 
 
@@ -253,10 +253,10 @@ def entropy_term(
     """
     entropy_BHQ = attention_entropy(q_BHQD, k_BHKD, scale=scale, attn_mask=attn_mask, is_causal=is_causal)
     num_keys = visible_keys(q_BHQD.shape[-2], k_BHKD.shape[-2], attn_mask, is_causal, device=q_BHQD.device)
-    return term_of_entropy(entropy_BHQ, num_keys, weight=weight, target=target, valid_BQ=valid_BQ)
+    return entropy_penalty(entropy_BHQ, num_keys, weight=weight, target=target, valid_BQ=valid_BQ)
 
 
-def term_of_entropy(
+def entropy_penalty(
     entropy_BHQ: Tensor,
     num_keys: Tensor,
     *,

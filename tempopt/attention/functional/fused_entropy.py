@@ -299,7 +299,7 @@ def _backward_kernel(
         constant = entropy * grad_entropy
         if v is not None:
             constant += torch.linalg.vecdot(grad_out.to(tiles.dtype), out.to(tiles.dtype))
-        row_tensors = _Rest(
+        row_tensors = _BackwardRowTensors(
             grad_out=None if v is None else grad_out.flatten(0, 1),
             # the logits of a tile are in bits
             grad_entropy=(_LN_2 * grad_entropy).flatten(0, 1),
@@ -315,7 +315,7 @@ def _backward_kernel(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Rest:
+class _BackwardRowTensors:
     """What the derivative needs beside queries, keys and values, with batch and heads in one."""
 
     grad_out: Tensor | None
@@ -328,7 +328,7 @@ class _Rest:
 def _backward_heads(
     tiles: _Tiles,
     heads: slice,
-    row_tensors: _Rest,
+    row_tensors: _BackwardRowTensors,
     grad_k_NKD: Tensor,
     grad_v: Tensor,
     buffers: tuple[Tensor, Tensor, Tensor],
@@ -353,7 +353,7 @@ def _backward_rows(
     tiles: _Tiles,
     heads: slice,
     rows: slice,
-    row_tensors: _Rest,
+    row_tensors: _BackwardRowTensors,
     kv: tuple[Tensor, Tensor | None],
     grad_kv: tuple[Tensor, Tensor | None],
     buffers: tuple[Tensor, Tensor, Tensor],

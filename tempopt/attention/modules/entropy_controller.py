@@ -23,7 +23,7 @@ from tempopt.attention.functional.masks import causal_mask, visible_keys
 from tempopt.attention.modules.learned import check_count, check_scale
 from tempopt.errors import SpecError, UsageError, unknown
 from tempopt.temperature import SCHEDULES, Constant, ExponentialLayers, Schedule, TemperatureParameters
-from tempopt.temperature.factors import centred
+from tempopt.temperature.factors import center_geometric
 
 # What half precision may put a share of entropy beyond its range; anything further is no share.
 _SLACK = 0.02
@@ -36,7 +36,7 @@ def _by_depth(spread: float, num_layers: int) -> tuple[float, ...]:
 
 
 def _alternating(spread: float, num_layers: int) -> tuple[float, ...]:
-    return centred([math.log(spread) / 2.0 * (-1.0) ** layer for layer in range(num_layers)])
+    return center_geometric([math.log(spread) / 2.0 * (-1.0) ** layer for layer in range(num_layers)])
 
 
 ARRANGEMENTS: dict[str, Callable[[float, int], tuple[float, ...]]] = {

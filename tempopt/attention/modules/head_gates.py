@@ -270,7 +270,7 @@ class ProjectionGates(HeadGates):
                 )
         if len({id(weight) for weight in self._weights}) < len(self._weights):
             raise AttachError("Two of the projections share one weight, so their heads have no gates apart.")
-        self._kept: dict[tuple[int, int], Tensor] = {}
+        self._original_columns: dict[tuple[int, int], Tensor] = {}
 
     def _columns(self, layer: int, head: int) -> Tensor:
         weight, axis = self._weights[layer].detach(), self._axes[layer]
@@ -300,12 +300,12 @@ class ProjectionGates(HeadGates):
     def _close(self, layer: int, heads: Sequence[int]) -> None:
         for head in heads:
             columns = self._columns(layer, head)
-            self._kept[layer, head] = columns.clone()
+            self._original_columns[layer, head] = columns.clone()
             columns.zero_()
 
     def _open(self, layer: int) -> None:
         for head in self.pruned[layer]:
-            self._columns(layer, head).copy_(self._kept.pop((layer, head)))
+            self._columns(layer, head).copy_(self._original_columns.pop((layer, head)))
 
 
 def least_important(importance: Sequence[Tensor], count: int) -> dict[int, tuple[int, ...]]:

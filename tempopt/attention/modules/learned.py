@@ -215,7 +215,7 @@ class QueryKeyNorm(LearnedTemperature):
         return (q_hat * _per_head(self.log_gain).exp()).to(q_BHQD.dtype), k_hat.to(k_BHKD.dtype)
 
 
-def paper_gain(length: int) -> float:
+def qk_norm_init_scale(length: int) -> float:
     """Return log2(L^2 - L), the gain at which Henry et al. (2020) let QK-norm start.
 
     Args:

@@ -73,7 +73,7 @@ def render_report(
     script = drawing() + template("report.js")
     is_inline = site is None and plotlyjs == "inline"
     plotly = library() if is_inline else None
-    answer = headline.answer(result)
+    answer = headline.outcome_label(result)
     first_line, *other_lines = headline.decision_lines(result, option)
     word, _, line = first_line.partition(": ")
     if not (line and answer.startswith(word)):
@@ -89,9 +89,9 @@ def render_report(
             verdict=line if line.startswith(result.metric) else headline.sentence(line),
             decision=other_lines,
             todo=headline.what_to_do(result, option),
-            terms=headline.terms(result),
+            terms=headline.glossary(result),
             statements=headline.statements(result, option),
-            tiles=sections.tiles(result),
+            tiles=sections.stat_tiles(result),
             stages=sections.stages(result),
             title_of_use=sections.title_of_use(result),
             codes=list(sections.codes_to_use(result)),

@@ -34,7 +34,7 @@ _PLOTS_OF_ATTENTION = ("entropy",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
+class PlotSection:
     """One plot on the page, or why it is not there.
 
     Args:
@@ -52,7 +52,7 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Code:
+class CodeBlock:
     """Text to copy, or why there is none."""
 
     key: str
@@ -62,7 +62,7 @@ class Code:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class StageRow:
     """The progress of one stage.
 
     Args:
@@ -79,10 +79,10 @@ class Stage:
     num_withdrawn: int
 
 
-def stages(result: StudyResult) -> list[Stage]:
+def stages(result: StudyResult) -> list[StageRow]:
     """Return the stages that have runs, in the order of work."""
     return [
-        Stage(
+        StageRow(
             label=kind,
             num_runs=count.done + count.running + count.waiting + count.failed,
             num_over=count.done + count.failed,
@@ -95,7 +95,7 @@ def stages(result: StudyResult) -> list[Stage]:
     ]
 
 
-def pictures(result: StudyResult) -> list[Picture]:
+def pictures(result: StudyResult) -> list[PlotSection]:
     """Return the plots of a study in the order of the report, drawn or with the reason why not."""
     return [_picture(result, key) for key in plot_keys(result)]
 
@@ -107,14 +107,14 @@ def plot_keys(result: StudyResult) -> tuple[str, ...]:
     return tuple(key for key in PLOTS if result.spec.attends or key not in _PLOTS_OF_ATTENTION)
 
 
-def _picture(result: StudyResult, key: str) -> Picture:
+def _picture(result: StudyResult, key: str) -> PlotSection:
     plot = PLOTS[key]
     try:
         data = plot.data(result)
     except NothingToPlot as reason:
-        return Picture(key=key, title=plot.title, absent=str(reason))
+        return PlotSection(key=key, title=plot.title, absent=str(reason))
     figure: str = plot.figure(data).to_json()
-    return Picture(key=key, title=plot.title, caption=data.caption(), table=data.table(), figure=figure)
+    return PlotSection(key=key, title=plot.title, caption=data.caption(), table=data.table(), figure=figure)
 
 
 def title_of_use(result: StudyResult) -> str:
@@ -125,19 +125,19 @@ def title_of_use(result: StudyResult) -> str:
     if advice is None:
         return "The best so far, not confirmed"
     at_baseline = f"The configuration at {baseline_name(result.spec)}"
-    return at_baseline if advice.now == "change_nothing" else "How to use it"
+    return at_baseline if advice.action_without_training == "change_nothing" else "How to use it"
 
 
-def codes_to_use(result: StudyResult) -> Iterator[Code]:
+def codes_to_use(result: StudyResult) -> Iterator[CodeBlock]:
     """Yield what is recommended as YAML and as Python."""
     for key, title, write in (
         ("yaml", "YAML, for LightningCLI", export.to_yaml),
         ("python", "Python, for a plain Trainer", export.to_python),
     ):
         try:
-            yield Code(key=key, title=title, text=write(result))
+            yield CodeBlock(key=key, title=title, text=write(result))
         except StudyFailed as reason:
-            yield Code(key=key, title=title, absent=str(reason))
+            yield CodeBlock(key=key, title=title, absent=str(reason))
 
 
 def heads_facts(result: StudyResult) -> Iterator[tuple[str, str]]:
@@ -147,7 +147,7 @@ def heads_facts(result: StudyResult) -> Iterator[tuple[str, str]]:
         yield f"heads of {who} ({run.name})", heads_text(result.maps[run.id])
 
 
-def tiles(result: StudyResult) -> tuple[tuple[str, str, str], ...]:
+def stat_tiles(result: StudyResult) -> tuple[tuple[str, str, str], ...]:
     """Return the numbers that people look for first: what it is, its value, and what belongs to it."""
     rows = []
     verdict = result.standing or result.verdict
@@ -200,7 +200,7 @@ def _short(text: str, longest: int = 32) -> str:
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
-def codes_to_reproduce(result: StudyResult, storage: str) -> Iterator[Code]:
+def codes_to_reproduce(result: StudyResult, storage: str) -> Iterator[CodeBlock]:
     """Yield the study spec and the commands.
 
     Args:
@@ -214,7 +214,7 @@ def codes_to_reproduce(result: StudyResult, storage: str) -> Iterator[Code]:
     text: str = yaml.safe_dump(spec, sort_keys=False, allow_unicode=True)
     # a page is sent on to people who are to know no password
     text = without_passwords(text)
-    yield Code(key="spec", title=f"The study spec ({_short(result.name)}.yaml)", text=text)
+    yield CodeBlock(key="spec", title=f"The study spec ({_short(result.name)}.yaml)", text=text)
     name = shlex.quote(result.name)
     lines = [
         "# ask the same question again, in another database",
@@ -223,7 +223,7 @@ def codes_to_reproduce(result: StudyResult, storage: str) -> Iterator[Code]:
         f"tempopt show {name}{storage}",
         f"tempopt report {name}{storage}",
     ]
-    yield Code(key="commands", title="The commands", text="\n".join(lines) + "\n")
+    yield CodeBlock(key="commands", title="The commands", text="\n".join(lines) + "\n")
 
 
 def cost_facts(result: StudyResult) -> Iterator[tuple[str, str]]:
@@ -262,7 +262,7 @@ def _version(name: str) -> str | None:
         return None
 
 
-def figures_json(pictures: Sequence[Picture]) -> str:
+def figures_json(pictures: Sequence[PlotSection]) -> str:
     """Return all figures as one JSON object by key, fit to stand inside a script element."""
     figures = ",".join(
         f"{json.dumps(picture.key)}:{picture.figure}" for picture in pictures if picture.figure

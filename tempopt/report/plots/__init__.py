@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from tempopt.errors import NothingToPlot
 from tempopt.report.plots.confirmation import (
     ComparedShown,
-    Comparison,
+    ComparisonData,
     Differences,
     VariantShown,
     compared_data,
@@ -28,11 +28,11 @@ from tempopt.report.plots.constant import (
     constant_data,
     plot_constant,
 )
-from tempopt.report.plots.cost import CostShown, Machine, cost_data, plot_cost
-from tempopt.report.plots.entropy import Entropies, entropy_data, plot_entropy
+from tempopt.report.plots.cost import CostShown, MachineCost, cost_data, plot_cost
+from tempopt.report.plots.entropy import EntropyData, entropy_data, plot_entropy
 from tempopt.report.plots.history import (
-    Curves,
-    HistoryShown,
+    CurvesData,
+    HistoryData,
     Trial,
     curves_data,
     history_data,
@@ -60,18 +60,18 @@ PLOTS: Mapping[str, Plot] = {
 __all__ = [
     "PLOTS",
     "ComparedShown",
-    "Comparison",
+    "ComparisonData",
     "ConstantAndLearned",
     "CostShown",
-    "Curves",
+    "CurvesData",
     "Data",
     "Differences",
-    "Entropies",
-    "HistoryShown",
+    "EntropyData",
+    "HistoryData",
     "Importances",
     "Landscape",
     "LearnedPath",
-    "Machine",
+    "MachineCost",
     "ModelsShown",
     "NothingToPlot",
     "PlanShown",

@@ -17,7 +17,7 @@ from tempopt.report.plots.style import (
     CONSTANT,
     FAINT,
     INK,
-    OTHER,
+    SECONDARY,
     WINNER,
     Table,
     figure,
@@ -26,8 +26,8 @@ from tempopt.report.plots.style import (
 )
 from tempopt.report.study_result import StudyResult
 from tempopt.storage.rows import TicketRow
-from tempopt.storage.ticket_queries import of_kind, pairs_of, rounds_behind
-from tempopt.verdict.paired_evidence import Answer, gains_by_pair
+from tempopt.storage.ticket_queries import of_kind, pairs_of, rounds_of_verdict
+from tempopt.verdict.paired_evidence import PairedResult, gains_by_pair
 from tempopt.verdict.set_comparison import set_gains
 from tempopt.verdict.statistics.fieller import Ratio
 from tempopt.verdict.verdict import Verdict
@@ -48,7 +48,7 @@ def before(result: StudyResult) -> dict[int, int]:
     of_round = result.round if result.verdict is None else result.verdict.round
     pairs_before: dict[int, int] = {}
     pairs = 0
-    for round_number in rounds_behind(result.runs, of_round):
+    for round_number in rounds_of_verdict(result.runs, of_round):
         pairs_before[round_number] = pairs
         pairs += pairs_of(of_kind(result.runs, "confirm", of_round=round_number))
     return pairs_before
@@ -61,7 +61,7 @@ def seeds(result: StudyResult) -> dict[int, int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class ComparisonData:
     """One gain over a reference with its interval; an end that nothing bounds is infinite.
 
     Args:
@@ -111,8 +111,8 @@ class Differences:
     pairs: tuple[tuple[int, float], ...]
     twin: tuple[tuple[int, float], ...]
     diverged: frozenset[int]
-    mean: Comparison
-    others: tuple[Comparison, ...]
+    mean: ComparisonData
+    others: tuple[ComparisonData, ...]
     forbidden: tuple[str, ...]
     at_one: bool
 
@@ -226,7 +226,7 @@ _COLOURS = {
 
 def against(verdict: Verdict, label: str) -> str:
     """Return what the winner's gain over the baseline is called: where there are two of them, over both."""
-    return f"against {label}, both" if verdict.total.each else f"mean, against {label}"
+    return f"against {label}, both" if verdict.total.component_results else f"mean, against {label}"
 
 
 def against_tuned(label: str) -> str:
@@ -261,7 +261,7 @@ def differences_data(result: StudyResult) -> Differences:
         baseline=baseline_name(result.spec),
         label=label,
         pairs=_gains(result, "baseline"),
-        twin=_gains(result, "twin") if verdict.total.each else (),
+        twin=_gains(result, "twin") if verdict.total.component_results else (),
         diverged=frozenset(numbered[run.id] for run in runs if run.outcome == "diverged"),
         mean=_comparison(against(verdict, label), verdict.total),
         others=_others(verdict, result.spec),
@@ -284,9 +284,9 @@ def _forbidden(verdict: Verdict, spec: StudySpec) -> Iterator[str]:
             yield name
 
 
-def _answers(verdict: Verdict, spec: StudySpec) -> Iterator[tuple[str, Answer]]:
+def _answers(verdict: Verdict, spec: StudySpec) -> Iterator[tuple[str, PairedResult]]:
     label = baseline_label(spec)
-    if verdict.total.each and verdict.over_twin is not None:
+    if verdict.total.component_results and verdict.over_twin is not None:
         if verdict.over_baseline is not None:
             yield against_tuned(label), verdict.over_baseline
         yield against_twin(label), verdict.over_twin
@@ -310,7 +310,7 @@ def _answers(verdict: Verdict, spec: StudySpec) -> Iterator[tuple[str, Answer]]:
         yield SIMPLEST, verdict.simplest.lost
 
 
-def _others(verdict: Verdict, spec: StudySpec) -> tuple[Comparison, ...]:
+def _others(verdict: Verdict, spec: StudySpec) -> tuple[ComparisonData, ...]:
     shares: dict[str, Ratio | None] = {}
     if verdict.inference_only is not None:
         shares[INFERENCE] = verdict.inference_only.share
@@ -319,9 +319,9 @@ def _others(verdict: Verdict, spec: StudySpec) -> tuple[Comparison, ...]:
     return tuple(_comparison(name, answer, shares.get(name)) for name, answer in _answers(verdict, spec))
 
 
-def _comparison(name: str, answer: Answer, share: Ratio | None = None) -> Comparison:
+def _comparison(name: str, answer: PairedResult, share: Ratio | None = None) -> ComparisonData:
     test = answer.paired
-    return Comparison(
+    return ComparisonData(
         name=name,
         gain=test.gain,
         ci_low=test.ci_low,
@@ -366,7 +366,7 @@ def plot_differences(data: Differences) -> go.Figure:
     colours = dict.fromkeys((data.mean.name, against_tuned(data.label), against_twin(data.label)), WINNER)
     colours |= _COLOURS
     for row, mean in enumerate(means):
-        ends, colour = (mean.ci_low, mean.ci_high), colours.get(mean.name, OTHER)
+        ends, colour = (mean.ci_low, mean.ci_high), colours.get(mean.name, SECONDARY)
         fig.add_trace(
             _interval_bar(mean.name, mean.gain, ends, mean.p_value, row=first_row + row, colour=colour)
         )
@@ -390,7 +390,7 @@ def _seeds(data: Differences, places: Mapping[int, float]) -> go.Scatter:
         y=[places[seed] for seed, _ in data.pairs],
         text=_ends(data, data.pairs),
         mode="markers",
-        marker={"color": OTHER, "size": 9, "symbol": symbols},
+        marker={"color": SECONDARY, "size": 9, "symbol": symbols},
         hovertemplate="%{text}<extra></extra>",
         name=f"minus {data.label}, tuned again" if data.twin else "one seed",
     )
@@ -464,7 +464,7 @@ class VariantShown:
     ci_high: float
     p_value: float
     confidence: float
-    shown: bool
+    is_different: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -528,14 +528,16 @@ def compared_data(result: StudyResult) -> ComparedShown:
     for label, name, reference, answer, differs in rows:
         if answer is not None:
             gains = set_gains(result.runs, result.spec, comparison.round, name, reference)
-            variants.append(_shown(label, gains, answer, differs=differs))
+            variants.append(_build_variant(label, gains, answer, differs=differs))
     if not variants:
         raise NothingToPlot("No pair of runs could be compared.")
     of_all = None if comparison.pairs else comparison.reference
     return ComparedShown(metric=result.metric, reference=of_all, variants=tuple(variants))
 
 
-def _shown(name: str, gains: list[tuple[int, float]], answer: Answer, *, differs: bool) -> VariantShown:
+def _build_variant(
+    name: str, gains: list[tuple[int, float]], answer: PairedResult, *, differs: bool
+) -> VariantShown:
     test = answer.paired
     return VariantShown(
         name=name,
@@ -545,7 +547,7 @@ def _shown(name: str, gains: list[tuple[int, float]], answer: Answer, *, differs
         ci_high=test.ci_high,
         p_value=test.p_value,
         confidence=test.confidence,
-        shown=differs,
+        is_different=differs,
     )
 
 
@@ -578,14 +580,14 @@ def _variant_seeds(variant: VariantShown, row: int) -> go.Scatter:
         y=[row + 0.25] * len(variant.pairs),
         text=[f"{name}, seed {seed + 1}: {number(gain)}" for seed, gain in variant.pairs],
         mode="markers",
-        marker={"color": OTHER, "size": 8},
+        marker={"color": SECONDARY, "size": 8},
         hovertemplate="%{text}<extra></extra>",
     )
 
 
 def _variant_mean(variant: VariantShown, row: int) -> go.Scatter:
     ends = (variant.ci_low, variant.ci_high)
-    colour = WINNER if variant.shown else BASELINE
+    colour = WINNER if variant.is_different else BASELINE
     return _interval_bar(variant.name, variant.gain, ends, variant.p_value, row=row, colour=colour)
 
 

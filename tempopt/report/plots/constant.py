@@ -19,8 +19,8 @@ from tempopt.report.plots.style import (
     CONSTANT,
     GROUND,
     INK,
-    OTHER,
     QUIET,
+    SECONDARY,
     TEMPLATE,
     WINNER,
     Cell,
@@ -30,20 +30,20 @@ from tempopt.report.plots.style import (
     plain,
     temperature_axis,
 )
-from tempopt.report.plots.temperatures import Shown, all_shown, measured_levels
+from tempopt.report.plots.temperatures import DisplayedTemperature, all_shown, measured_levels
 from tempopt.report.study_result import StudyResult
-from tempopt.storage.ticket_queries import of_kind, usable
-from tempopt.temperature import TemperatureParameters, neutral, own_parameters
+from tempopt.storage.ticket_queries import is_usable, of_kind
+from tempopt.temperature import TemperatureParameters, own_parameters, to_neutral
 from tempopt.training.messages import LEARNED_CURVE
 from tempopt.verdict.explanation import LEARNED_ARM
-from tempopt.verdict.inference import AS_TRAINED, Tuned
+from tempopt.verdict.inference import AS_TRAINED, TunedInference
 from tempopt.verdict.run_evaluations import WINNER as WINNERS_PLAN
 from tempopt.verdict.run_evaluations import ConstantPlan
 from tempopt.verdict.verdict import Verdict
 
 _COLOURS = {"search": WINNER, "baseline": BASELINE}
 _DASHES = ("solid", "dot", "dashdot")
-_PATH_COLOURS = (WINNER, BASELINE, CONSTANT, OTHER)
+_PATH_COLOURS = (WINNER, BASELINE, CONSTANT, SECONDARY)
 _MAX_PATHS = 6
 _MAX_LEARNED_ROWS = 200
 _PANEL_HEIGHT = 300
@@ -221,14 +221,17 @@ def constant_data(result: StudyResult) -> ConstantAndLearned:
     return data
 
 
-def _trained(result: StudyResult, temperatures: Sequence[Shown]) -> Points:
+def _trained(result: StudyResult, temperatures: Sequence[DisplayedTemperature]) -> Points:
     if len(temperatures) > 1:
         return ()
     return tuple(
         sorted(
             (temperatures[0].levels(run.parameters, (1.0,))[0], run.value)
             for run in result.runs
-            if run.kind == "constant" and usable(run) and run.value is not None and run.parameters is not None
+            if run.kind == "constant"
+            and is_usable(run)
+            and run.value is not None
+            and run.parameters is not None
         )
     )
 
@@ -238,7 +241,7 @@ def _arms(result: StudyResult) -> dict[str, ModelsShown]:
     if not result.spec.evaluated or verdict is None or verdict.inference_only is None:
         return {}
     names = result.spec.evaluated
-    baseline = _last_temperatures(neutral(verdict.params), names)
+    baseline = _last_temperatures(to_neutral(verdict.params), names)
     arms = {"baseline": _models(verdict.inference_only.baseline, baseline, verdict.params)}
     if verdict.inference_only.winner is not None and not verdict.at_one:
         winner = _winners_last_temperatures(verdict, names)
@@ -260,7 +263,7 @@ def _winners_last_temperatures(verdict: Verdict, names: Sequence[str]) -> dict[s
 
 
 def _models(
-    tuned: Tuned, last_levels: Mapping[str, float], winner: Mapping[str, object] | None
+    tuned: TunedInference, last_levels: Mapping[str, float], winner: Mapping[str, object] | None
 ) -> ModelsShown:
     """Return the models of one arm.
 
@@ -300,14 +303,14 @@ def _models(
 
 
 def _learned(
-    result: StudyResult, temperatures: Sequence[Shown]
+    result: StudyResult, temperatures: Sequence[DisplayedTemperature]
 ) -> tuple[tuple[int, ...], tuple[LearnedPath, ...], int]:
     """Return steps, paths and number of runs of the learned temperatures that the verdict rests on."""
     runs = [
         run
         for of_round in before(result)
         for run in of_kind(result.runs, "ablation", LEARNED_ARM, of_round=of_round)
-        if usable(run)
+        if is_usable(run)
     ]
     points: dict[str, dict[int, list[float]]] = {}
     for run in runs:

@@ -12,7 +12,7 @@ from tempopt.report.formatting import duration
 from tempopt.report.plots.style import (
     BASELINE,
     CONSTANT,
-    OTHER,
+    SECONDARY,
     SEQUENTIAL,
     WINNER,
     Table,
@@ -27,7 +27,7 @@ _COLOURS: Mapping[Kind, str] = {
     "baseline": BASELINE,
     "constant": CONSTANT,
     "search": WINNER,
-    "choose": OTHER,
+    "choose": SECONDARY,
     "confirm": SEQUENTIAL[2],
     "ablation": SEQUENTIAL[1],
 }
@@ -35,7 +35,7 @@ _MOST_BARS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class MachineCost:
     """What the runs of one machine took: training seconds by kind, and seconds of cards."""
 
     name: str
@@ -54,7 +54,7 @@ class Machine:
 class CostShown:
     """What a study took, by machine, the busiest first."""
 
-    machines: tuple[Machine, ...]
+    machines: tuple[MachineCost, ...]
     gpu_seconds: float | None
 
     def caption(self) -> str:
@@ -109,8 +109,8 @@ def machine_of(run: TicketRow) -> str:
     return run.agent.partition(":")[0] if run.agent else "not known"
 
 
-def _machine(name: str, runs: list[TicketRow]) -> Machine:
-    return Machine(
+def _machine(name: str, runs: list[TicketRow]) -> MachineCost:
+    return MachineCost(
         name=name,
         devices=tuple(sorted({run.device for run in runs if run.device is not None})),
         runs=len(runs),

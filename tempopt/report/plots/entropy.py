@@ -11,7 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from tempopt.attention.analysis.diagnose import Finding, anomalies
+from tempopt.attention.analysis.diagnose import Anomaly, anomalies
 from tempopt.attention.analysis.histories import HeadHistory, MonitorReport
 from tempopt.attention.analysis.outliers import FALSE_ALARMS, FEWEST_PEERS
 from tempopt.errors import NothingToPlot
@@ -41,7 +41,7 @@ _CHANCE = f"Of models in which no head is unusual, about {100 * FALSE_ALARMS:.0f
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entropies:
+class EntropyData:
     """Mean attention entropy over the confirmation's runs, as a share of ln n in [0, 1].
 
     Args:
@@ -91,7 +91,7 @@ class Entropies:
     def _ends(self, arm: str) -> dict[Head, float]:
         return {head: next(v for v in reversed(row) if v == v) for head, row in self.heads[arm].items()}
 
-    def findings(self) -> dict[str, list[Finding]]:
+    def findings(self) -> dict[str, list[Anomaly]]:
         """Return what is unusual about layers and heads, by arm."""
         return {arm: anomalies(self._history(arm)) for arm in self.heads}
 
@@ -136,7 +136,7 @@ def _mean(values: Sequence[float]) -> float:
     return fmean(finite) if finite else math.nan
 
 
-def entropy_data(result: StudyResult) -> Entropies:
+def entropy_data(result: StudyResult) -> EntropyData:
     """Return the entropies that the confirmation's runs measured.
 
     Raises:
@@ -163,7 +163,7 @@ def entropy_data(result: StudyResult) -> Entropies:
             "way in which this model is tempered cannot see its attention weights."
         )
     steps = sorted({step for arm in points.values() for head in arm.values() for step in head})
-    return Entropies(
+    return EntropyData(
         steps=tuple(steps),
         label=baseline_label(result.spec),
         heads={
@@ -178,7 +178,7 @@ def entropy_data(result: StudyResult) -> Entropies:
     )
 
 
-def plot_entropy(data: Entropies) -> go.Figure:
+def plot_entropy(data: EntropyData) -> go.Figure:
     """Return a line for each layer and arm; below, a map of heads over steps for each arm."""
     arms = list(data.heads)
     heads = sorted({head for arm in arms for head in data.heads[arm]})
@@ -222,7 +222,7 @@ def plot_entropy(data: Entropies) -> go.Figure:
     return fig
 
 
-def _head_map(data: Entropies, arm: str, heads: Sequence[Head]) -> go.Heatmap:
+def _head_map(data: EntropyData, arm: str, heads: Sequence[Head]) -> go.Heatmap:
     nothing = (math.nan,) * len(data.steps)
     return go.Heatmap(
         x=np.array(data.steps, dtype=np.int32),
@@ -233,7 +233,7 @@ def _head_map(data: Entropies, arm: str, heads: Sequence[Head]) -> go.Heatmap:
     )
 
 
-def _layer_lines(data: Entropies) -> list[go.Scatter]:
+def _layer_lines(data: EntropyData) -> list[go.Scatter]:
     layers = [data.layers[index] for index in evenly(len(data.layers), _MAX_LAYERS)]
     lines = []
     for arm, colour, dash in (("search", WINNER, "solid"), ("baseline", BASELINE, "dash")):

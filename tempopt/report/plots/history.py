@@ -20,7 +20,7 @@ from tempopt.report.plots.style import (
     INK,
     MOST_LABELS,
     MOST_MARKS,
-    OTHER,
+    SECONDARY,
     WINNER,
     Table,
     evenly,
@@ -29,9 +29,9 @@ from tempopt.report.plots.style import (
     mark_size,
     number,
 )
-from tempopt.report.study_result import Baseline, Curve, StudyResult
+from tempopt.report.study_result import BaselineStats, Curve, StudyResult
 from tempopt.storage.rows import TicketRow
-from tempopt.storage.ticket_queries import oriented, usable
+from tempopt.storage.ticket_queries import is_usable, to_maximize
 
 _FEWEST = 8
 _LISTED = 30
@@ -61,7 +61,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryShown:
+class HistoryData:
     """The search trials in their order.
 
     Args:
@@ -81,7 +81,7 @@ class HistoryShown:
     direction: str
     trials: tuple[Trial, ...]
     best: tuple[tuple[int, float], ...]
-    baseline: Baseline | None
+    baseline: BaselineStats | None
     baseline_name: str
     label: str
     constants: str
@@ -128,7 +128,7 @@ class HistoryShown:
         )
 
 
-def history_data(result: StudyResult) -> HistoryShown:
+def history_data(result: StudyResult) -> HistoryData:
     """Return the search trials that are over, at most some thousands of them.
 
     Raises:
@@ -139,19 +139,23 @@ def history_data(result: StudyResult) -> HistoryShown:
         raise NothingToPlot("No search trial is over yet.")
     best: list[tuple[int, float]] = []
     for run in over_runs:
-        if usable(run) and run.value is not None:
-            if not best or oriented(run.value, result.direction) > oriented(best[-1][1], result.direction):
+        if is_usable(run) and run.value is not None:
+            if not best or to_maximize(run.value, result.direction) > to_maximize(
+                best[-1][1], result.direction
+            ):
                 best.append((run.number, run.value))
     steps = {trial for trial, _ in best}
     places = {
         *evenly(len(over_runs), MOST_MARKS),
         *(i for i, run in enumerate(over_runs) if run.number in steps),
     }
-    constants = [r.value for r in result.runs if r.kind == "constant" and usable(r) and r.value is not None]
+    constants = [
+        r.value for r in result.runs if r.kind == "constant" and is_usable(r) and r.value is not None
+    ]
     pick = max if result.direction == "maximize" else min
     of_best = "" if result.best_baseline is None else "best "
     name = baseline_name(result.spec)
-    return HistoryShown(
+    return HistoryData(
         metric=result.metric,
         direction=result.direction,
         trials=tuple(_trial(over_runs[index]) for index in sorted(places)),
@@ -175,13 +179,13 @@ def _trial(run: TicketRow) -> Trial:
     )
 
 
-def plot_history(data: HistoryShown) -> go.Figure:
+def plot_history(data: HistoryData) -> go.Figure:
     """Return the trials' values by number, the best so far, and the baseline."""
     fig = figure(x="trial", y=data.metric, height=400)
     ends = [trial.number for trial in (data.trials[0], data.trials[-1])]
     labels = {trial.number: label(trial.parameters) for trial in data.ranked()[:MOST_LABELS]}
     window = _window(data)
-    for outcome, colour in (("pruned", OTHER), ("complete", WINNER)):
+    for outcome, colour in (("pruned", SECONDARY), ("complete", WINNER)):
         trials = [trial for trial in data.trials if trial.outcome == outcome and trial.value is not None]
         if trials:
             fig.add_trace(_marks(trials, outcome, colour, labels, window))
@@ -215,7 +219,7 @@ def plot_history(data: HistoryShown) -> go.Figure:
     return fig
 
 
-def _window(data: HistoryShown) -> tuple[float, float] | None:
+def _window(data: HistoryData) -> tuple[float, float] | None:
     """Return the ends of the axis, so that one runaway loss squeezes no others into a line; None: any."""
     complete_values = [
         trial.value for trial in data.trials if trial.value is not None and trial.outcome == "complete"
@@ -235,7 +239,7 @@ def _window(data: HistoryShown) -> tuple[float, float] | None:
     return min(axis_values) - margin, max(axis_values) + margin
 
 
-def _levels(data: HistoryShown) -> list[float]:
+def _levels(data: HistoryData) -> list[float]:
     """Return what the trials are held against, which is to be seen whatever they do."""
     levels = [] if data.constant is None else [data.constant]
     if data.baseline is not None:
@@ -244,7 +248,7 @@ def _levels(data: HistoryShown) -> list[float]:
     return levels
 
 
-def _draw_baseline(fig: go.Figure, baseline: Baseline, label: str, ends: Sequence[int]) -> None:
+def _draw_baseline(fig: go.Figure, baseline: BaselineStats, label: str, ends: Sequence[int]) -> None:
     if baseline.sd is not None:
         low, high = baseline.mean - baseline.sd, baseline.mean + baseline.sd
         fig.add_hrect(y0=low, y1=high, fillcolor=BASELINE_BAND, line={"width": 0}, layer="below")
@@ -306,7 +310,7 @@ def _lost(trials: Sequence[Trial], worst: float) -> go.Scatter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curves:
+class CurvesData:
     """The search trials' validations over their steps.
 
     Args:
@@ -347,7 +351,7 @@ class Curves:
         return Table(columns=("trial", "end", "last step", self.metric), rows=rows)
 
 
-def curves_data(result: StudyResult) -> Curves:
+def curves_data(result: StudyResult) -> CurvesData:
     """Return the search trials' curves and what pruning saved.
 
     Raises:
@@ -362,7 +366,7 @@ def curves_data(result: StudyResult) -> Curves:
     if not pruned_curves and not complete_curves:
         raise NothingToPlot("No search trial that is over has reported anything.")
     shares = [run.steps / run.total_steps for run in pruned_runs if run.steps and run.total_steps]
-    return Curves(
+    return CurvesData(
         metric=result.metric,
         pruned=pruned_curves,
         complete=complete_curves,
@@ -376,7 +380,12 @@ def _curves(runs: Sequence[TicketRow], result: StudyResult) -> tuple[tuple[int, 
     curves = []
     for run in runs:
         if curve := result.curves.get(run.id):
-            if usable(run) and run.value is not None and run.steps is not None and run.steps > curve[-1][0]:
+            if (
+                is_usable(run)
+                and run.value is not None
+                and run.steps is not None
+                and run.steps > curve[-1][0]
+            ):
                 # the final validation need not be at a step that is reported
                 curve = (*curve, (run.steps, run.value))
             curves.append((run.number, curve))
@@ -387,7 +396,7 @@ def _thinned(curve: Curve) -> Curve:
     return tuple(curve[index] for index in evenly(len(curve), _MOST_POINTS))
 
 
-def plot_curves(data: Curves) -> go.Figure:
+def plot_curves(data: CurvesData) -> go.Figure:
     """Return the trials' curves, those that were pruned ending in a cross."""
     fig = figure(x="training step", y=data.metric, height=400)
     fig.update_xaxes(rangemode="tozero")

@@ -17,8 +17,8 @@ from optuna.trial import TrialState
 from tempopt.errors import NothingToPlot
 from tempopt.report.plots.style import WINNER, Table, figure, label_bars, plain
 from tempopt.report.study_result import StudyResult
-from tempopt.sampling.frozen_history import View, frozen
-from tempopt.storage.ticket_queries import usable
+from tempopt.sampling.frozen_history import WindowedStorage, make_frozen_trial
+from tempopt.storage.ticket_queries import is_usable
 from tempopt.temperature import LinearNormaliser, split_name
 
 _FEWEST = 8
@@ -77,7 +77,7 @@ def importance_data(result: StudyResult) -> Importances:
         NothingToPlot: They are too few, all alike, or there is only one parameter.
     """
     space = result.spec.space("search")
-    runs = [run for run in result.runs if run.kind == "search" and usable(run)]
+    runs = [run for run in result.runs if run.kind == "search" and is_usable(run)]
     if len(space) < 2:
         raise NothingToPlot("One parameter is searched, so there is nothing that it could be compared with.")
     if len(runs) < _FEWEST:
@@ -93,11 +93,15 @@ def importance_data(result: StudyResult) -> Importances:
         )
     domains = _reaching(common_space, read_params)
     trials = [
-        frozen(run.number, state=TrialState.COMPLETE, distributions=domains, params=params, value=run.value)
+        make_frozen_trial(
+            run.number, state=TrialState.COMPLETE, distributions=domains, params=params, value=run.value
+        )
         for run, params in zip(runs, read_params, strict=True)
     ]
     direction = StudyDirection.MAXIMIZE if result.direction == "maximize" else StudyDirection.MINIMIZE
-    view = View(name=result.name, direction=direction, trials=trials, running_trial=None, number=len(trials))
+    view = WindowedStorage(
+        name=result.name, direction=direction, trials=trials, running_trial=None, number=len(trials)
+    )
     with warnings.catch_warnings():
         # a single trial that does not read a parameter is left out of its share, which changes little
         warnings.filterwarnings("ignore", "Some regimes for parameter")

@@ -16,7 +16,7 @@ from tempopt.report.plots.style import (
     INK,
     MOST_LABELS,
     MOST_MARKS,
-    OTHER,
+    SECONDARY,
     SEQUENTIAL,
     Table,
     bounds,
@@ -29,9 +29,9 @@ from tempopt.report.plots.style import (
     scale,
     temperature_axis,
 )
-from tempopt.report.plots.temperatures import ATTENTION, Shown, all_shown, measured_levels
+from tempopt.report.plots.temperatures import ATTENTION, DisplayedTemperature, all_shown, measured_levels
 from tempopt.report.study_result import StudyResult
-from tempopt.storage.ticket_queries import oriented, usable
+from tempopt.storage.ticket_queries import is_usable, to_maximize
 from tempopt.temperature import LinearNormaliser, TemperatureParameters
 
 _LISTED = 30
@@ -66,7 +66,7 @@ class Landscape:
     plan: tuple[str, float, float] | None
     best: tuple[int, int] | None
     out_of: int
-    shown: Shown = ATTENTION
+    temperature: DisplayedTemperature = ATTENTION
     others: tuple[Landscape, ...] = ()
 
     def caption(self) -> str:
@@ -75,11 +75,11 @@ class Landscape:
         text += "Squares are constant temperatures."
         if self.others:
             text = f"Each temperature has a panel of its own. {text}"
-        elif self.shown.name:
-            text = f"The temperature {self.shown.name}. {text}"
+        elif self.temperature.name:
+            text = f"The temperature {self.temperature.name}. {text}"
         for landscape in (self, *self.others):
             if landscape.best is not None:
-                suffix = f" in {landscape.shown.name or 'τ'}" if self.others else ""
+                suffix = f" in {landscape.temperature.name or 'τ'}" if self.others else ""
                 count, out_of = landscape.best
                 text += f" Of the best tenth of the trials {count} of {out_of} cool down{suffix}."
         if len(self.points) < self.out_of:
@@ -97,7 +97,7 @@ class Landscape:
             (trial, *(end for ends_by_trial in trial_ends for end in ends_by_trial[trial]), value)
             for trial, _, _, value, _ in reversed(self.points[-_LISTED:])
         )
-        names = (landscape.shown.name or "τ" for landscape in landscapes)
+        names = (landscape.temperature.name or "τ" for landscape in landscapes)
         columns = (f"{name} {moment}" for name in names for moment in ("at first", "at last"))
         return Table(columns=("trial", *columns, self.metric), rows=rows)
 
@@ -128,7 +128,10 @@ def landscape_data(result: StudyResult) -> Landscape:
 
 
 def _landscape(
-    result: StudyResult, temperature: Shown, points: list[Point], others: tuple[Landscape, ...] = ()
+    result: StudyResult,
+    temperature: DisplayedTemperature,
+    points: list[Point],
+    others: tuple[Landscape, ...] = (),
 ) -> Landscape:
     best_points, other_points = points[-MOST_MARKS // 2 :], points[: -MOST_MARKS // 2]
     role, parameters = result.plan
@@ -143,7 +146,7 @@ def _landscape(
         plan=(role, ends[0], ends[1]) if ends else None,
         best=_best(points),
         out_of=len(points),
-        shown=temperature,
+        temperature=temperature,
         others=others,
     )
 
@@ -156,16 +159,16 @@ def _best(points: Sequence[Point]) -> tuple[int, int] | None:
     return sum(first > last for _, first, last, _, _ in top), len(top)
 
 
-def _points(result: StudyResult, kind: str, temperature: Shown) -> list[Point]:
+def _points(result: StudyResult, kind: str, temperature: DisplayedTemperature) -> list[Point]:
     points: list[Point] = []
     for run in result.runs:
-        if run.kind == kind and usable(run) and run.value is not None and run.parameters is not None:
+        if run.kind == kind and is_usable(run) and run.value is not None and run.parameters is not None:
             values = temperature.parameters(run.parameters)
             if values.normaliser != LinearNormaliser.name:
                 ends = measured_levels(result, run.parameters, temperature, (0.0, 1.0), [run])
                 first, last = ends or _ends(values)
                 points.append((run.number, first, last, run.value, run.parameters))
-    return sorted(points, key=lambda point: oriented(point[3], result.direction))
+    return sorted(points, key=lambda point: to_maximize(point[3], result.direction))
 
 
 def _ends(values: TemperatureParameters) -> tuple[float, float]:
@@ -176,10 +179,10 @@ def _ends(values: TemperatureParameters) -> tuple[float, float]:
 def plot_landscape(data: Landscape) -> go.Figure:
     """Return first against last temperature, coloured by value, a panel for each temperature."""
     landscapes = (data, *data.others)
-    names = [landscape.shown.name or "τ" for landscape in landscapes]
+    names = [landscape.temperature.name or "τ" for landscape in landscapes]
     has_several = len(landscapes) > 1
     fig, cells = panels(
-        [landscape.shown.title for landscape in landscapes],
+        [landscape.temperature.title for landscape in landscapes],
         x="at first" if has_several else f"{names[0]} at first",
         y=["at last"] * len(landscapes) if has_several else [f"{names[0]} at last"],
         height=460,
@@ -198,7 +201,9 @@ def plot_landscape(data: Landscape) -> go.Figure:
     for landscape, cell in zip(landscapes, cells, strict=True):
         is_first = landscape is data
         bar = {"colorbar": colorbar(data.metric)} if is_first else {}
-        for trace in _marks(landscape, colours, bar, "baseline" if has_several else landscape.shown.baseline):
+        for trace in _marks(
+            landscape, colours, bar, "baseline" if has_several else landscape.temperature.baseline
+        ):
             trace.showlegend = is_first and trace.showlegend is not False
             fig.add_trace(trace, **cell)
         ends = _span(landscape)
@@ -210,7 +215,7 @@ def plot_landscape(data: Landscape) -> go.Figure:
 def _span(data: Landscape) -> list[float]:
     """Return the lowest and the highest temperature that is shown."""
     temperatures = [temperature for point in (*data.points, *data.constants) for temperature in point[1:3]]
-    return [min(*temperatures, data.shown.neutral), max(*temperatures, data.shown.neutral)]
+    return [min(*temperatures, data.temperature.neutral), max(*temperatures, data.temperature.neutral)]
 
 
 def _marks(
@@ -228,31 +233,31 @@ def _marks(
         showlegend=False,
     )
     if data.constants:
-        yield _placed(data.constants, "square", "constant temperatures", colours, labels=bool(bar))
-    yield _placed(data.points, "circle", "trials", colours | bar, labels=bool(bar))
-    yield _mark((data.shown.neutral, data.shown.neutral), "x-thin", baseline, BASELINE)
+        yield _points_trace(data.constants, "square", "constant temperatures", colours, labels=bool(bar))
+    yield _points_trace(data.points, "circle", "trials", colours | bar, labels=bool(bar))
+    yield _mark((data.temperature.neutral, data.temperature.neutral), "x-thin", baseline, BASELINE)
     if data.plan is not None:
         role, *ends = data.plan
         yield _mark((ends[0], ends[1]), "star-open", role, INK)
 
 
-def _placed(
+def _points_trace(
     points: Sequence[Point], symbol: str, name: str, colours: dict[str, object], *, labels: bool
 ) -> go.Scatter:
     # in the first panel alone: the same in each would be too much for the dashboard
     count = min(MOST_LABELS, len(points)) if labels else 0
     unlabelled, labelled = points[: len(points) - count], points[len(points) - count :]
-    labelled_texts = [f"{_said(point, name)}<br>{label(point[4])}" for point in labelled]
+    labelled_texts = [f"{_hover_text(point, name)}<br>{label(point[4])}" for point in labelled]
     return go.Scatter(
         x=np.array([point[1] for point in points], dtype=np.float32),
         y=np.array([point[2] for point in points], dtype=np.float32),
-        text=[*(_said(point, name) for point in unlabelled), *labelled_texts],
+        text=[*(_hover_text(point, name) for point in unlabelled), *labelled_texts],
         mode="markers",
         marker={
             "color": np.array([point[3] for point in points], dtype=np.float32),
             "size": mark_size(len(points)) + 1,
             "symbol": symbol,
-            "line": {"color": OTHER, "width": 0.6},
+            "line": {"color": SECONDARY, "width": 0.6},
             **colours,
         },
         name=name,
@@ -260,7 +265,7 @@ def _placed(
     )
 
 
-def _said(point: Point, name: str) -> str:
+def _hover_text(point: Point, name: str) -> str:
     return f"{name.removesuffix('s')} {point[0]}: {number(point[3])}"
 
 

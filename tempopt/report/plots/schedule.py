@@ -20,7 +20,13 @@ from tempopt.report.plots.style import (
     panels,
     temperature_axis,
 )
-from tempopt.report.plots.temperatures import ATTENTION, Controlled, Shown, all_shown, controlled
+from tempopt.report.plots.temperatures import (
+    ATTENTION,
+    Controlled,
+    DisplayedTemperature,
+    all_shown,
+    controlled,
+)
 from tempopt.report.study_result import StudyResult
 from tempopt.temperature import (
     NEUTRAL,
@@ -28,13 +34,13 @@ from tempopt.temperature import (
     TEMPERATURE_PARAMETERS,
     ControlParameters,
     LinearNormaliser,
-    effective,
+    drop_unused_params,
     is_controlled,
     split_name,
 )
 
-_FINE = 201
-_SHOWN = 11
+_NUM_CURVE_POINTS = 201
+_NUM_TABLE_STEPS = 11
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +69,8 @@ class PlanShown:
     beside: Mapping[str, Any]
     confirmed: bool
     role: str = "winner"
-    shown: Shown = ATTENTION
-    others: tuple[tuple[Shown, tuple[float, ...]], ...] = ()
+    main_temperature: DisplayedTemperature = ATTENTION
+    others: tuple[tuple[DisplayedTemperature, tuple[float, ...]], ...] = ()
     on_control: str = ""
     is_path: bool = True
     bends: tuple[float, ...] = ()
@@ -81,10 +87,10 @@ class PlanShown:
     def caption(self) -> str:
         """Return how to read it and what it says."""
         flat = "stays" if self.is_path else "starts"
-        course = _course_of(self.level, self.courses.get(self.shown.name), flat)
-        if self.shown.name:
-            text = f"{self._plan} {self.shown.name} {course}; the dashed line is the temperature "
-            text += f"as found, {number(self.shown.neutral)}."
+        course = _course_of(self.level, self.courses.get(self.main_temperature.name), flat)
+        if self.main_temperature.name:
+            text = f"{self._plan} {self.main_temperature.name} {course}; the dashed line is the temperature "
+            text += f"as found, {number(self.main_temperature.neutral)}."
         else:
             text = f"{self._plan} {course}; the dashed line is τ = 1, where softmax is as usual. "
             text += "Above it attention is softer, below it sharper."
@@ -115,7 +121,7 @@ class PlanShown:
         """Return the temperature at eleven moments, and where it bends."""
         names = [f"layer {index}" for index in range(len(self.temperatures))]
         if len(names) == 1:
-            names = [self.shown.name or "τ"]
+            names = [self.main_temperature.name or "τ"]
         names += [temperature.name for temperature, _ in self.others]
         columns = [*self.temperatures, *(levels for _, levels in self.others)]
         rows = tuple(
@@ -126,7 +132,7 @@ class PlanShown:
 
     def _listed(self) -> list[int]:
         """Return the places of what is listed, in the order of progress."""
-        moments = {*self.bends, *(step / (_SHOWN - 1) for step in range(_SHOWN))}
+        moments = {*self.bends, *(step / (_NUM_TABLE_STEPS - 1) for step in range(_NUM_TABLE_STEPS))}
         return [index for index, progress in enumerate(self.progress) if progress in moments]
 
 
@@ -168,13 +174,15 @@ def schedule_data(result: StudyResult) -> PlanShown:
         for temperature in (main_temperature, *other_temperatures)
         for position, _ in temperature.shape(parameters)[1:-1]
     }
-    progress = tuple(sorted({*(index / (_FINE - 1) for index in range(_FINE)), *bends}))
+    progress = tuple(
+        sorted({*(index / (_NUM_CURVE_POINTS - 1) for index in range(_NUM_CURVE_POINTS)), *bends})
+    )
     layers = 1 if main_temperature.name else _num_layers(result)
     on_control, measured = "", None
     is_controlling = not main_temperature.name and is_controlled(parameters)
     if is_controlling:
         role, parameters, measured, on_control = _controlled(result, progress)
-        values = main_temperature.parameters(effective(parameters))
+        values = main_temperature.parameters(drop_unused_params(parameters))
     columns = [values.plan(layers).temperatures(moment) for moment in progress]
     return PlanShown(
         progress=progress,
@@ -183,7 +191,7 @@ def schedule_data(result: StudyResult) -> PlanShown:
         beside=_beside(parameters),
         confirmed=result.verdict is not None,
         role=role,
-        shown=main_temperature,
+        main_temperature=main_temperature,
         others=tuple(
             (temperature, temperature.levels(parameters, progress)) for temperature in other_temperatures
         ),
@@ -213,7 +221,9 @@ def _controlled(
         return role, parameters, measured, f"{text}: the geometric mean of {measured.runs} runs."
     ends = "" if measured is None else f" from {number(measured.level[0])} to {number(measured.level[-1])}"
     winner = result.winner
-    targets = [ControlParameters.from_mapping(effective(params)) for params in (parameters, winner or {})]
+    targets = [
+        ControlParameters.from_mapping(drop_unused_params(params)) for params in (parameters, winner or {})
+    ]
     if winner is not None and targets[0] == targets[1]:
         path = controlled(result, winner, progress)
         if path is not None and path.is_path:
@@ -229,7 +239,7 @@ def _controlled(
 
 def _beside(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a plan says beside the temperature over progress and depth."""
-    read_params = effective(parameters)
+    read_params = drop_unused_params(parameters)
     shown_names = {"temperature_init", "temperature_final", "schedule", "layer_pattern", "layer_ratio"}
     shown_names |= {field.name for kind in SCHEDULES.values() for field in fields(kind)}
     plan_params = {
@@ -243,7 +253,7 @@ def _beside(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 def plot_schedule(data: PlanShown) -> go.Figure:
     """Return the plan's temperatures over progress beside the baseline, a panel for each."""
-    curves = [(data.shown, data.level), *data.others]
+    curves = [(data.main_temperature, data.level), *data.others]
     fig, cells = panels(
         [temperature.title for temperature, _ in curves],
         x="training progress",
@@ -254,7 +264,7 @@ def plot_schedule(data: PlanShown) -> go.Figure:
     if data.varies:
         fig.add_trace(_layers(data), **cells[0])
     for (temperature, levels), cell in zip(curves, cells, strict=True):
-        is_first, is_single = temperature is data.shown, len(curves) == 1
+        is_first, is_single = temperature is data.main_temperature, len(curves) == 1
         fig.add_trace(_curve(data, levels, temperature), **cell)
         fig.add_trace(
             _baseline(temperature, temperature.baseline if is_single else "baseline", legend=is_first), **cell
@@ -281,8 +291,8 @@ def _layers(data: PlanShown) -> go.Scatter:
     )
 
 
-def _curve(data: PlanShown, levels: tuple[float, ...], temperature: Shown) -> go.Scatter:
-    is_first = temperature is data.shown
+def _curve(data: PlanShown, levels: tuple[float, ...], temperature: DisplayedTemperature) -> go.Scatter:
+    is_first = temperature is data.main_temperature
     variable = temperature.name or "τ"
     return go.Scatter(
         x=data.progress,
@@ -295,7 +305,7 @@ def _curve(data: PlanShown, levels: tuple[float, ...], temperature: Shown) -> go
     )
 
 
-def _baseline(temperature: Shown, name: str, *, legend: bool) -> go.Scatter:
+def _baseline(temperature: DisplayedTemperature, name: str, *, legend: bool) -> go.Scatter:
     return go.Scatter(
         x=[0, 1],
         y=[temperature.neutral, temperature.neutral],

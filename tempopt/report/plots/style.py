@@ -62,7 +62,7 @@ class Plot:
 WINNER = "#0b62a4"
 BASELINE = "#c2500a"
 CONSTANT = "#0f7b5f"
-OTHER = "#69727d"
+SECONDARY = "#69727d"
 FAINT = "#c3c9d0"
 INK = "#1d2329"
 QUIET = "#565e68"
@@ -79,7 +79,7 @@ DARK: Mapping[str, str] = {
     WINNER: "#6cb6f5",
     BASELINE: "#ff9a5c",
     CONSTANT: "#46c9a2",
-    OTHER: "#9aa5b1",
+    SECONDARY: "#9aa5b1",
     FAINT: "#4d5661",
     INK: "#e7eaee",
     QUIET: "#a9b3be",
@@ -124,7 +124,7 @@ TEMPLATE = go.layout.Template(
         "font": {"family": FONT, "size": 13, "color": INK},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
-        "colorway": [WINNER, BASELINE, CONSTANT, OTHER],
+        "colorway": [WINNER, BASELINE, CONSTANT, SECONDARY],
         "margin": {"l": 12, "r": 26, "t": 40, "b": 12},
         "xaxis": _axis(),
         "yaxis": _axis(),

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 
 from tempopt.report.plots.confirmation import confirming
-from tempopt.report.schedule_shape import course_text, shape
+from tempopt.report.schedule_shape import describe_schedule, schedule_points
 from tempopt.report.study_result import StudyResult
 from tempopt.storage.rows import Parameters, TicketRow
-from tempopt.storage.ticket_queries import usable
+from tempopt.storage.ticket_queries import is_usable
 from tempopt.temperature import TemperatureParameters, is_controlled, own_parameters, training_key
 from tempopt.training.messages import CONTROLLED_CURVE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class DisplayedTemperature:
     """A temperature that is plotted.
 
     Args:
@@ -52,11 +52,11 @@ class Shown:
 
     def shape(self, parameters: Mapping[str, Any]) -> tuple[tuple[float, float], ...]:
         """Return progress and temperature where a piecewise schedule begins, bends, ends; empty: no bend."""
-        return shape(parameters, self.name)
+        return schedule_points(parameters, self.name)
 
     def course(self, parameters: Mapping[str, Any]) -> str:
         """Return how a piecewise schedule that bends goes, in words; empty for others."""
-        return course_text(parameters, self.name)
+        return describe_schedule(parameters, self.name)
 
     def levels(self, parameters: Mapping[str, Any], progress: tuple[float, ...]) -> tuple[float, ...]:
         """Return the level of its plan, the geometric mean over its layers, at each progress."""
@@ -64,15 +64,17 @@ class Shown:
         return tuple(schedule(moment) for moment in progress)
 
 
-ATTENTION = Shown()
+ATTENTION = DisplayedTemperature()
 """Attention's temperature."""
 
 
-def all_shown(result: StudyResult) -> list[Shown]:
+def all_shown(result: StudyResult) -> list[DisplayedTemperature]:
     """Return the temperatures of a study, attention's first; at least one."""
     spec = result.spec
     temperatures = [
-        Shown(name=name, neutral=temperature.as_found if temperature.as_found is not None else 1.0)
+        DisplayedTemperature(
+            name=name, neutral=temperature.as_found if temperature.as_found is not None else 1.0
+        )
         for name, temperature in spec.temperatures.items()
     ]
     return [*([ATTENTION] if spec.attends else []), *temperatures]
@@ -103,7 +105,7 @@ def _controlled_runs(result: StudyResult, parameters: Parameters) -> list[Ticket
     """Return the runs that show a parameter set: confirming runs, or without any the others that have it."""
     key = training_key(parameters)
     for runs in (confirming(result), result.runs):
-        matching_runs = [run for run in runs if usable(run) and training_key(run.parameters or {}) == key]
+        matching_runs = [run for run in runs if is_usable(run) and training_key(run.parameters or {}) == key]
         if matching_runs:
             return matching_runs
     return []
@@ -149,7 +151,7 @@ def controlled(
 def measured_levels(
     result: StudyResult,
     parameters: Parameters | None,
-    temperature: Shown,
+    temperature: DisplayedTemperature,
     progress: Sequence[float],
     runs: Sequence[TicketRow] | None = None,
 ) -> tuple[float, ...]:

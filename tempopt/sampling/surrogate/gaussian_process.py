@@ -25,7 +25,7 @@ _LENGTH = np.log(0.5), 0.75
 _USUAL_FEATURES = 4
 _SIGNAL = 0.0, 1.0
 _NOISE = np.log(0.3), 1.0
-_OWN = np.log(0.3), 1.0
+_SEED_SIGNAL = np.log(0.3), 1.0
 _SHARED = np.log(0.2), 1.0
 _TREND = np.log(0.5), 1.0
 _BOUND = 6.0
@@ -36,7 +36,7 @@ _ROOM = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Runs:
+class Observations:
     """What is known of runs.
 
     Args:
@@ -52,15 +52,15 @@ class Runs:
     values_N: Array
     excess_N: Array
 
-    def and_more(self, other: Runs) -> Runs:
+    def concat(self, other_runs: Observations) -> Observations:
         """Return these runs and others; features of none need not have their number of entries."""
-        if not len(other.values_N):
+        if not len(other_runs.values_N):
             return self
-        return Runs(
-            features_ND=np.vstack([self.features_ND, other.features_ND]),
-            seeds_N=np.concatenate([self.seeds_N, other.seeds_N]),
-            values_N=np.concatenate([self.values_N, other.values_N]),
-            excess_N=np.concatenate([self.excess_N, other.excess_N]),
+        return Observations(
+            features_ND=np.vstack([self.features_ND, other_runs.features_ND]),
+            seeds_N=np.concatenate([self.seeds_N, other_runs.seeds_N]),
+            values_N=np.concatenate([self.values_N, other_runs.values_N]),
+            excess_N=np.concatenate([self.excess_N, other_runs.excess_N]),
         )
 
 
@@ -84,7 +84,9 @@ class Surrogate:
             signal, a seed's own part, noise, and what a seed does to all.
     """
 
-    def __init__(self, runs: Runs, *, trends: int = 0, start: Array | None = None, fit: bool = True) -> None:
+    def __init__(
+        self, runs: Observations, *, trends: int = 0, start: Array | None = None, fit: bool = True
+    ) -> None:
         self._runs = runs
         self._trends = trends
         self._lengths_end = runs.features_ND.shape[1] - trends
@@ -95,20 +97,20 @@ class Surrogate:
         self._excess_N = runs.excess_N / self._scale**2
         self._alike_NN = np.sqrt(self._excess_N[:, None] * self._excess_N)
         self._same_NN = (runs.seeds_N[:, None] == runs.seeds_N[None, :]).astype(float)
-        self._squares_DNN = self._apart(runs.features_ND, runs.features_ND)
-        self._trend_NN = self._together(runs.features_ND, runs.features_ND)
+        self._squares_DNN = self._squared_differences(runs.features_ND, runs.features_ND)
+        self._trend_NN = self._trend_products(runs.features_ND, runs.features_ND)
         count = self._lengths_end
         length = _LENGTH[0] + 0.5 * np.log(count / _USUAL_FEATURES), _LENGTH[1]
         trend = [_TREND] if trends else []
-        self._prior = np.array([length] * count + trend + [_SIGNAL, _OWN, _NOISE, _SHARED])
+        self._prior = np.array([length] * count + trend + [_SIGNAL, _SEED_SIGNAL, _NOISE, _SHARED])
         begin = self._prior[:, 0] if start is None else start
-        self.found: Array = self._fitted(begin) if fit else begin
-        self._lower, self._weights_N = self._solved(self.found)
+        self.log_hyperparameters: Array = self._fitted(begin) if fit else begin
+        self._lower, self._weights_N = self._solved(self.log_hyperparameters)
 
     @property
     def noise(self) -> float:
         """Standard deviation of a run about the mean of its parameter set and that of its seed."""
-        _, seed_signal, noise, _ = _variances(self.found)
+        _, seed_signal, noise, _ = _variances(self.log_hyperparameters)
         return float(np.sqrt(seed_signal + noise)) * self._scale
 
     def _mean_and_half(self, features_MD: Array) -> tuple[Array, Array]:
@@ -123,15 +125,19 @@ class Surrogate:
 
     def _prior_covariance(self, one_MD: Array, other_ND: Array, same_MN: Array | float = 0.0) -> Array:
         """Return the covariance of parameter sets, and where ``same_MN`` is 1 of runs of one seed."""
-        signal, seed_signal, _, shared = _variances(self.found)
-        shape_MN = _matern(self._apart(one_MD, other_ND), self._lengths)[0]
-        of_sets_MN = signal * shape_MN + self._trend(self.found) * self._together(one_MD, other_ND)
+        signal, seed_signal, _, shared = _variances(self.log_hyperparameters)
+        shape_MN = _matern(self._squared_differences(one_MD, other_ND), self._lengths)[0]
+        of_sets_MN = signal * shape_MN + self._trend(self.log_hyperparameters) * self._trend_products(
+            one_MD, other_ND
+        )
         covariance_MN: Array = of_sets_MN + same_MN * (shared + seed_signal * shape_MN)
         return covariance_MN
 
     def _prior_variance(self, features_MD: Array) -> Array:
         trends_M = (features_MD[:, self._lengths_end :] ** 2).sum(axis=1)
-        variance_M: Array = _variances(self.found)[0] + self._trend(self.found) * trends_M
+        variance_M: Array = (
+            _variances(self.log_hyperparameters)[0] + self._trend(self.log_hyperparameters) * trends_M
+        )
         return variance_M
 
     def _with_runs(self, features_MD: Array, seeds_M: NDArray[np.int64]) -> Array:
@@ -139,13 +145,13 @@ class Surrogate:
         same_MN = seeds_M[:, None] == self._runs.seeds_N[None, :]
         return self._prior_covariance(features_MD, self._runs.features_ND, same_MN)
 
-    def _apart(self, one_MD: Array, other_ND: Array) -> Array:
+    def _squared_differences(self, one_MD: Array, other_ND: Array) -> Array:
         """Return squared differences by feature, shape (D, M, N), trends left out."""
         end = self._lengths_end
         squares: Array = (one_MD.T[:end, :, None] - other_ND.T[:end, None, :]) ** 2
         return squares
 
-    def _together(self, one_MD: Array, other_ND: Array) -> Array:
+    def _trend_products(self, one_MD: Array, other_ND: Array) -> Array:
         together: Array = one_MD[:, self._lengths_end :] @ other_ND[:, self._lengths_end :].T
         return together
 
@@ -169,7 +175,7 @@ class Surrogate:
         """
         return Posterior(self, features_MD, weigh, base)
 
-    def expecting(self, features_PD: Array, seeds_P: NDArray[np.int64]) -> Surrogate:
+    def with_pending(self, features_PD: Array, seeds_P: NDArray[np.int64]) -> Surrogate:
         """Return a surrogate in which runs in progress have their predicted values.
 
         Args:
@@ -179,14 +185,16 @@ class Surrogate:
         if not len(features_PD):
             return self
         mean_P = self._mean_of(self._with_runs(features_PD, seeds_P))
-        pending = Runs(
+        pending = Observations(
             features_ND=features_PD, seeds_N=seeds_P, values_N=mean_P, excess_N=np.zeros(len(mean_P))
         )
-        return Surrogate(self._runs.and_more(pending), trends=self._trends, start=self.found, fit=False)
+        return Surrogate(
+            self._runs.concat(pending), trends=self._trends, start=self.log_hyperparameters, fit=False
+        )
 
     @property
     def _lengths(self) -> Array:
-        return self.found[: self._lengths_end]
+        return self.log_hyperparameters[: self._lengths_end]
 
     def _covariance(self, point: Array) -> tuple[Array, Array, Array]:
         """Return the covariance of values, the correlation, and the derivative by squared distance."""
@@ -246,7 +254,7 @@ class Surrogate:
         return float(evidence + (deviations**2).sum() / 2), np.array(slopes) + deviations / width
 
 
-def near(values_N: Array) -> Array:
+def pull_in_low_outliers(values_N: Array) -> Array:
     """Return values of which those that are far below the others are drawn near, in their order.
 
     How bad the worst are says nothing of which is best, and must not be the scale that the best are seen at.
@@ -300,7 +308,7 @@ class Posterior:
         variance_M: Array = self._surrogate._scale**2 * np.maximum(left_M, 0.0) * self.weights_M**2
         return variance_M
 
-    def joined_by(self, features_D: Array) -> Posterior:
+    def with_candidate(self, features_D: Array) -> Posterior:
         """Return beliefs of these parameter sets and of one more, the last one."""
         single, joint = Posterior(self._surrogate, features_D[None], self._weigh, self._base), copy(self)
         joint.features_MD = np.vstack([self.features_MD, single.features_MD])
@@ -319,7 +327,7 @@ class Posterior:
         surrogate = self._surrogate
         cross_KN = surrogate._with_runs(features_KD, np.full(len(features_KD), seed))
         half_NK = solve_triangular(surrogate._lower, cross_KN.T, lower=True, check_finite=False)
-        _, seed_signal, noise, shared = _variances(surrogate.found)
+        _, seed_signal, noise, shared = _variances(surrogate.log_hyperparameters)
         before_K = surrogate._prior_variance(features_KD) + seed_signal + noise + shared
         left_K = np.maximum(before_K - (half_NK**2).sum(axis=0), noise + _JITTER)
         together_MK = surrogate._prior_covariance(self.features_MD, features_KD) - self._half_NM.T @ half_NK
@@ -334,7 +342,7 @@ def _variances(point: Array) -> tuple[float, float, float, float]:
     return signal, seed_signal, noise, shared
 
 
-def _relative(runs: Runs) -> Array:
+def _relative(runs: Observations) -> Array:
     spread = float(np.var(runs.values_N))
     return runs.excess_N / spread if spread > 0 else np.zeros(len(runs.excess_N))
 

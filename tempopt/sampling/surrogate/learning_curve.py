@@ -18,11 +18,11 @@ Reports = Mapping[int, float]
 _DOUBT = 4.0
 """As many runs as stand against a line that complete runs seem to make."""
 _FEWEST = 3
-_LEAST = 0.1
+_MIN_CORRELATION = 0.1
 _SMOOTHED = 2
 
 
-class Forecast:
+class CurveExtrapolator:
     """What to expect of a run by what it has reported.
 
     Args:
@@ -45,16 +45,18 @@ class Forecast:
         if line is None:
             return None
         centre, slope, variance = line
-        return self._mean + slope * (recent(reports, step) - centre), variance
+        return self._mean + slope * (mean_of_last_reports(reports, step) - centre), variance
 
     def _line(self, step: int) -> tuple[float, float, float] | None:
         """Return mean at a step, slope to the end, and the variance that is left; None: too few runs."""
         if step not in self._lines:
-            self._lines[step] = self._drawn(step)
+            self._lines[step] = self._fit_line(step)
         return self._lines[step]
 
-    def _drawn(self, step: int) -> tuple[float, float, float] | None:
-        pairs = [(recent(r, step), value) for r, value in self._complete if any(s <= step for s in r)]
+    def _fit_line(self, step: int) -> tuple[float, float, float] | None:
+        pairs = [
+            (mean_of_last_reports(r, step), value) for r, value in self._complete if any(s <= step for s in r)
+        ]
         if len(pairs) < _FEWEST:
             return None
         step_values, end_values = np.array(pairs).T
@@ -63,14 +65,14 @@ class Forecast:
             return None
         shrinkage = len(pairs) / (len(pairs) + _DOUBT)
         correlation = shrinkage * float(np.corrcoef(step_values, end_values)[0, 1])
-        if correlation < _LEAST:
+        if correlation < _MIN_CORRELATION:
             return None
         # what a value there says of the end by itself: not drawn towards the mean of those that came through
         slope = math.sqrt(self._variance / spread) / correlation
         return float(step_values.mean()), slope, self._variance * (1.0 / correlation**2 - 1.0) + 1e-12
 
 
-def recent(reports: Reports, step: int) -> float:
+def mean_of_last_reports(reports: Reports, step: int) -> float:
     """Return the mean of the last reports up to a step: a single validation is noisy."""
     steps = sorted(s for s in reports if s <= step)[-_SMOOTHED:]
     return sum(reports[s] for s in steps) / len(steps)

@@ -35,7 +35,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
+class BudgetNeed:
     """The most that a new study can take.
 
     Args:
@@ -78,7 +78,7 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class BudgetPart:
     """One limit of a budget as it stands.
 
     Args:
@@ -96,7 +96,7 @@ class Part:
     reserved: float = 0.0
 
     @property
-    def left(self) -> float:
+    def remaining(self) -> float:
         """What a new study may take, >= 0."""
         return max(0.0, self.allowed - self.spent - self.reserved)
 
@@ -109,13 +109,13 @@ class Part:
     def text(self) -> str:
         """It in words."""
         return (
-            f"{self.left:.4g} of {self.allowed:.4g} {self.unit} are left {self.what} "
+            f"{self.remaining:.4g} of {self.allowed:.4g} {self.unit} are left {self.what} "
             f"({self.spent:.4g} spent, {self.reserved:.4g} reserved for studies that are not over)."
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class BudgetStatus:
     """How a user stands.
 
     Args:
@@ -127,20 +127,20 @@ class Standing:
 
     user: str
     accounts: tuple[Account, ...]
-    runs: Part | None
-    gpu_hours: Part | None
+    runs: BudgetPart | None
+    gpu_hours: BudgetPart | None
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[BudgetPart]:
         """Every limit that there is."""
         return [part for part in (self.runs, self.gpu_hours) if part is not None]
 
     @property
     def left_gpu_hours(self) -> float | None:
         """The GPU-hours that a new study may take; None: any number."""
-        return None if self.gpu_hours is None else self.gpu_hours.left
+        return None if self.gpu_hours is None else self.gpu_hours.remaining
 
-    def check(self, need: Need, *, name: str) -> None:
+    def check(self, need: BudgetNeed, *, name: str) -> None:
         """Refuse a study that could take more than is left, or any study where nothing is.
 
         Raises:
@@ -149,9 +149,9 @@ class Standing:
         lines = []
         for part in self.parts:
             amount = need.runs if part.unit == "runs" else need.gpu_hours
-            if not part.left:
+            if not part.remaining:
                 lines.append(part.text)
-            elif amount is None or amount > part.left:
+            elif amount is None or amount > part.remaining:
                 amount_text = "an unknown number of" if amount is None else f"up to {amount:.4g}"
                 lines.append(f"it takes {amount_text} {part.unit}, and {part.text}")
         endless = [account.study.name for account in self.accounts if self._endless(account)]
@@ -191,7 +191,7 @@ class Ledger:
         rows = [summary.study for summary in self._store.list_studies() if summary.study.owner == self.user]
         return [self._account(row, self._store.tickets(row.id)) for row in rows]
 
-    def standing(self) -> Standing:
+    def budget_status(self) -> BudgetStatus:
         """Return how the user stands now."""
         accounts = self.accounts()
         open_accounts = [account for account in accounts if account.state != "done"]
@@ -201,7 +201,7 @@ class Ledger:
         )
         runs = gpu_hours = None
         if budget.runs is not None:
-            runs = Part(
+            runs = BudgetPart(
                 what="in this budget",
                 unit="runs",
                 allowed=budget.runs,
@@ -209,14 +209,14 @@ class Ledger:
                 reserved=sum(account.most_runs - account.runs for account in open_accounts),
             )
         if budget.gpu_hours is not None:
-            gpu_hours = Part(
+            gpu_hours = BudgetPart(
                 what="in this budget",
                 unit="GPU-hours",
                 allowed=budget.gpu_hours,
                 spent=spent_hours,
                 reserved=reserved_hours,
             )
-        return Standing(
+        return BudgetStatus(
             user=self.user,
             accounts=tuple(accounts),
             runs=runs,
@@ -248,7 +248,7 @@ class Ledger:
 
 def most_runs(spec: StudySpec) -> int:
     """Return the most runs that a study takes to its first verdict."""
-    return math.ceil(planned_runs(spec).most())
+    return math.ceil(planned_runs(spec).max_total())
 
 
 def _used_hours(row: StudyRow, tickets: Iterable[TicketRow]) -> float:
@@ -258,6 +258,6 @@ def _used_hours(row: StudyRow, tickets: Iterable[TicketRow]) -> float:
         seconds += ticket.gpu_seconds or ticket.seconds
         if ticket.state == "running" and ticket.started is not None and (ticket.lease or 0) > 0:
             # two machines' clocks may differ by a little
-            gpus = StudySpec.from_json(row.spec).need(gpus=True).gpus or 1.0
+            gpus = StudySpec.from_json(row.spec).resource_need(gpus=True).gpus or 1.0
             seconds += max(0.0, (now - ticket.started).total_seconds()) * gpus
     return seconds / _HOUR

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from tempopt.report.decision import screen_lines
-from tempopt.report.open_questions import not_shown
+from tempopt.report.open_questions import unproven_claims
 from tempopt.report.study_result import StudyResult
 from tempopt.report.study_summary import AnswerKind, verdict_json
-from tempopt.server.mcp.budget import Part, Standing
+from tempopt.server.mcp.budget import BudgetPart, BudgetStatus
 from tempopt.spec.compared_sets import MAX_RUNS
 from tempopt.storage.rows import StudyStanding, StudyState
 
@@ -32,13 +32,13 @@ Settings = Annotated[
 ]
 
 
-class Arguments(BaseModel):
+class ToolArguments(BaseModel):
     """Arguments of a tool; others than these are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class PlanArguments(Arguments):
+class PlanArguments(ToolArguments):
     """Of ``plan``."""
 
     spec: Spec
@@ -49,7 +49,7 @@ class SearchArguments(PlanArguments):
     """Of ``search``."""
 
 
-class CompareArguments(Arguments):
+class CompareArguments(ToolArguments):
     """Of ``compare``."""
 
     spec: Spec
@@ -86,7 +86,7 @@ class CompareArguments(Arguments):
     set: Settings
 
 
-class StudyArguments(Arguments):
+class StudyArguments(ToolArguments):
     """Of ``show``, ``verdict`` and ``stop``."""
 
     study: Name
@@ -103,18 +103,18 @@ class ExportArguments(StudyArguments):
     ] = False
 
 
-class ListArguments(Arguments):
+class ListArguments(ToolArguments):
     """Of ``list``: there are none."""
 
 
-class Limit(BaseModel):
+class BudgetLimit(BaseModel):
     """One limit of the budget as it stands; ``left`` is what a new study may take."""
 
     unit: Literal["runs", "GPU-hours"]
     allowed: float
     spent: float
     reserved: float
-    left: float
+    remaining: float
     text: str
 
 
@@ -122,10 +122,10 @@ class BudgetAnswer(BaseModel):
     """What the user of this session may spend; without limits the list is empty."""
 
     user: str
-    limits: list[Limit]
+    limits: list[BudgetLimit]
 
 
-class Planned(BaseModel):
+class PlanAnswer(BaseModel):
     """What a study would take, and the smallest gain that it could show; nothing was begun.
 
     Args:
@@ -156,7 +156,7 @@ class Planned(BaseModel):
     details: dict[str, Any]
 
 
-class Begun(BaseModel):
+class StartAnswer(BaseModel):
     """A study that was begun, or goes on; look at it with ``show`` until its state is done.
 
     Args:
@@ -169,7 +169,7 @@ class Begun(BaseModel):
     budget: BudgetAnswer
 
 
-class Shown(BaseModel):
+class ShowAnswer(BaseModel):
     """How a study stands.
 
     Args:
@@ -228,14 +228,14 @@ class Exported(BaseModel):
     text: str
 
 
-class Listed(BaseModel):
+class ListAnswer(BaseModel):
     """The studies of the store, the oldest first, as ``tempopt list --json``, and the budget."""
 
     studies: list[dict[str, Any]]
     budget: BudgetAnswer
 
 
-class Stopped(BaseModel):
+class StopAnswer(BaseModel):
     """What came of stopping a search.
 
     Args:
@@ -250,33 +250,33 @@ class Stopped(BaseModel):
     text: str
 
 
-def budget_answer(usage: Standing) -> BudgetAnswer:
+def budget_answer(usage: BudgetStatus) -> BudgetAnswer:
     """Return how a user stands."""
     return BudgetAnswer(user=usage.user, limits=[_limit(part) for part in usage.parts])
 
 
-def _limit(part: Part) -> Limit:
-    return Limit(
+def _limit(part: BudgetPart) -> BudgetLimit:
+    return BudgetLimit(
         unit="runs" if part.unit == "runs" else "GPU-hours",
         allowed=part.allowed,
         spent=part.spent,
         reserved=part.reserved,
-        left=part.left,
+        remaining=part.remaining,
         text=part.text,
     )
 
 
-def shown_answer(result: StudyResult, state: StudyStanding, troubles: list[str]) -> Shown:
+def shown_answer(result: StudyResult, state: StudyStanding, troubles: list[str]) -> ShowAnswer:
     """Return how a study stands."""
     counts = result.tickets.values()
-    return Shown(
+    return ShowAnswer(
         study=result.name,
         state=state,
         runs_done=sum(count.done + count.failed for count in counts),
         runs_running=sum(count.running for count in counts),
         runs_asked=sum(count.requested or 0 for count in counts),
         words=screen_lines(result),
-        not_shown=not_shown(result),
+        not_shown=unproven_claims(result),
         troubles=troubles,
         details=result.to_json(),
     )

@@ -13,24 +13,24 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
-from tempopt.agent.observer import Unobserved
-from tempopt.agent.study_creation import stand
-from tempopt.agent.study_lookup import find
-from tempopt.agent.study_runner import optimizers
+from tempopt.agent.observer import NullObserver
+from tempopt.agent.study_creation import ensure_study_exists
+from tempopt.agent.study_lookup import find_study
+from tempopt.agent.study_runner import validate_sampler_and_pruner
 from tempopt.errors import AccessDenied, StorageError, StudyFailed, UsageError
 from tempopt.launch.local import LocalLauncher
-from tempopt.launch.study_launch import PROGRAM, Launch
-from tempopt.server.mcp.budget import Budget, Ledger, Need, Standing, most_runs
+from tempopt.launch.study_launch import PROGRAM, StudyLaunch
+from tempopt.server.mcp.budget import Budget, BudgetNeed, BudgetStatus, Ledger, most_runs
 from tempopt.service import lifecycle, remote_study
-from tempopt.service.extend import ordered
-from tempopt.service.forecast import StudyForecast, forecast
-from tempopt.service.lifecycle import Told
+from tempopt.service.extend import prepare_search
+from tempopt.service.forecast import StudyForecast, forecast_study
+from tempopt.service.lifecycle import StopResult
 from tempopt.spec.custom_schedules import import_schedules
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage import checkpoints
 from tempopt.storage.rows import StudyRow, StudyStanding
-from tempopt.storage.store import Store, behind_server
+from tempopt.storage.store import Store, as_remote_store
 from tempopt.verdict.set_comparison import check_comparison
 
 LOOK_SECONDS = 2.0
@@ -44,7 +44,7 @@ search early.
 _TRIES, _PAUSE_SECONDS = 6, 0.5
 
 
-class Notes(Unobserved):
+class Notes(NullObserver):
     """Keeps what there is to say of a study while it is begun."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Session:
     ) -> None:
         self.store = Store.open(storage, create=True)
         try:
-            self._server = behind_server(self.store)
+            self._server = as_remote_store(self.store)
             self._me: Mapping[str, Any] = {}
             if self._server is not None:
                 if user is not None or workers is not None:
@@ -91,7 +91,7 @@ class Session:
             raise
         self._workers = workers
         self._launcher = LocalLauncher({})
-        self._launches: dict[str, Launch] = {}
+        self._launches: dict[str, StudyLaunch] = {}
         self._beginning = threading.Lock()
         self._closing = threading.Event()
         self._watcher = threading.Thread(target=self._watch, daemon=True)
@@ -139,9 +139,9 @@ class Session:
         import_schedules(spec)
         if spec.compare is not None:
             check_comparison(spec, max_runs)
-        optimizers(spec)
+        validate_sampler_and_pruner(spec)
         with self._beginning:
-            study = find(self.store, spec.study.name)
+            study = find_study(self.store, spec.study.name)
             if study is not None:
                 self._go_on(spec, study, notes)
             else:
@@ -151,33 +151,33 @@ class Session:
     def plan(self, spec: StudySpec) -> StudyForecast:
         """Return what a study takes and what it can show; arguments as for :meth:`begin`."""
         import_schedules(spec)
-        optimizers(spec)
-        return forecast(spec, storage=self.store.url)
+        validate_sampler_and_pruner(spec)
+        return forecast_study(spec, storage=self.store.url)
 
     def refusal(self, spec: StudySpec, forecast: StudyForecast) -> str | None:
         """Return why a study could not be begun by this session, given its forecast; None: it could."""
         try:
             self._check_token(spec.study.name)
-            self.ledger.standing().check(_need(spec, forecast), name=spec.study.name)
+            self.ledger.budget_status().check(_need(spec, forecast), name=spec.study.name)
         except UsageError as error:
             return str(error)
         return None
 
-    def _measured(self, spec: StudySpec) -> Need:
+    def _measured(self, spec: StudySpec) -> BudgetNeed:
         """Return the most that a study takes, measured by a dry run where GPU-hours are limited."""
         if not self.ledger.counts_hours():
-            return Need(runs=most_runs(spec))
-        return _need(spec, forecast(spec, storage=self.store.url, workers=self._workers))
+            return BudgetNeed(runs=most_runs(spec))
+        return _need(spec, forecast_study(spec, storage=self.store.url, workers=self._workers))
 
     def _begin_new(self, spec: StudySpec, notes: Notes) -> None:
         name = spec.study.name
         is_limited = self.ledger.limited()
         if is_limited:
             # what is refused whatever a run takes is refused before one is tried
-            min_need = Need(runs=most_runs(spec), gpu_hours=0.0)
-            self.ledger.standing().check(min_need, name=name)
+            min_need = BudgetNeed(runs=most_runs(spec), gpu_hours=0.0)
+            self.ledger.budget_status().check(min_need, name=name)
             need = self._measured(spec)
-            usage = self.ledger.standing()
+            usage = self.ledger.budget_status()
             usage.check(need, name=name)
             spec = _limited(spec, need, usage.left_gpu_hours)
         if self._server is not None:
@@ -191,10 +191,12 @@ class Session:
 
     def _stand(self, spec: StudySpec, notes: Notes) -> None:
         """Write a new study into the database, after a dry run, for agents that are started next."""
-        spec, _ = ordered(self.store, spec)
-        spec = remote_study.rehearsed(spec, notes)
-        checkpoints_url = checkpoints.location(checkpoints.DEFAULT_FOLDER)
-        stand(self.store, spec, None, checkpoints=checkpoints_url, owner=self.user, on_note=notes.note)
+        spec, _ = prepare_search(self.store, spec)
+        spec = remote_study.dry_run_locally(spec, notes)
+        checkpoints_url = checkpoints.normalize_checkpoint_url(checkpoints.DEFAULT_FOLDER)
+        ensure_study_exists(
+            self.store, spec, None, checkpoints=checkpoints_url, owner=self.user, on_note=notes.note
+        )
 
     def _settle(self, spec: StudySpec) -> None:
         """Take a study back that another session's has left no room for meanwhile.
@@ -204,7 +206,7 @@ class Session:
         """
         name = spec.study.name
         for attempt in range(_TRIES):
-            usage = self.ledger.standing()
+            usage = self.ledger.budget_status()
             if not any(part.exceeded for part in usage.parts):
                 return
             study_id = self.store.load_study(name).id
@@ -215,7 +217,7 @@ class Session:
                 break
             time.sleep(_PAUSE_SECONDS)
         lifecycle.delete(self.store, name, force=True)
-        usage_text = " ".join(part.text for part in self.ledger.standing().parts)
+        usage_text = " ".join(part.text for part in self.ledger.budget_status().parts)
         raise UsageError(
             f'The study "{name}" would exceed the budget of {self.user}: another session has begun a study '
             f"at the same moment. {usage_text}"
@@ -234,12 +236,12 @@ class Session:
         if self._server is not None:
             remote_study.submit(self._server, spec, observer=notes)
             return
-        spec, _ = ordered(self.store, spec, on_note=notes.note)
+        spec, _ = prepare_search(self.store, spec, on_note=notes.note)
         if study.state != "done":
             self._launch(spec, study, notes)
 
     def _refuse_used_up(self, name: str) -> None:
-        usage = self.ledger.standing()
+        usage = self.ledger.budget_status()
         account = next(account for account in usage.accounts if account.study.name == name)
         spent_parts = [part for part in usage.parts if part.spent >= part.allowed]
         if account.used_up or spent_parts:
@@ -256,10 +258,12 @@ class Session:
     def _launch(self, spec: StudySpec, study: StudyRow, notes: Notes) -> None:
         """Start an agent of this machine for a study, unless one of this session is at work on it."""
         name = study.name
-        if self.works_on(name):
+        if self.is_working_on(name):
             notes.note("An agent of this session is at work on it.")
             return
-        launch = Launch(self._launcher, "local", self.store, spec, workers=self._workers, program=PROGRAM)
+        launch = StudyLaunch(
+            self._launcher, "local", self.store, spec, workers=self._workers, program=PROGRAM
+        )
         notes.lines += launch.start(
             study,
             None,
@@ -289,7 +293,7 @@ class Session:
 
     # ---- look, and end
 
-    def stop(self, name: str) -> Told:
+    def stop(self, name: str) -> StopResult:
         """End the search of a study of this user, so that what was found is confirmed.
 
         Raises:
@@ -305,7 +309,7 @@ class Session:
             )
         return lifecycle.stop(self.store, name)
 
-    def troubles(self, name: str, stands: StudyStanding) -> list[str]:
+    def find_blockers(self, name: str, stands: StudyStanding) -> list[str]:
         """Return what keeps a study from going on, as far as it is known here.
 
         Args:
@@ -324,7 +328,7 @@ class Session:
         """Return what is used up of what a study of this user was allowed."""
         if study.owner != self.user:
             return []
-        usage = self.ledger.standing()
+        usage = self.ledger.budget_status()
         troubles = [
             f"It was paused, having used {account.gpu_hours:.4g} of the {account.most_gpu_hours:.4g} "
             "GPU-hours that were reserved for it."
@@ -334,14 +338,14 @@ class Session:
         spent_parts = [part for part in usage.parts if part.spent >= part.allowed]
         return troubles + [f"It cannot go on: {part.text}" for part in spent_parts]
 
-    def works_on(self, name: str) -> bool:
+    def is_working_on(self, name: str) -> bool:
         """Return whether an agent of this session is at work on a study, or about to be."""
         launch = self._launches.get(name)
         return launch is not None and bool(launch.at_work())
 
-    def standing(self) -> Standing:
+    def budget_status(self) -> BudgetStatus:
         """Return how the user stands."""
-        return self.ledger.standing()
+        return self.ledger.budget_status()
 
     # ---- while studies run
 
@@ -363,7 +367,7 @@ class Session:
 
     def _overspent(self) -> Iterator[str]:
         """Yield the studies that run and have used what they, or all of them, are allowed."""
-        usage = self.ledger.standing()
+        usage = self.ledger.budget_status()
         for account in usage.accounts:
             if account.state != "running":
                 continue
@@ -372,17 +376,17 @@ class Session:
                 yield account.study.name
 
 
-def _need(spec: StudySpec, forecast: StudyForecast) -> Need:
+def _need(spec: StudySpec, forecast: StudyForecast) -> BudgetNeed:
     """Return the most that a study takes, by its forecast and its own limit."""
     hours = forecast.max_gpu_hours
     limit = spec.study.limits.gpu_hours
     if hours is not None and limit is not None and spec.compare is None:
         # the search ends in time for what proves it
         hours = min(hours, limit)
-    return Need(runs=most_runs(spec), gpu_hours=hours)
+    return BudgetNeed(runs=most_runs(spec), gpu_hours=hours)
 
 
-def _limited(spec: StudySpec, need: Need, gpu_hours_left: float | None) -> StudySpec:
+def _limited(spec: StudySpec, need: BudgetNeed, gpu_hours_left: float | None) -> StudySpec:
     """Return a spec whose study ends by itself before it has spent more than may be reserved for it."""
     if gpu_hours_left is None or need.gpu_hours is None:
         return spec

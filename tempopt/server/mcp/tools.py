@@ -17,8 +17,8 @@ from tempopt.spec.compared_sets import refuse_comparison
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.load import load_spec
 from tempopt.spec.study_spec import StudySpec
-from tempopt.spec.validation_errors import listed
-from tempopt.storage.liveness import study_standing
+from tempopt.spec.validation_errors import format_error_list
+from tempopt.storage.liveness import display_state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Tool:
     name: str
     title: str
     description: str
-    takes: type[schemas.Arguments]
+    takes: type[schemas.ToolArguments]
     returns: type[BaseModel]
     does: Callable[[Session, Any], BaseModel]
     reads_only: bool = False
@@ -76,16 +76,16 @@ def _faults(tool: Tool, error: ValidationError) -> str:
             allowed = tool.takes.model_fields[name].description if name in field_names else None
             description = allowed or f"{fault['msg'][0].lower()}{fault['msg'][1:]}."
             lines[name] = f"{name}: was given {repr(fault['input'])[:100]}. It takes: {description}"
-    return listed(f"What {tool.name} was given has", list(lines.values()))
+    return format_error_list(f"What {tool.name} was given has", list(lines.values()))
 
 
-def _plan(session: Session, arguments: schemas.PlanArguments) -> schemas.Planned:
+def _plan(session: Session, arguments: schemas.PlanArguments) -> schemas.PlanAnswer:
     spec = _spec(arguments)
     forecast = session.plan(spec)
     refusal = session.refusal(spec, forecast)
     gain, no_gain = (forecast.runs.total(gain=gain) for gain in (True, False))
     hours = forecast.hours(gain), forecast.hours(no_gain)
-    return schemas.Planned(
+    return schemas.PlanAnswer(
         study=forecast.name,
         metric=forecast.metric,
         runs_with_gain=asdict(gain),
@@ -97,18 +97,18 @@ def _plan(session: Session, arguments: schemas.PlanArguments) -> schemas.Planned
         smallest_gain=forecast.smallest_gain,
         fits=refusal is None,
         refusal=refusal,
-        budget=schemas.budget_answer(session.standing()),
+        budget=schemas.budget_answer(session.budget_status()),
         details=forecast.to_json(),
     )
 
 
-def _search(session: Session, arguments: schemas.SearchArguments) -> schemas.Begun:
+def _search(session: Session, arguments: schemas.SearchArguments) -> schemas.StartAnswer:
     spec = _spec(arguments)
     refuse_comparison(spec)
-    return _begun(session, spec, session.begin(spec))
+    return _build_start_response(session, spec, session.begin(spec))
 
 
-def _compare(session: Session, arguments: schemas.CompareArguments) -> schemas.Begun:
+def _compare(session: Session, arguments: schemas.CompareArguments) -> schemas.StartAnswer:
     spec = comparison_spec(
         arguments.spec,
         arguments.sets,
@@ -118,16 +118,16 @@ def _compare(session: Session, arguments: schemas.CompareArguments) -> schemas.B
         pairs=arguments.pairs,
         overrides=tuple(arguments.set),
     )
-    return _begun(session, spec, session.begin(spec, max_runs=arguments.max_runs))
+    return _build_start_response(session, spec, session.begin(spec, max_runs=arguments.max_runs))
 
 
-def _begun(session: Session, spec: StudySpec, notes: list[str]) -> schemas.Begun:
+def _build_start_response(session: Session, spec: StudySpec, notes: list[str]) -> schemas.StartAnswer:
     name = spec.study.name
-    return schemas.Begun(
+    return schemas.StartAnswer(
         study=name,
         state=session.store.load_study(name).state,
         notes=notes,
-        budget=schemas.budget_answer(session.standing()),
+        budget=schemas.budget_answer(session.budget_status()),
     )
 
 
@@ -137,13 +137,11 @@ def _spec(arguments: schemas.PlanArguments) -> StudySpec:
     return StudySpec.parse(arguments.spec, source="the study spec").with_overrides(arguments.set)
 
 
-def _show(session: Session, arguments: schemas.StudyArguments) -> schemas.Shown:
-    result, state = (
-        study_result.load(session.store, arguments.study),
-        session.store.load_study(arguments.study).state,
-    )
-    display_state = study_standing(state, int(result.agents or session.works_on(arguments.study)))
-    return schemas.shown_answer(result, display_state, session.troubles(arguments.study, display_state))
+def _show(session: Session, arguments: schemas.StudyArguments) -> schemas.ShowAnswer:
+    result = study_result.load(session.store, arguments.study)
+    row = session.store.load_study(arguments.study)
+    state = display_state(row.state, int(result.agents or session.is_working_on(arguments.study)))
+    return schemas.shown_answer(result, state, session.find_blockers(arguments.study, state))
 
 
 def _verdict(session: Session, arguments: schemas.StudyArguments) -> schemas.VerdictAnswer:
@@ -156,14 +154,14 @@ def _export(session: Session, arguments: schemas.ExportArguments) -> schemas.Exp
     return schemas.Exported(study=result.name, format=arguments.format, text=text)
 
 
-def _list(session: Session, arguments: schemas.ListArguments) -> schemas.Listed:
-    return schemas.Listed(
+def _list(session: Session, arguments: schemas.ListArguments) -> schemas.ListAnswer:
+    return schemas.ListAnswer(
         studies=[summary_json(summary) for summary in session.store.list_studies()],
-        budget=schemas.budget_answer(session.standing()),
+        budget=schemas.budget_answer(session.budget_status()),
     )
 
 
-def _stop(session: Session, arguments: schemas.StudyArguments) -> schemas.Stopped:
+def _stop(session: Session, arguments: schemas.StudyArguments) -> schemas.StopAnswer:
     change = session.stop(arguments.study)
     if change.before == "done":
         text = "It is done: there is nothing to stop."
@@ -173,7 +171,9 @@ def _stop(session: Session, arguments: schemas.StudyArguments) -> schemas.Stoppe
         text = "It searches no further. Runs at work end, then what was found is confirmed" + (
             "." if change.agents else ", once an agent works on it: call search again."
         )
-    return schemas.Stopped(study=arguments.study, before=change.before, withdrawn=change.withdrawn, text=text)
+    return schemas.StopAnswer(
+        study=arguments.study, before=change.before, withdrawn=change.withdrawn, text=text
+    )
 
 
 TOOLS = (
@@ -183,7 +183,7 @@ TOOLS = (
         description="Say how many trainings a study takes, how long, and how small a gain it can show, and "
         "whether it fits into the budget. Trains a few steps of it on this machine; begins nothing.",
         takes=schemas.PlanArguments,
-        returns=schemas.Planned,
+        returns=schemas.PlanAnswer,
         does=_plan,
         reads_only=True,
     ),
@@ -193,7 +193,7 @@ TOOLS = (
         description="Begin the search of a study, or go on with it, and return at once. Refused if it could "
         "exceed the budget. Look with show until its state is done, then ask for the verdict.",
         takes=schemas.SearchArguments,
-        returns=schemas.Begun,
+        returns=schemas.StartAnswer,
         does=_search,
     ),
     Tool(
@@ -202,7 +202,7 @@ TOOLS = (
         description="Begin to compare parameter sets on fresh paired seeds, each with the first one, and "
         "return at once. Refused if it could exceed the budget. Look with show, then ask for the verdict.",
         takes=schemas.CompareArguments,
-        returns=schemas.Begun,
+        returns=schemas.StartAnswer,
         does=_compare,
     ),
     Tool(
@@ -211,7 +211,7 @@ TOOLS = (
         description="Say how a study stands: runs, what was found so far, and what is not shown. The best "
         "value of a search is not a gain.",
         takes=schemas.StudyArguments,
-        returns=schemas.Shown,
+        returns=schemas.ShowAnswer,
         does=_show,
         reads_only=True,
     ),
@@ -239,7 +239,7 @@ TOOLS = (
         title="List studies",
         description="List the studies of the store, and say what is left of the budget.",
         takes=schemas.ListArguments,
-        returns=schemas.Listed,
+        returns=schemas.ListAnswer,
         does=_list,
         reads_only=True,
     ),
@@ -248,7 +248,7 @@ TOOLS = (
         title="Stop a search",
         description="End the search of a study of this budget; what it has found is then confirmed.",
         takes=schemas.StudyArguments,
-        returns=schemas.Stopped,
+        returns=schemas.StopAnswer,
         does=_stop,
     ),
 )

@@ -25,7 +25,7 @@ from tempopt.server.pages.rendering import (
     render_page,
 )
 from tempopt.server.pages.study_list import PER_PAGE, StudyList, list_of
-from tempopt.server.study_dependencies import VIEW, Seen, Shared
+from tempopt.server.study_dependencies import VIEW, Shared, ViewableStudy
 
 _MAX_FIELDS = 10
 REFRESH_SECONDS = 20
@@ -81,7 +81,7 @@ def show_studies(
 
 
 @router.get("/studies/{name}")
-def show_study(request: Request, study: Seen, shared: Shared) -> Response:
+def show_study(request: Request, study: ViewableStudy, shared: Shared) -> Response:
     """Return the report of a study, which reads itself again while the study runs."""
     # plotly takes a while to load
     from tempopt.report.page.html import Site

@@ -15,7 +15,7 @@ from tempopt.errors import StudyNotFound, TempoptError
 from tempopt.report import headline
 from tempopt.report.findings import GAIN
 from tempopt.report.study_result import load
-from tempopt.storage.liveness import is_dead, study_standing
+from tempopt.storage.liveness import display_state, is_dead
 from tempopt.storage.rows import KINDS, StudyStanding, StudySummary, StudyTotals, TicketState
 from tempopt.storage.store import Store
 
@@ -25,7 +25,7 @@ FRESH_SECONDS = 2.0
 _MAX_ANSWERS = 1000
 _ORDER: tuple[StudyStanding, ...] = ("running", "waiting", "paused", "done")
 _PLANNED: tuple[TicketState, ...] = ("waiting", "running", "done", "failed")
-_ENDED: tuple[TicketState, ...] = ("done", "failed")
+_FINISHED_STATES: tuple[TicketState, ...] = ("done", "failed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ class StudyList:
                 self._answers.move_to_end(key)
                 return self._answers[key]
         try:
-            text = headline.answer(load(self._store, row.name))
+            text = headline.outcome_label(load(self._store, row.name))
         except StudyNotFound:
             return "deleted"
         except TempoptError:
@@ -146,10 +146,10 @@ def _row(summary: StudySummary, totals: dict[int, StudyTotals]) -> Row:
         version=study.version,
         name=study.name,
         owner=study.owner,
-        state=study_standing(study.state, num_agents),
+        state=display_state(study.state, num_agents),
         num_agents=num_agents,
         stage="" if study.state == "done" else _next_stage(summary),
-        num_ended=_count(summary, _ENDED),
+        num_ended=_count(summary, _FINISHED_STATES),
         num_planned=_count(summary, _PLANNED),
         num_failed=_count(summary, ("failed",)),
         metric=section["metric"],

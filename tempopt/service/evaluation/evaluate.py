@@ -19,19 +19,19 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from tempopt.agent.dry_run import workers_of
-from tempopt.agent.study_runner import places_here
+from tempopt.agent.dry_run import start_workers
+from tempopt.agent.study_runner import claim_local_placements
 from tempopt.errors import StorageError, StudyChanged, StudyFailed, StudyNotFound, UsageError
 from tempopt.sampling.optuna_factories import make_sampler
 from tempopt.seeds import derive
 from tempopt.service.evaluation.result import EvaluationResult, Gain
 from tempopt.service.evaluation.space import EvaluationSpec, evaluation_spec
 from tempopt.service.evaluation.trained_model import Measured, TrainedModel, digest_of, weights_path
-from tempopt.spec.sections import Strategy
+from tempopt.spec.sections import SamplerOrPrunerConfig
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.http.address import is_server
 from tempopt.storage.store import Store
-from tempopt.storage.ticket_queries import oriented
+from tempopt.storage.ticket_queries import to_maximize
 from tempopt.storage.urls import DEFAULT_STORAGE
 from tempopt.temperature import GENERATION, training_key
 from tempopt.verdict.statistics.bootstrap import FEWEST, Interval, paired_bootstrap
@@ -76,8 +76,8 @@ def evaluate(
     request, path = evaluation_spec(spec, overrides=overrides, trials=trials), weights_path(weights)
     question = _question(request, path)
     name = f"{request.spec.study.name}-evaluate-{question[:_DIGITS]}" if name is None else name
-    with _study(storage, name, request, question) as study, places_here(request.spec, 1) as places:
-        with workers_of(places) as workers:
+    with _study(storage, name, request, question) as study, claim_local_placements(request.spec, 1) as places:
+        with start_workers(places) as workers:
             model = TrainedModel(request, path, workers[0])
             model.check()
             _search(study, request, model, on_progress or _say_nothing)
@@ -159,7 +159,7 @@ def _search(
         report_value(value_by_key[_key(request.parameters({}))], " (the spec as it stands)")
     while number + failed < request.trials:
         seed = derive(request.spec.study.seed, "evaluate", len(study.get_trials(deepcopy=False)))
-        study.sampler = make_sampler(Strategy(name="tpe"), seed=seed) or study.sampler
+        study.sampler = make_sampler(SamplerOrPrunerConfig(name="tpe"), seed=seed) or study.sampler
         trial = study.ask(request.distributions)
         parameters = request.parameters(trial.params)
         trial.set_user_attr(_PARAMETERS, parameters)
@@ -209,7 +209,7 @@ def _conclude(study: optuna.Study, request: EvaluationSpec, model: TrainedModel)
     reference = next(trial for trial in complete if trial.user_attrs.get(_IS_REFERENCE))
     # the reference goes first, and stays unless another one is better
     ranked = [reference, *(trial for trial in complete if trial is not reference)]
-    best = max(ranked, key=lambda trial: oriented(trial.value or 0.0, direction))
+    best = max(ranked, key=lambda trial: to_maximize(trial.value or 0.0, direction))
     params = _parameters(best)
     evaluations = {"reference": model.evaluate(_parameters(reference), on_test=True)}
     is_reference = training_key(params) == training_key(_parameters(reference))
@@ -253,14 +253,15 @@ def _gain(best: Measured, reference: Measured, on: str, *, direction: Any, seed:
     )
     if best_units is not None and reference_units is not None and is_paired:
         differences = [
-            oriented(a - b, direction) for a, b in zip(best_units.values, reference_units.values, strict=True)
+            to_maximize(a - b, direction)
+            for a, b in zip(best_units.values, reference_units.values, strict=True)
         ]
         if len(differences) >= FEWEST and all(map(math.isfinite, differences)):
             (interval,) = paired_bootstrap([differences], best_units.sizes, seed=seed)
     return Gain(
         value=value,
         reference_value=reference_value,
-        gain=oriented(value - reference_value, direction) if interval is None else interval.difference,
+        gain=to_maximize(value - reference_value, direction) if interval is None else interval.difference,
         interval=interval,
         unit=None if reference_units is None else reference_units.kind,
         num_units=0 if reference_units is None else len(reference_units.values),

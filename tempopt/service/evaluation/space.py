@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from tempopt.errors import SpecError
 from tempopt.spec.bundled_studies import find_spec
-from tempopt.spec.conditions import counted
-from tempopt.spec.domains import Domain, as_written
+from tempopt.spec.conditions import active_params
+from tempopt.spec.domains import Domain, domain_to_yaml
 from tempopt.spec.lightning_config import LENGTHS
 from tempopt.spec.search_space import distributions, parse_search
 from tempopt.spec.study_spec import StudySpec
-from tempopt.spec.validation_errors import listed
-from tempopt.spec.yaml_source import Document, FaultsError, parse_override, read
+from tempopt.spec.validation_errors import format_error_list
+from tempopt.spec.yaml_source import CollectedSpecError, YamlDocument, parse_override, read
 from tempopt.temperature import (
     GENERATION,
     NORMALISATION,
     TEMPERATURE_PARAMETERS,
-    effective,
+    drop_unused_params,
     split_name,
 )
 from tempopt.temperature.plan import is_own_number
@@ -71,7 +71,7 @@ class EvaluationSpec:
     @property
     def written_search(self) -> dict[str, Any]:
         """What is searched, as plain data."""
-        return {name: as_written(domain) for name, domain in self.search.items()}
+        return {name: domain_to_yaml(domain) for name, domain in self.search.items()}
 
     @property
     def searches_both(self) -> bool:
@@ -87,7 +87,7 @@ class EvaluationSpec:
         fixed_normalisation = {
             name: fixed[name] for name in NORMALISATION & fixed.keys() if name not in self.search
         }
-        return counted(self.search, effective({**fixed, **sampled, **fixed_normalisation}))
+        return active_params(self.search, drop_unused_params({**fixed, **sampled, **fixed_normalisation}))
 
 
 def evaluation_spec(
@@ -121,7 +121,7 @@ def evaluation_spec(
         "trainer": trainer,
         "compare": _REFERENCE_AND_ANOTHER,
     }
-    base = StudySpec.parse(data, source=Document(source=document.source, data=data, lines=document.lines))
+    base = StudySpec.parse(data, source=YamlDocument(source=document.source, data=data, lines=document.lines))
     data = document.data.get("search") or DEFAULT_SEARCH
     search = _parsed(data, base)
     left_out = tuple(name for name, domain in search.items() if not _acts(name))
@@ -140,18 +140,18 @@ def evaluation_spec(
     )
 
 
-def _document(spec: StudySpec | Mapping[str, Any] | str | Path) -> Document:
+def _document(spec: StudySpec | Mapping[str, Any] | str | Path) -> YamlDocument:
     if isinstance(spec, str | Path):
         return read(find_spec(spec))
     data = spec.to_json() if isinstance(spec, StudySpec) else dict(spec)
-    return Document(source="the study spec", data=data)
+    return YamlDocument(source="the study spec", data=data)
 
 
 def _parsed(data: object, base: StudySpec) -> dict[str, Domain]:
     try:
         return parse_search(data, model_args=base.model["init_args"], temperatures=None)
-    except FaultsError as error:
-        raise SpecError(listed("This study spec has", str(error).splitlines())) from None
+    except CollectedSpecError as error:
+        raise SpecError(format_error_list("This study spec has", str(error).splitlines())) from None
 
 
 def _acts(name: str) -> bool:

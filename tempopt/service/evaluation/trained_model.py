@@ -157,7 +157,7 @@ class TrainedModel:
                 raise explain_failure(message, "evaluation")
             if isinstance(message, Finished):
                 return message
-        raise StudyFailed(f"The evaluation crashed: {self._worker.obituary()}.")
+        raise StudyFailed(f"The evaluation crashed: {self._worker.exit_description()}.")
 
 
 def _units(finished: Finished, on: On) -> Units | None:

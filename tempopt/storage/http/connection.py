@@ -162,10 +162,10 @@ class ServerConnection:
             time.sleep(pauses.pop(0))
         if answer.is_success:
             return answer.json() if answer.content else None
-        raise refusal(self.url, answer)
+        raise error_from_response(self.url, answer)
 
 
-def refusal(url: str, answer: httpx.Response) -> TempoptError:
+def error_from_response(url: str, answer: httpx.Response) -> TempoptError:
     """Return the error that an answer of a server tells of."""
     try:
         error = answer.json()["error"]

@@ -113,24 +113,24 @@ def token_for(url: str, file: str | Path | None = None, warn: Callable[[str], No
         UsageError: A file cannot be read, or holds no token.
     """
     if file is not None:
-        return token_in(Path(file), warn)
+        return read_token_file(Path(file), warn)
     if token := os.environ.get("TEMPOPT_TOKEN"):
-        return checked(token, "TEMPOPT_TOKEN")
+        return validate_token(token, "TEMPOPT_TOKEN")
     if token_file := os.environ.get("TEMPOPT_TOKEN_FILE"):
-        return token_in(Path(token_file), warn)
+        return read_token_file(Path(token_file), warn)
     return servers(warn).tokens.get(server_url(url))
 
 
-def token_in(path: Path, warn: Callable[[str], None] = _warn) -> str:
+def read_token_file(path: Path, warn: Callable[[str], None] = _warn) -> str:
     """Return the token that a file holds as its only line.
 
     Raises:
         UsageError: It cannot be read, or holds no token.
     """
-    return checked(_private(path, "one token", warn), str(path))
+    return validate_token(_private(path, "one token", warn), str(path))
 
 
-def checked(text: str, where: str) -> str:
+def validate_token(text: str, where: str) -> str:
     """Return a token without spaces around it.
 
     Args:

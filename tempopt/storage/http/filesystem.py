@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, TypeVar
 from fsspec import AbstractFileSystem
 
 from tempopt.errors import CheckpointNotFound, StudyNotFound, TempoptError, UsageError
-from tempopt.storage.http.connection import ServerConnection, refusal
+from tempopt.storage.http.connection import ServerConnection, error_from_response
 from tempopt.storage.http.credentials import token_for
 from tempopt.storage.http.lazy_httpx import httpx
 
@@ -91,7 +91,7 @@ class ServerFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 self._put_pieces(server, path, source, int(where["piece"]))
                 return
             urls = _urls(where, lambda: _where(server, "put", study, run, file, size))
-            _told(lambda: _put_signed(next(urls), source, size), self._url)
+            _retry_while_unreachable(lambda: _put_signed(next(urls), source, size), self._url)
 
     def _put_pieces(self, server: ServerConnection, path: str, file: Path, piece: int) -> None:
         """Put a file in its place through the server, whole or not at all.
@@ -112,7 +112,7 @@ class ServerFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 source.seek(offset)
                 chunk = source.read(piece)
                 params = {"upload": upload, "offset": offset, "total": size}
-                answer: dict[str, Any] | None = _told(
+                answer: dict[str, Any] | None = _retry_while_unreachable(
                     partial(self._sent, server, path, params, chunk), self._url
                 )
                 if answer is None:
@@ -120,11 +120,11 @@ class ServerFileSystem(AbstractFileSystem):  # type: ignore[misc]
                     num_restarts += 1
                     if num_restarts > _MOST_BACK:
                         raise OSError(f"The server {self._url} loses pieces of {path.rpartition('/')[2]}.")
-                    query = partial(_asked, server, "GET", f"{path}/uploads/{upload}")
-                    offset = min(int(_told(query, self._url)["bytes"]), offset)
+                    query = partial(_request_json, server, "GET", f"{path}/uploads/{upload}")
+                    offset = min(int(_retry_while_unreachable(query, self._url)["bytes"]), offset)
                     continue
                 offset += len(chunk)
-                if answer["whole"]:
+                if answer["is_complete"]:
                     return
                 if offset >= size:
                     deadline = deadline or time.monotonic() + _JOINED_SECONDS
@@ -136,7 +136,7 @@ class ServerFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self, server: ServerConnection, path: str, params: dict[str, Any], chunk: bytes
     ) -> dict[str, Any] | None:
         """Send a piece; return how much has come, None if pieces before it are missing."""
-        answer: dict[str, Any] | None = _asked(server, "PUT", path, params=params, content=chunk)
+        answer: dict[str, Any] | None = _request_json(server, "PUT", path, params=params, content=chunk)
         return answer
 
     def get_file(self, rpath: str, lpath: str, *args: Any, **options: Any) -> None:
@@ -152,11 +152,11 @@ class ServerFileSystem(AbstractFileSystem):  # type: ignore[misc]
             with Path(lpath).open("wb") as target:
                 if not where["url"]:
                     path = f"/api/checkpoints/{study}/{run}/{file}"
-                    _told(lambda: _fetch(server.client, path, target), self._url)
+                    _retry_while_unreachable(lambda: _fetch(server.client, path, target), self._url)
                     return
                 urls = _urls(where, lambda: _where(server, "get", study, run, file, 0))
                 with httpx.Client(timeout=httpx.Timeout(_SIGNED_SECONDS)) as client:
-                    _told(lambda: _fetch(client, next(urls), target), self._url)
+                    _retry_while_unreachable(lambda: _fetch(client, next(urls), target), self._url)
 
     def info(self, path: str, **options: Any) -> dict[str, Any]:
         """Return name and size of a file."""
@@ -182,8 +182,8 @@ def _where(
     server: ServerConnection, purpose: str, study: str, run: str, file: str, size: int
 ) -> dict[str, Any]:
     body = {"study": study, "run": run, "file": file, "size": size, "purpose": purpose}
-    answer: dict[str, Any] = _told(
-        lambda: _asked(server, "POST", "/api/checkpoints/where", json=body), server.url
+    answer: dict[str, Any] = _retry_while_unreachable(
+        lambda: _request_json(server, "POST", "/api/checkpoints/where", json=body), server.url
     )
     return answer
 
@@ -195,12 +195,12 @@ def _urls(where: dict[str, Any], ask: Callable[[], dict[str, Any]]) -> Iterator[
         where = ask()
 
 
-def _asked(server: ServerConnection, method: str, path: str, **kwargs: Any) -> Any:
+def _request_json(server: ServerConnection, method: str, path: str, **kwargs: Any) -> Any:
     """Return the JSON data of an answer; None if pieces of a file are missing."""
     answer = server.client.request(method, path, **kwargs)
     if answer.is_success:
         return answer.json()
-    error = refusal(server.url, answer)
+    error = error_from_response(server.url, answer)
     if answer.status_code == httpx.codes.CONFLICT and _code(answer) == "piece_missing":
         return None
     raise _AgainError(str(error)) if _may_pass(answer) else error
@@ -219,7 +219,7 @@ def _may_pass(answer: httpx.Response) -> bool:
     return status in (408, 429) or (status >= 500 and status not in (501, 507))
 
 
-def _told(work: Callable[[], T], server: str) -> T:
+def _retry_while_unreachable(work: Callable[[], T], server: str) -> T:
     """Return what the work returns, done anew while the server or the object store cannot be reached."""
     deadline, pause = 0.0, 0.25
     while True:

@@ -42,7 +42,7 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
-class Join(Body):
+class JoinRequest(Body):
     """An agent offers its workers to a study."""
 
     study: StudyName
@@ -51,12 +51,12 @@ class Join(Body):
     workers: Annotated[int, Field(ge=1, le=4096)] = 1
 
 
-class Joined(Body):
+class JoinResponse(Body):
     """What an agent has to know of its study: its row, and how it stands."""
 
     study: dict[str, Any]
     codes: list[str]
-    standing: dict[str, Any]
+    snapshot: dict[str, Any]
     server: str
 
 
@@ -67,7 +67,7 @@ class Renewal(Body):
     step: Step | None = None
 
 
-class Counted(Body):
+class RunReports(Body):
     """What counts of a run's reports so far, earlier attempts included; null for what is not finite."""
 
     attempt: Attempt
@@ -75,7 +75,7 @@ class Counted(Body):
     reports: Annotated[list[tuple[Step, Metric]], Field(max_length=MOST_CHANGES)] = []
 
 
-class Take(Body):
+class TakeRequest(Body):
     """An agent has room for a run.
 
     Args:
@@ -83,11 +83,11 @@ class Take(Body):
         wait: Seconds that the answer may be held back until there is one.
     """
 
-    held: Annotated[list[TicketId], Field(max_length=4096)] = []
+    held_ticket_ids: Annotated[list[TicketId], Field(max_length=4096)] = []
     wait: Annotated[float, Field(ge=0, le=LONGEST_WAIT)] = 0.0
 
 
-class Sync(Body):
+class SyncRequest(Body):
     """What happened to an agent's runs, the leases that they have earned, and the ticket that it would take.
 
     All of it may be said again: a change that was written is accepted and changes nothing.
@@ -110,12 +110,12 @@ class Sync(Body):
     changes: Annotated[list[dict[str, Any]], Field(max_length=MOST_CHANGES)] = []
     renew: dict[TicketId, Renewal] = {}
     lease: Annotated[float, Field(gt=0, le=86_400.0)] = 60.0
-    runs: dict[TicketId, Counted] = {}
-    take: Take | None = None
+    runs: dict[TicketId, RunReports] = {}
+    take: TakeRequest | None = None
     dead: bool = False
 
 
-class Taken(Body):
+class TakeResponse(Body):
     """A ticket, with what a worker is to do.
 
     Args:
@@ -131,7 +131,7 @@ class Taken(Body):
     pruned: bool = False
 
 
-class Synced(Body):
+class SyncResponse(Body):
     """What became of it.
 
     Args:
@@ -152,8 +152,8 @@ class Synced(Body):
     version: int
     age: float
     over: bool = False
-    taken: Taken | None = None
-    standing: dict[str, Any] = {}
+    claim: TakeResponse | None = None
+    snapshot: dict[str, Any] = {}
 
 
 class Leave(Body):
@@ -165,7 +165,7 @@ class Leave(Body):
     session: Session
 
 
-class Left(Body):
+class LeaveResponse(Body):
     """How many tickets wait again."""
 
     released: int

@@ -9,11 +9,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Self
 
 from tempopt.errors import StudyNotFound, UsageError
-from tempopt.storage.changes import News
+from tempopt.storage.changes import StudyDelta
 from tempopt.storage.http.connection import ServerConnection
 from tempopt.storage.http.credentials import token_for
 from tempopt.storage.http.paths import study_path
-from tempopt.storage.http.wire import from_plain, measurements_from_plain, run_from_plain
+from tempopt.storage.http.wire import deserialize, measurements_from_plain, run_from_plain
 from tempopt.storage.rows import JobRow, Kind, LogRow, Measurement, RunRow, StudyRow, StudySummary, TicketRow
 from tempopt.storage.store import Store
 
@@ -54,7 +54,7 @@ class RemoteStore(Store):
         return self.server.url
 
     @property
-    def url_shown(self) -> str:
+    def masked_url(self) -> str:
         """The URL of the server: there is no password in it."""
         return self.server.url
 
@@ -82,12 +82,12 @@ class RemoteStore(Store):
     # ---- reading
 
     def load_study(self, name: str) -> StudyRow:
-        row: StudyRow = from_plain(StudyRow, self.server.get(study_path(name, "row")))
+        row: StudyRow = deserialize(StudyRow, self.server.get(study_path(name, "row")))
         self._names[row.id] = row.name
         return row
 
     def list_studies(self) -> list[StudySummary]:
-        rows: list[StudySummary] = from_plain(list[StudySummary], self.server.get("/api/summaries"))
+        rows: list[StudySummary] = deserialize(list[StudySummary], self.server.get("/api/summaries"))
         self._names |= {row.study.id: row.study.name for row in rows}
         return rows
 
@@ -96,13 +96,13 @@ class RemoteStore(Store):
         return prior_runs
 
     def jobs(self, name: str) -> list[JobRow]:
-        return from_plain(list[JobRow], self.server.get(study_path(name, "jobs")))
+        return deserialize(list[JobRow], self.server.get(study_path(name, "jobs")))
 
     def tickets(self, study_id: int, kinds: Iterable[Kind] | None = None) -> list[TicketRow]:
         kind_names = None if kinds is None else list(kinds)
         if kind_names == []:
             return []
-        return from_plain(list[TicketRow], self._of(study_id, "tickets", kinds=kind_names))
+        return deserialize(list[TicketRow], self._of(study_id, "tickets", kinds=kind_names))
 
     def ticket(self, study_id: int, kind: Kind, number: int) -> TicketRow | None:
         return next((ticket for ticket in self.tickets(study_id, [kind]) if ticket.number == number), None)
@@ -117,11 +117,11 @@ class RemoteStore(Store):
                 return run_from_plain(data)
         return None
 
-    def news(self, study_id: int, since: Mapping[Kind, int]) -> News:
+    def news(self, study_id: int, since: Mapping[Kind, int]) -> StudyDelta:
         starts = [f"{kind}:{first_number}" for kind, first_number in since.items()]
         data = self._of(study_id, "news", since=starts or ["none"])
         reports = measurements_from_plain(data.pop("reports"))
-        return from_plain(News, {**data, "reports": reports})
+        return deserialize(StudyDelta, {**data, "reports": reports})
 
     def measurements(
         self,
@@ -145,7 +145,7 @@ class RemoteStore(Store):
     def logs(self, study_id: int, ticket_ids: Iterable[int] | None = None) -> list[LogRow]:
         rows: list[LogRow] = []
         for ids in _parts(ticket_ids):
-            rows += from_plain(list[LogRow], self._of(study_id, "logs", ids=ids))
+            rows += deserialize(list[LogRow], self._of(study_id, "logs", ids=ids))
         return rows
 
     def attention_maps(self, study_id: int, ticket_ids: Iterable[int]) -> dict[int, Any]:
@@ -173,9 +173,9 @@ class RemoteStore(Store):
             "for it: tempopt search, resume, pause, stop, delete and gc do, and so does tempopt.connect."
         )
 
-    create_study = write_whole = set_state = set_spec = set_checkpoints = delete_study = _refused
-    alike = totals = open_studies = set_priority = _refused
-    add_jobs = forget_jobs = add_tickets = retry = withdraw = end_before = _refused
+    create_study = import_study = set_state = set_spec = set_checkpoints = delete_study = _refused
+    find_colliding_param_names = totals = open_studies = set_priority = _refused
+    add_jobs = forget_jobs = add_tickets = retry = withdraw = withdraw_from = _refused
     add_token = tokens = token = revoke_token = use_token = audit = audited = _refused
     take_ticket = release = begin = write = set_recommendation = _refused
 

@@ -14,7 +14,16 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 
 from tempopt.errors import UsageError, not_text
-from tempopt.storage.changes import MOST_SECONDS, Began, Change, Ended, Kept, Lost, Reported, Returned
+from tempopt.storage.changes import (
+    MOST_SECONDS,
+    AttemptLost,
+    AttemptReleased,
+    Change,
+    CheckpointRecorded,
+    MetricReported,
+    RunEnded,
+    RunStarted,
+)
 from tempopt.storage.http.protocol import LARGEST_COUNT, LARGEST_ID
 from tempopt.storage.rows import Measurement, RunRow, StudyRow, TicketRow
 
@@ -24,7 +33,15 @@ PROTOCOL = 1
 """Version of what agents and servers say to each other; a server also serves agents of the one before."""
 
 _CHANGES: dict[str, type] = {
-    change_type.__name__: change_type for change_type in (Began, Reported, Kept, Ended, Lost, Returned)
+    change_type.__name__: change_type
+    for change_type in (
+        RunStarted,
+        MetricReported,
+        CheckpointRecorded,
+        RunEnded,
+        AttemptLost,
+        AttemptReleased,
+    )
 }
 _RANGES: dict[str, tuple[float, float]] = {
     "ticket_id": (0, LARGEST_ID),
@@ -52,12 +69,12 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return _adapters[kind]
 
 
-def to_plain(value: Any, kind: Any = None) -> Any:
+def serialize(value: Any, kind: Any = None) -> Any:
     """Return dataclass rows (or lists and mappings of them) as plain JSON data."""
     return _adapter(kind if kind is not None else type(value)).dump_python(value, mode="json")
 
 
-def from_plain(kind: type[T] | Any, data: Any) -> T:
+def deserialize(kind: type[T] | Any, data: Any) -> T:
     """Return rows of a kind, validated.
 
     Raises:
@@ -102,7 +119,7 @@ def measurements_from_plain(data: Iterable[Sequence[Any]]) -> list[Measurement]:
 def run_to_plain(row: RunRow) -> dict[str, Any]:
     """Return a run as plain data, null for reports that are not finite."""
     reports = {step: value if math.isfinite(value) else None for step, value in row.reports.items()}
-    return {"study": to_plain(row.study), "ticket": to_plain(row.ticket), "reports": reports}
+    return {"study": serialize(row.study), "ticket": serialize(row.ticket), "reports": reports}
 
 
 def run_from_plain(data: Any) -> RunRow:
@@ -111,8 +128,8 @@ def run_from_plain(data: Any) -> RunRow:
         int(step): math.nan if value is None else float(value) for step, value in data["reports"].items()
     }
     return RunRow(
-        study=from_plain(StudyRow, data["study"]),
-        ticket=from_plain(TicketRow, data["ticket"]),
+        study=deserialize(StudyRow, data["study"]),
+        ticket=deserialize(TicketRow, data["ticket"]),
         reports=reports,
     )
 
@@ -123,12 +140,12 @@ ChangeData = Annotated[dict[str, Any], Field(description="A change, with its nam
 def change_to_plain(change: Change) -> dict[str, Any]:
     """Return a change as plain data, with its type by name."""
     plain = {"type": type(change).__name__, **_adapter(type(change)).dump_python(change, mode="json")}
-    if isinstance(change, Ended):
+    if isinstance(change, RunEnded):
         measurements = change.outcomes.measurements
         plain["outcomes"]["measurements"] = [
             measurement_to_plain(measurement) for measurement in measurements
         ]
-    elif isinstance(change, Reported) and not math.isfinite(change.value):
+    elif isinstance(change, MetricReported) and not math.isfinite(change.value):
         plain["value"] = None
     return plain
 
@@ -144,14 +161,14 @@ def change_from_plain(data: dict[str, Any]) -> Change:
     if kind is None:
         raise UsageError(f"A change has one of these types: {', '.join(_CHANGES)}.")
     _check(kind, fields)
-    if kind is Reported and fields.get("value", 0) is None:
+    if kind is MetricReported and fields.get("value", 0) is None:
         fields["value"] = math.nan
-    if kind is Ended and isinstance(outcomes := fields.get("outcomes"), dict):
+    if kind is RunEnded and isinstance(outcomes := fields.get("outcomes"), dict):
         measurements = outcomes.get("measurements")
         if isinstance(measurements, list):
             fields["outcomes"] = {**outcomes, "measurements": list(map(_with_nan, measurements))}
-    change: Change = from_plain(kind, fields)
-    if isinstance(change, Ended):
+    change: Change = deserialize(kind, fields)
+    if isinstance(change, RunEnded):
         if any(measurement.ticket_id != change.ticket_id for measurement in change.outcomes.measurements):
             raise UsageError(f"Of ticket {change.ticket_id} measurements of another ticket were told.")
     return change
@@ -227,7 +244,7 @@ def changes_from_plain(data: Sequence[dict[str, Any]]) -> list[Change]:
         attempt = (change.ticket_id, change.attempt)
         if attempt in ended_attempts:
             raise UsageError(f"Something happens to ticket {attempt[0]} after the end of its attempt.")
-        if isinstance(change, Ended | Lost | Returned):
+        if isinstance(change, RunEnded | AttemptLost | AttemptReleased):
             ended_attempts.add(attempt)
         changes.append(change)
     return changes

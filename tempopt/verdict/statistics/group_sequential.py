@@ -118,7 +118,7 @@ def repeated_score(looks: tuple[Look, ...], score: float) -> float:
     return float(np.interp(score, crossed, levels, left=-math.inf))
 
 
-def nominal(looks: tuple[Look, ...], alpha: float) -> float:
+def nominal_p(looks: tuple[Look, ...], alpha: float) -> float:
     """Return the two-sided p of the plain t test that has to be undercut at the last look.
 
     As :func:`boundaries` has it, and to the bit where :func:`repeated_p` is ``alpha``.

@@ -10,14 +10,14 @@ from statistics import fmean
 from typing import Literal
 
 from tempopt.errors import UsageError
-from tempopt.verdict.statistics.paired_tests import ALPHA, PairedTest, Test, paired
+from tempopt.verdict.statistics.paired_tests import ALPHA, PairedTest, Test, paired_test
 
 Side = Literal["most", "least"]
 
 _ROUNDING = 1e-12
 
 
-def headroom(
+def margin_left(
     arm: Sequence[float],
     reference: Sequence[float],
     *,
@@ -82,5 +82,5 @@ def non_inferior(
     Raises:
         UsageError: As in :func:`headroom` and :func:`~tempopt.verdict.statistics.paired_tests.paired`.
     """
-    slacks = headroom(arm, reference, side=side, margin=margin, relative=relative)
-    return paired(slacks, test=test, direction="maximize", alpha=alpha)
+    slacks = margin_left(arm, reference, side=side, margin=margin, relative=relative)
+    return paired_test(slacks, test=test, direction="maximize", alpha=alpha)

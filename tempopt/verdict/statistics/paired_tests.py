@@ -22,7 +22,7 @@ from tempopt.spec.alpha_levels import TESTS as TESTS
 from tempopt.spec.alpha_levels import Direction as Direction
 from tempopt.spec.alpha_levels import Test as Test
 from tempopt.spec.alpha_levels import least_pairs as least_pairs
-from tempopt.verdict.statistics.group_sequential import Look, increment, nominal, repeated_p, repeated_score
+from tempopt.verdict.statistics.group_sequential import Look, increment, nominal_p, repeated_p, repeated_score
 from tempopt.verdict.statistics.power import POWER, pairs_needed
 from tempopt.verdict.statistics.sign_flip import Signs
 
@@ -85,7 +85,7 @@ class PairedTest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class TestStage:
     """The pairs of one round, and how they were looked at.
 
     Args:
@@ -98,14 +98,14 @@ class Stage:
     looks: tuple[Look, ...] | None = None
 
 
-def paired(
+def paired_test(
     differences: Sequence[float],
     *,
     test: Test,
     direction: Direction,
     alpha: float = ALPHA,
     looks: Sequence[Look] | None = None,
-    earlier: Sequence[Stage] = (),
+    earlier: Sequence[TestStage] = (),
 ) -> PairedTest:
     """Test whether paired differences are centred on zero, two-sided.
 
@@ -142,7 +142,7 @@ def paired(
         raise UsageError(unknown("test", test, TESTS))
     if not 0 < alpha < 1:
         raise UsageError(f"A paired test was given the level {alpha:g}; it has to lie between 0 and 1.")
-    present = Stage(differences=tuple(differences), looks=None if looks is None else tuple(looks))
+    present = TestStage(differences=tuple(differences), looks=None if looks is None else tuple(looks))
     stages = [_Evidence(stage, test, direction) for stage in (*earlier, present)]
     gains = [gain for stage in stages for gain in stage.gains]
     if max(map(abs, gains)) <= _NOTHING:
@@ -195,7 +195,7 @@ def skewness(differences: Sequence[float]) -> float | None:
     return adjusted / error
 
 
-def not_worse(
+def non_inferiority_test(
     simple: Sequence[float],
     winner: Sequence[float],
     baseline: Sequence[float],
@@ -236,11 +236,11 @@ def not_worse(
         difference = of_simple - keep * of_winner - (1 - keep) * of_baseline
         rounding = 1e-12 * max(abs(of_simple), abs(of_winner), abs(of_baseline))
         differences.append(0.0 if abs(difference) <= rounding else difference)
-    return paired(differences, test=test, direction=direction, alpha=alpha)
+    return paired_test(differences, test=test, direction=direction, alpha=alpha)
 
 
 def pairs_to_add(
-    stages: Sequence[Stage],
+    stages: Sequence[TestStage],
     effect: float,
     *,
     test: Test,
@@ -292,7 +292,7 @@ def pairs_to_add(
 class _Evidence:
     """What one stage says for a gain and against it."""
 
-    def __init__(self, stage: Stage, test: Test, direction: Direction) -> None:
+    def __init__(self, stage: TestStage, test: Test, direction: Direction) -> None:
         differences = stage.differences
         if not differences:
             raise UsageError("A paired test was given no pairs. It needs at least one.")
@@ -325,7 +325,7 @@ class _Evidence:
         from scipy.special import stdtr, stdtrit
 
         freedom, mean = len(self.gains) - 1, fmean(self.gains)
-        level = nominal(self._looks, alpha)
+        level = nominal_p(self._looks, alpha)
         margin = float(stdtrit(freedom, (1 + (1 - level)) / 2)) * self._error if level > 0 else math.inf
         p = 2 * float(stdtr(freedom, -abs(mean) / self._error))
         return mean - margin, mean + margin, p if self._looks[0][1] == 1 else repeated_p(self._looks, p)

@@ -11,7 +11,7 @@ from tempopt.verdict.planned_runs import planned_runs
 from tests.storage.scenes import HOUR, complete, make_end, new_ticket, take_next
 from tests.toy_study import SMALL, toy_spec
 
-SMALL_RUNS = round(planned_runs(StudySpec.parse(toy_spec(**SMALL), source="the test")).most())
+SMALL_RUNS = round(planned_runs(StudySpec.parse(toy_spec(**SMALL), source="the test")).max_total())
 """Runs that a study of :func:`begin_study` takes at the most."""
 
 

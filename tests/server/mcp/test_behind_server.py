@@ -14,7 +14,7 @@ from tempopt.server.mcp import session as sessions
 from tempopt.server.mcp.budget import Budget, Ledger
 from tempopt.server.mcp.session import Session
 from tempopt.server.mcp.tools import TOOLS, call
-from tempopt.server.tokens import made
+from tempopt.server.tokens import create_token
 from tempopt.service import remote_study
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage import Store
@@ -46,7 +46,7 @@ def open_session(
     monkeypatch.setattr(remote_study, "rehearsed", fake_try)
 
     def open_(*scopes: str, studies: str = "", budget: Budget | None = None) -> Session:
-        token, _ = made(
+        token, _ = create_token(
             running_server.store, name="coder", scopes=scopes or ("submit", "view"), studies=studies
         )
         monkeypatch.setenv("TEMPOPT_TOKEN", token)
@@ -100,7 +100,7 @@ def test_a_spent_budget_refuses_before_anything_is_tried(
             ask(coder, tool, spec=spec_of("second"), **arguments)
     assert names(running_server.store) == ["first"]
     [limit] = ask(coder, "list")["budget"]["limits"]
-    assert limit["left"] == 0 and limit["spent"] == pytest.approx(BEGUN)
+    assert limit["remaining"] == 0 and limit["spent"] == pytest.approx(BEGUN)
 
 
 def test_what_cannot_fit_in_runs_is_refused_before_a_run_is_tried_for_hours(

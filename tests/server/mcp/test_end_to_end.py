@@ -14,7 +14,7 @@ import pytest
 
 from tempopt.report import study_result
 from tempopt.report.decision import screen_lines
-from tempopt.server.tokens import made
+from tempopt.server.tokens import create_token
 from tempopt.storage import Store
 from tests.cluster.http_servers import HttpServers
 from tests.cluster.studies import environment, tempopt
@@ -68,7 +68,7 @@ class Team:
     def token(self, *scopes: str) -> dict[str, str]:
         """Return the environment in which a coding agent's token is found: a file, as people give it."""
         with Store.open(self.storage) as store:
-            text, _ = made(
+            text, _ = create_token(
                 store, name=f"coder-{'-'.join(scopes)}", user="coder", scopes=scopes, studies=PREFIX
             )
         file = self.folder / f"{'-'.join(scopes)}.token"
@@ -169,7 +169,7 @@ async def _nothing_is_left(coder: Asker, team: Team) -> None:
         assert "GPU-hours are left in this budget" in message
     list_reply = await coder.ask("list")
     assert [entry["study"] for entry in list_reply["studies"]] == ["coder-toy", "coder-sets"]
-    assert [limit["left"] for limit in list_reply["budget"]["limits"]] == [0]
+    assert [limit["remaining"] for limit in list_reply["budget"]["limits"]] == [0]
     assert team.begun_runs() == runs_before
 
 

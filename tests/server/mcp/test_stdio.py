@@ -21,7 +21,7 @@ from tests.server.mcp.asker import run, session
 from tests.toy_study import REPOSITORY, SMALL, TOYS, URL, toy_spec, work_in
 
 NAMES = {"plan", "search", "compare", "show", "verdict", "export", "list", "stop"}
-MOST_RUNS = round(planned_runs(StudySpec.parse(toy_spec(**SMALL), source="the test")).most())
+MOST_RUNS = round(planned_runs(StudySpec.parse(toy_spec(**SMALL), source="the test")).max_total())
 """Runs that the small study takes at the most, as `tempopt plan` says."""
 
 
@@ -103,7 +103,7 @@ def test_what_would_exceed_the_budget_is_refused_with_what_is_left_and_begins_no
 def test_a_bundled_search_comes_to_its_verdict_and_the_budget_holds_over_a_restart() -> None:
     small = [f"study.{key}={json.dumps(value)}" for key, value in SMALL.items()]
     arguments: dict[str, Any] = {"spec": "clip_digits", "set": [*small, "trainer.max_steps=30"]}
-    max_runs = round(planned_runs(load_spec("clip_digits", arguments["set"])).most())
+    max_runs = round(planned_runs(load_spec("clip_digits", arguments["set"])).max_total())
     budget = ("--runs", str(2 * max_runs - 1), "--gpu-hours", "2", "--workers", "1")
 
     async def first() -> None:
@@ -143,7 +143,7 @@ def test_a_bundled_search_comes_to_its_verdict_and_the_budget_holds_over_a_resta
             limit, *_ = (await asker.ask("list"))["budget"]["limits"]
             num_runs = sum(run.attempt > 0 for run in result.runs)
             assert limit["spent"] == num_runs <= max_runs
-            assert limit["left"] == 2 * max_runs - 1 - num_runs
+            assert limit["remaining"] == 2 * max_runs - 1 - num_runs
 
     async def third() -> None:
         async with session(*budget) as asker:

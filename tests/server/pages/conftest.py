@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tempopt.server.app import create_app
-from tempopt.server.tokens import made
+from tempopt.server.tokens import create_token
 from tempopt.storage import Store
 from tests.server.conftest import RunningServer, serve_app
 from tests.server.pages.made_studies import fill
@@ -32,7 +32,7 @@ def site(study_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     storage, checkpoints = f"sqlite:///{folder / 'studies.db'}", folder / "checkpoints"
     with Store.open(storage) as store:
         app = create_app(store, checkpoints=checkpoints.as_uri())
-        token, _ = made(store, name="ada", scopes=["admin"])
+        token, _ = create_token(store, name="ada", scopes=["admin"])
         with serve_app(app) as url:
             yield RunningServer(
                 url=url, storage=storage, store=store, checkpoints=checkpoints, app=app, token=token

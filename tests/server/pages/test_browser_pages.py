@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tempopt.server.pages import routes
-from tempopt.server.tokens import made
+from tempopt.server.tokens import create_token
 from tests.server.conftest import RunningServer
 
 pytestmark = pytest.mark.browser
@@ -179,7 +179,7 @@ def made_token(site: RunningServer) -> Callable[[], tuple[str, str]]:
     """Return a function that makes a token and returns it with its id."""
 
     def make() -> tuple[str, str]:
-        token, row = made(site.store, name="other", scopes=["view"])
+        token, row = create_token(site.store, name="other", scopes=["view"])
         return token, row.id
 
     return make

@@ -19,10 +19,10 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from tempopt.report.page import html as page_html
 from tempopt.server.app import create_app
 from tempopt.server.auth import FRESH_SECONDS
-from tempopt.server.auth_throttle import Failures
+from tempopt.server.auth_throttle import AuthThrottle
 from tempopt.server.pages.rendering import format_age, format_hours, format_value
-from tempopt.server.sessions import LIFE, Sessions
-from tempopt.server.tokens import made
+from tempopt.server.sessions import LIFE, SessionManager
+from tempopt.server.tokens import create_token
 from tempopt.storage import Store
 from tests.server.conftest import RunningServer
 from tests.server.pages.conftest import Browser
@@ -177,7 +177,7 @@ def test_the_browser_holds_a_session_that_no_script_reads(visitor: Browser, site
 @pytest.mark.parametrize("is_trusted", [True, False])
 def test_over_tls_the_cookie_is_secure(tmp_path: Path, scheme: str, is_trusted: bool) -> None:
     with Store.open(f"sqlite:///{tmp_path / 'a.db'}") as store:
-        token, _ = made(store, name="ada", scopes=["view"])
+        token, _ = create_token(store, name="ada", scopes=["view"])
         app = create_app(store, checkpoints=tmp_path.as_uri())
         proxied_app = ProxyHeadersMiddleware(app, "127.0.0.1" if is_trusted else "192.0.2.1")
         with TestClient(proxied_app, client=("127.0.0.1", 5), follow_redirects=False) as client:
@@ -205,7 +205,7 @@ def test_an_invalid_token_is_refused_with_the_reason(
         token = site.new_token("agent")
     elif token in ("revoked", "expired"):
         life = timedelta(seconds=-1) if token == "expired" else None
-        token, row = made(site.store, name="old", scopes=["view"], life=life)
+        token, row = create_token(site.store, name="old", scopes=["view"], life=life)
         if life is None:
             site.store.revoke_token(row.id)
     response = visitor.sign_in(token, "/?q=a")
@@ -216,7 +216,7 @@ def test_an_invalid_token_is_refused_with_the_reason(
 def test_many_wrong_tokens_cost_waiting_and_a_valid_one_does_not(
     visitor: Browser, site: RunningServer
 ) -> None:
-    responses = [visitor.sign_in(f"wrong {number}") for number in range(Failures.FREE + 2)]
+    responses = [visitor.sign_in(f"wrong {number}") for number in range(AuthThrottle.FREE + 2)]
     assert responses[-1].status_code == 429 and "Too many requests" in _error(responses[-1])
     assert visitor.sign_in(site.token).status_code == 303
 
@@ -269,7 +269,7 @@ def test_signing_out_ends_the_session_on_every_server(
     assert browser.post("/sign-out").headers["location"] == "/sign-in" and not browser.cookies
     with httpx.Client(base_url=site.url, cookies=cookies, timeout=60) as thief:
         assert thief.get("/api/me").json()["error"]["code"] == "session_ended"
-    other_sessions = Sessions(site.store, time.monotonic, fresh=FRESH_SECONDS)
+    other_sessions = SessionManager(site.store, time.monotonic, fresh=FRESH_SECONDS)
     assert other_sessions.token_of(next(iter(cookies.values()))) is None
     rows = site.store.audited(limit=3)[1:]
     assert [(row.action, row.status) for row in rows] == [("POST /sign-out", 303), ("POST /sign-in", 303)]
@@ -277,7 +277,7 @@ def test_signing_out_ends_the_session_on_every_server(
 
 
 def test_a_session_ends_with_its_token(visitor: Browser, site: RunningServer) -> None:
-    token, row = made(site.store, name="old", scopes=["view"])
+    token, row = create_token(site.store, name="old", scopes=["view"])
     assert visitor.sign_in(token).status_code == 303
     site.store.revoke_token(row.id)
     time.sleep(FRESH_SECONDS + 0.1)
@@ -291,7 +291,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def test_a_session_lives_no_longer_than_its_token(store: Store) -> None:
-    sessions, now_utc = Sessions(store, lambda: 5.0, fresh=3.0), datetime.now(UTC)
+    sessions, now_utc = SessionManager(store, lambda: 5.0, fresh=3.0), datetime.now(UTC)
     _, expires = sessions.begin("a", until=None)
     assert timedelta(0) <= expires - now_utc - LIFE < timedelta(minutes=1)
     soon = now_utc + timedelta(hours=1)
@@ -303,7 +303,7 @@ def test_a_session_lives_no_longer_than_its_token(store: Store) -> None:
 
 def test_a_session_is_read_again_after_a_while(store: Store) -> None:
     clock = SimpleNamespace(now=5.0)
-    first_server, second_server = (Sessions(store, lambda: clock.now, fresh=3.0) for _ in range(2))
+    first_server, second_server = (SessionManager(store, lambda: clock.now, fresh=3.0) for _ in range(2))
     secret, _ = first_server.begin("a", until=None)
     assert first_server.token_of(secret) == "a"
     second_server.end(secret)
