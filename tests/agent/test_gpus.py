@@ -98,7 +98,7 @@ def test_an_agent_that_dies_before_the_second_attempt_leaves_it_to_another(
         return request(self, ticket, share)
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunRequestBuilder, "of", dying)
+        patch.setattr(RunRequestBuilder, "build", dying)
         patch.setattr(Agent, "_leave", lambda self: dead_agents.add(self._client._name))
         with pytest.raises(AgentDied):
             search(hungry_spec(1, {"gpus": 0.5, "workers": 2}), storage=URL)
@@ -108,7 +108,7 @@ def test_an_agent_that_dies_before_the_second_attempt_leaves_it_to_another(
         requests.append(request(self, ticket, share))
         return requests[-1]
 
-    monkeypatch.setattr(RunRequestBuilder, "of", record_request)
+    monkeypatch.setattr(RunRequestBuilder, "build", record_request)
     resume("toy", storage=URL, workers=2)
     (solo_ticket,) = [t for t in tickets() if t.alone]
     assert (solo_ticket.outcome, solo_ticket.attempt) == ("complete", 3)

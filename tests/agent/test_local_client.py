@@ -156,7 +156,7 @@ def test_what_others_were_given_is_read_and_not_drawn_again(
             sampled_numbers.append(number)
             return draw(self, arm, number)
 
-        monkeypatch.setattr(SearchArms, "_sampled", count_call)
+        monkeypatch.setattr(SearchArms, "_draw_active_params", count_call)
         ticket = second_client.next_ticket([])
         assert ticket is not None and ticket.number == 3
         assert sampled_numbers == [3]

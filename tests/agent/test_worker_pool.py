@@ -320,7 +320,7 @@ def test_whichever_agent_takes_it_over_gives_it_a_card_to_itself(
                 raise AgentDied
             return request(self, ticket, share)
 
-        patch.setattr(RunRequestBuilder, "of", dying)
+        patch.setattr(RunRequestBuilder, "build", dying)
         with pytest.raises(AgentDied):
             agent(pack_placements(1, 2)).run()
     row_before = rows()[0]

@@ -332,5 +332,5 @@ def test_an_agent_that_a_launcher_has_started_has_done_its_work_whatever_was_fou
     task = {"study": "gate", "storage": URL, "spec": None, "options": ["--no-report"], "workers": 1}
     for differences, code in ((OPEN, 0), (DOWN, 0), (UP, 0), (None, 1)):
         result: StudyResult = make_result(differences)
-        monkeypatch.setattr(studies, "take_part", lambda *words, result=result, **options: result)
+        monkeypatch.setattr(studies, "run_launched_agent", lambda *words, result=result, **options: result)
         assert agent_entrypoint._work(task) == code

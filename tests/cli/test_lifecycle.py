@@ -180,7 +180,7 @@ def test_gc_lists_or_removes(
             )
         ]
 
-    monkeypatch.setattr(lifecycle, "collect", collect)
+    monkeypatch.setattr(lifecycle, "collect_garbage", collect)
     assert gc(argparse.Namespace(url=URL, name=None, dry_run=dry_run)) == 0
     assert capsys.readouterr().out.startswith(out)
 

@@ -48,7 +48,7 @@ def carried_out(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Called:
     monkeypatch.setattr(command, "read_spec", load)
     monkeypatch.setattr(studies, "search", run)
     monkeypatch.setattr(studies, "resume", run)
-    monkeypatch.setattr(studies, "join", run)
+    monkeypatch.setattr(studies, "run_agent", run)
 
     def screen_lines(result: object, storage: str, report: str) -> list[str]:
         return [
@@ -87,7 +87,7 @@ def test_search_hands_on_what_was_asked_and_ends_with_the_verdict(
 def test_a_search_ends_with_the_path_of_its_report_unless_none_is_wanted(
     carried_out: Called, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(report, "at_end", lambda arguments, name: f"{name}.html")
+    monkeypatch.setattr(report, "write_final_report", lambda arguments, name: f"{name}.html")
     for words in (["search", "a.yaml"], ["resume", "pairs"], ["explain", "pairs"]):
         assert cli.main(words) == 0
         assert "report: pairs.html\n" in capsys.readouterr().out
@@ -118,7 +118,7 @@ def test_ctrl_c_while_the_report_is_written_ends_the_report_alone(
         raise KeyboardInterrupt
 
     carried_out["best"] = best
-    monkeypatch.setattr(report, "at_end", interrupt)
+    monkeypatch.setattr(report, "write_final_report", interrupt)
     assert cli.main(["search", "a.yaml"]) == code
     captured_output = capsys.readouterr()
     assert "details: tempopt show pairs\n" in captured_output.out and "report: " not in captured_output.out

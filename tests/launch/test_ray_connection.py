@@ -50,7 +50,7 @@ def connect_to(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     monkeypatch.setattr(ray_connection, "_PAUSE", 0.0)
     monkeypatch.setattr(ray_connection, "_listening", lambda address: "127.0.0.1:1")
-    monkeypatch.setattr(ray_connection.ray_token, "settle", lambda *_: True)
+    monkeypatch.setattr(ray_connection.ray_token, "negotiate_token", lambda *_: True)
     monkeypatch.setattr(ray_connection.ray, "is_initialized", lambda: False)
 
     def connect(*outcomes: BaseException | None) -> tuple[Cluster, Any]:

@@ -42,8 +42,8 @@ def open_session(
     def fake_try(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError("a run was tried")
 
-    monkeypatch.setattr(sessions, "forecast", fake_try)
-    monkeypatch.setattr(remote_study, "rehearsed", fake_try)
+    monkeypatch.setattr(sessions, "forecast_study", fake_try)
+    monkeypatch.setattr(remote_study, "dry_run_locally", fake_try)
 
     def open_(*scopes: str, studies: str = "", budget: Budget | None = None) -> Session:
         token, _ = create_token(
@@ -135,7 +135,7 @@ def test_of_two_studies_that_are_begun_at_one_moment_the_later_is_taken_back(
         begin_study(running_server.store, "other", owner="coder", hours=1.0)
         return spec
 
-    monkeypatch.setattr(remote_study, "rehearsed", begin_another)
+    monkeypatch.setattr(remote_study, "dry_run_locally", begin_another)
     with pytest.raises(UsageError, match=r'"mine" would exceed .* another session has begun a study'):
         ask(open_session(budget=Budget(runs=SMALL_RUNS + 2)), "search", spec=spec_of("mine"))
     assert names(running_server.store) == ["other"]
