@@ -15,14 +15,14 @@ from tempopt.api.main_module import FOLDER
 from tempopt.errors import StudyChanged, UsageError
 from tempopt.report.study_result import StudyResult
 from tempopt.service import lifecycle, studies
-from tempopt.service.best_sets import advise_without, comparison_from
+from tempopt.service.best_sets import advise_without
 from tempopt.service.evaluation.evaluate import evaluate as evaluate_weights
 from tempopt.service.evaluation.result import EvaluationResult
 from tempopt.service.extend import prepare_resume, prepare_search
 from tempopt.service.forecast import StudyForecast
 from tempopt.service.progress import progress_for_python
+from tempopt.service.requests import CompareRequest, ResumeRequest, SearchRequest
 from tempopt.spec.compared_sets import MAX_RUNS, GivenSet, refuse_comparison
-from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.custom_schedules import import_schedules
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
@@ -43,7 +43,7 @@ class _Common(TypedDict, total=False):
 
 class _Search(_Common, total=False):
     trials: int | None
-    more: int
+    add_trials: int
     enqueue: Sequence[Mapping[str, Any]]
     submit: bool
 
@@ -61,8 +61,8 @@ class _Compare(_Common, total=False):
 
 
 class _Resume(_Common, total=False):
-    more: int
-    pairs: int
+    add_trials: int
+    add_pairs: int
     retry_failed: bool
     explain: bool
 
@@ -78,7 +78,7 @@ def search(
     workers: Workers | None = None,
     checkpoints: str | Path | None = None,
     trials: int | None = None,
-    more: int = 0,
+    add_trials: int = 0,
     enqueue: Sequence[Mapping[str, Any]] = (),
     submit: bool = False,
     progress: bool = True,
@@ -104,8 +104,8 @@ def search(
             None: what the spec says, else ``auto``; on a server none, for its agents train.
         checkpoints: Folder, or fsspec URL, for checkpoints; None: where the study has kept them so far
             if that can be reached, else ``tempopt-runs`` in the current folder.
-        trials: Search tickets of a study that is begun, instead of the spec's number.
-        more: Search tickets to add to a study that has been begun.
+        trials: Number of search trials of a new study, in place of the spec's.
+        add_trials: Number of search trials to add to an existing study.
         enqueue: Parameter sets to try: the first tickets of a new study, tickets more of one that is there.
         submit: Whether to leave the trainings to agents (``tempopt agent --any``), and watch; always so on a
             server.
@@ -122,7 +122,7 @@ def search(
         KeyboardInterrupt: After everything was saved; the message says how to go on.
     """
     spec, storage = load_portable_spec(spec), urls.storage_url(storage)
-    ask: dict[str, Any] = {"trials": trials, "more": more, "enqueue": enqueue}
+    request = SearchRequest(spec=spec, trials=trials, add_trials=add_trials, enqueue=enqueue)
     if submit and (workers is not None or not wait):
         raise UsageError(
             "With submit=True other agents train the study, and this call watches. Take workers and wait out."
@@ -131,20 +131,19 @@ def search(
         refuse_comparison(spec)
         import_schedules(spec)
         return _start_background_study(
-            lambda store: prepare_search(store, spec, **ask),
+            lambda store: prepare_search(store, request),
             storage,
             workers=workers,
             checkpoints=checkpoints,
         )
     with _observe_study(spec.study.name, storage, progress, observer) as study_observer:
         return studies.search(
-            spec,
+            request,
             storage=storage,
             workers=workers,
             checkpoints=checkpoints,
             submit=submit,
             observer=study_observer,
-            **ask,
         )
 
 
@@ -216,29 +215,27 @@ def compare(
         KeyboardInterrupt: After everything was saved; the message says how to go on.
     """
     storage = urls.storage_url(storage)
-    if from_study is None:
-        study_spec = comparison_spec(
-            with_paths(spec), sets, vary=vary, all_pairs=all_pairs, name=name, pairs=pairs
-        )
-    elif sets or vary:
-        raise UsageError("from_study gives the parameter sets. Give no sets and no vary with it.")
-    else:
-        study_spec = comparison_from(
-            from_study,
-            from_storage or storage,
-            with_paths(spec),
-            top=top,
-            without=without,
-            all_pairs=all_pairs,
-            name=name,
-            pairs=pairs,
-        )
-    study_spec = load_portable_spec(study_spec)
+    request = CompareRequest(
+        spec=with_paths(spec),
+        sets=sets,
+        vary=vary,
+        all_pairs=all_pairs,
+        name=name,
+        pairs=pairs,
+        from_study=from_study,
+        from_storage=from_storage,
+        top=top,
+        without=without,
+    )
+    study_spec = load_portable_spec(request.build_spec(storage))
     if not wait:
         import_schedules(study_spec)
         check_comparison(study_spec, max_runs)
         return _start_background_study(
-            lambda store: prepare_search(store, study_spec), storage, workers=workers, checkpoints=checkpoints
+            lambda store: prepare_search(store, SearchRequest(spec=study_spec)),
+            storage,
+            workers=workers,
+            checkpoints=checkpoints,
         )
     with (
         advise_without(from_study),
@@ -299,8 +296,8 @@ def resume(
     storage: str | None = None,
     workers: Workers | None = None,
     checkpoints: str | Path | None = None,
-    more: int = 0,
-    pairs: int = 0,
+    add_trials: int = 0,
+    add_pairs: int = 0,
     retry_failed: bool = False,
     explain: bool = False,
     progress: bool = True,
@@ -311,7 +308,8 @@ def resume(
 
     Args:
         name: Name of the study.
-        pairs: Confirming seeds to add to its verdict, instead of trials.
+        add_trials: Number of search trials to add; a new verdict follows.
+        add_pairs: Number of confirming seeds to add to its verdict.
         retry_failed: Whether runs that failed on every attempt are trained again, with all attempts.
         explain: Whether its verdict is explained: the worth of each part of the winner, of a simpler plan and
             of learned temperatures.
@@ -322,17 +320,24 @@ def resume(
             no verdict; or a change is none of a search space.
     """
     storage = urls.storage_url(storage)
-    ask: dict[str, Any] = {"more": more, "pairs": pairs, "retry_failed": retry_failed, "explain": explain}
+    request = ResumeRequest(
+        add_trials=add_trials, add_pairs=add_pairs, retry_failed=retry_failed, explain=explain
+    )
     if not wait:
 
         def order(store: Store) -> tuple[StudySpec, StudyRow | None]:
             study = store.load_study(name)
-            return prepare_resume(store, study, **ask), study
+            return prepare_resume(store, study, request), study
 
         return _start_background_study(order, storage, workers=workers, checkpoints=checkpoints, create=False)
     with _observe_study(name, storage, progress, observer) as study_observer:
         return studies.resume(
-            name, storage=storage, workers=workers, checkpoints=checkpoints, observer=study_observer, **ask
+            name,
+            request,
+            storage=storage,
+            workers=workers,
+            checkpoints=checkpoints,
+            observer=study_observer,
         )
 
 

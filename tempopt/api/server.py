@@ -12,6 +12,7 @@ from tempopt.report.list_row import summary_json
 from tempopt.report.study_result import StudyResult, load
 from tempopt.service import lifecycle, remote_study
 from tempopt.service.progress import progress_for_python
+from tempopt.service.requests import ResumeRequest, SearchRequest
 from tempopt.spec.compared_sets import MAX_RUNS, GivenSet, refuse_comparison
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.custom_schedules import import_schedules
@@ -70,7 +71,7 @@ class Server:
         *,
         workers: Workers | None = None,
         trials: int | None = None,
-        more: int = 0,
+        add_trials: int = 0,
         enqueue: Sequence[Mapping[str, Any]] = (),
         progress: bool = True,
         observer: Observer | None = None,
@@ -79,7 +80,7 @@ class Server:
         """Have a study begun or continued; return its result once it is over or was paused.
 
         Args:
-            spec: As for :func:`tempopt.search`, and so ``trials``, ``more``, ``enqueue``,
+            spec: As for :func:`tempopt.search`, and so ``trials``, ``add_trials``, ``enqueue``,
                 ``progress`` and ``observer``.
             workers: Trials side by side that this machine trains as one of the study's agents; None: none.
             wait: False: return how the study stands as soon as the server has it.
@@ -95,10 +96,7 @@ class Server:
         with self._observe_study(study_spec.study.name, progress, observer) as study_observer:
             remote_study.submit(
                 self._store,
-                study_spec,
-                trials=trials,
-                more=more,
-                enqueue=enqueue,
+                SearchRequest(spec=study_spec, trials=trials, add_trials=add_trials, enqueue=enqueue),
                 workers=workers,
                 observer=study_observer,
             )
@@ -126,7 +124,9 @@ class Server:
         import_schedules(study_spec)
         check_comparison(study_spec, max_runs)
         with self._observe_study(study_spec.study.name, progress, observer) as study_observer:
-            remote_study.submit(self._store, study_spec, workers=workers, observer=study_observer)
+            remote_study.submit(
+                self._store, SearchRequest(spec=study_spec), workers=workers, observer=study_observer
+            )
             return self._result(study_spec.study.name, workers, study_observer, wait=wait)
 
     def resume(
@@ -134,26 +134,20 @@ class Server:
         name: str,
         *,
         workers: Workers | None = None,
-        more: int = 0,
-        pairs: int = 0,
+        add_trials: int = 0,
+        add_pairs: int = 0,
         retry_failed: bool = False,
         explain: bool = False,
         progress: bool = True,
         observer: Observer | None = None,
         wait: bool = True,
     ) -> StudyResult:
-        """Have a study go on, and grow as is asked; arguments and errors as for :func:`tempopt.resume`."""
+        """Continue a study, and extend it; arguments and errors as for :func:`tempopt.resume`."""
+        request = ResumeRequest(
+            add_trials=add_trials, add_pairs=add_pairs, retry_failed=retry_failed, explain=explain
+        )
         with self._observe_study(name, progress, observer) as study_observer:
-            remote_study.resume(
-                self._store,
-                name,
-                more=more,
-                pairs=pairs,
-                retry_failed=retry_failed,
-                explain=explain,
-                workers=workers,
-                observer=study_observer,
-            )
+            remote_study.resume(self._store, name, request, workers=workers, observer=study_observer)
             return self._result(name, workers, study_observer, wait=wait)
 
     def pause(self, name: str) -> None:

@@ -14,7 +14,6 @@ from tempopt.cli.specs import advise_check
 from tempopt.cli.storage import storage_option
 from tempopt.errors import UsageError
 from tempopt.spec.compared_sets import MAX_RUNS, parse_vary
-from tempopt.spec.comparison_spec import comparison_spec
 
 if TYPE_CHECKING:
     from tempopt.agent.observer import Observer
@@ -27,7 +26,7 @@ _CODES: dict[Outcome, int] = {"better": EXIT_OK, "not_shown": EXIT_NO_DIFFERENCE
 
 def compare(arguments: argparse.Namespace) -> int:
     """Create or continue a comparison, to its end."""
-    spec = _spec(arguments)
+    spec = _build_spec(arguments)
     if arguments.json and arguments.detach:
         raise UsageError("--json prints the result, and --detach does not wait for it. Take one of them out.")
     if uses_launcher(arguments):
@@ -52,34 +51,24 @@ def compare(arguments: argparse.Namespace) -> int:
     return run_and_report(spec.study.name, carry_out, arguments)
 
 
-def _spec(arguments: argparse.Namespace) -> StudySpec:
-    if arguments.from_study is None:
-        _refuse_options_of_from(arguments)
-        with advise_check(arguments.spec, arguments.set):
-            return comparison_spec(
-                arguments.spec,
-                arguments.sets,
-                vary=parse_vary(arguments.vary),
-                all_pairs=arguments.all_pairs,
-                name=arguments.name,
-                pairs=arguments.pairs,
-                overrides=arguments.set,
-            )
-    if arguments.sets or arguments.vary:
-        raise UsageError("--from takes the parameter sets from a study. Give no SET and no --vary with it.")
-    from tempopt.service.best_sets import comparison_from
+def _build_spec(arguments: argparse.Namespace) -> StudySpec:
+    from tempopt.service.requests import CompareRequest
 
-    spec = comparison_from(
-        arguments.from_study,
-        arguments.from_storage or arguments.url,
-        arguments.spec,
-        top=arguments.top,
-        without=arguments.without,
+    request = CompareRequest(
+        spec=arguments.spec,
+        sets=arguments.sets,
+        vary=parse_vary(arguments.vary),
         all_pairs=arguments.all_pairs,
         name=arguments.name,
         pairs=arguments.pairs,
+        from_study=arguments.from_study,
+        from_storage=arguments.from_storage,
+        top=arguments.top,
+        without=arguments.without,
         overrides=arguments.set,
     )
+    with advise_check(arguments.spec, arguments.set):
+        spec = request.build_spec(arguments.url)
     # the first one is the baseline
     num_sets = len(spec.compare or ()) - 1
     if arguments.top is not None and num_sets < arguments.top:
@@ -89,17 +78,6 @@ def _spec(arguments: argparse.Namespace) -> StudySpec:
             file=sys.stderr,
         )
     return spec
-
-
-def _refuse_options_of_from(arguments: argparse.Namespace) -> None:
-    options = {
-        "--top": arguments.top,
-        "--without": arguments.without,
-        "--from-storage": arguments.from_storage,
-    }
-    set_options = [option for option, value in options.items() if value]
-    if set_options:
-        raise UsageError(f"{', '.join(set_options)}: give the study as well, as in --from STUDY.")
 
 
 def report_comparison(result: StudyResult, arguments: argparse.Namespace, report: str | None) -> int:

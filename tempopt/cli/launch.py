@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator
 
 from tempopt.agent.observer import Observer
 from tempopt.agent.signals import sigterm_as_keyboard_interrupt
@@ -18,6 +17,7 @@ from tempopt.launch.registry import make_launcher
 from tempopt.launch.study_launch import PROGRAM, StudyLaunch
 from tempopt.report.study_result import StudyResult, load
 from tempopt.service.extend import prepare_resume, prepare_search
+from tempopt.service.requests import ResumeRequest, SearchRequest
 from tempopt.spec.compared_sets import MAX_RUNS
 from tempopt.spec.custom_schedules import import_schedules
 from tempopt.spec.study_spec import StudySpec
@@ -29,28 +29,16 @@ from tempopt.verdict.set_comparison import check_comparison
 Order = Callable[[], tuple[StudySpec, StudyRow | None]]
 
 
-def search(arguments: argparse.Namespace, spec: StudySpec, enqueue: Sequence[Mapping[str, Any]]) -> int:
+def search(arguments: argparse.Namespace, request: SearchRequest) -> int:
     """Create or continue the study of a spec, with agents that a launcher starts."""
-
-    def order(store: Store) -> tuple[StudySpec, StudyRow | None]:
-        trials = arguments.trials
-        return prepare_search(
-            store,
-            spec,
-            trials=trials.whole,
-            more=trials.more,
-            enqueue=enqueue,
-            on_note=print,
-        )
-
-    return _launch(arguments, spec, order)
+    return _launch(arguments, request.spec, lambda store: prepare_search(store, request, on_note=print))
 
 
 def compare(arguments: argparse.Namespace, spec: StudySpec) -> int:
     """Create or continue a comparison, with agents that a launcher starts."""
     import_schedules(spec)
     check_comparison(spec, arguments.max_runs or MAX_RUNS)
-    return _launch(arguments, spec, lambda store: prepare_search(store, spec))
+    return _launch(arguments, spec, lambda store: prepare_search(store, SearchRequest(spec=spec)))
 
 
 def _launch(
@@ -66,23 +54,14 @@ def _launch(
         return _launched(arguments, store, launcher, launch, lambda: order(store), by_value=True)
 
 
-def resume(arguments: argparse.Namespace) -> int:
+def resume(arguments: argparse.Namespace, request: ResumeRequest) -> int:
     """Continue a study from the database alone, with agents that a launcher starts."""
     with Store.open(arguments.url, create=False) as store, _launcher(arguments) as launcher:
         study = store.load_study(arguments.name)
         spec = StudySpec.from_json(study.spec)
 
         def order() -> tuple[StudySpec, StudyRow | None]:
-            new_spec = prepare_resume(
-                store,
-                study,
-                more=arguments.trials.more,
-                pairs=arguments.pairs,
-                retry_failed=arguments.retry_failed,
-                explain=getattr(arguments, "explain", False),
-                on_note=print,
-            )
-            return new_spec, study
+            return prepare_resume(store, study, request, on_note=print), study
 
         launch = StudyLaunch(
             launcher, arguments.launcher, store, spec, workers=arguments.workers, program=PROGRAM
@@ -159,7 +138,7 @@ def _told_of_trials(arguments: argparse.Namespace, study: StudyRow | None) -> It
     except TempoptError as error:
         added = {"trials": 0, "pairs": 0}
         if hasattr(arguments, "trials"):
-            added = {"trials": arguments.trials.more, "pairs": getattr(arguments, "pairs", 0)}
+            added = {"trials": arguments.trials.additional, "pairs": getattr(arguments, "pairs", 0)}
         unit = next((option for option, count in added.items() if count), None)
         if study is None or unit is None:
             raise

@@ -40,22 +40,27 @@ def search(arguments: argparse.Namespace) -> int:
     spec = read_spec(arguments.spec, overrides)
     refuse_comparison(spec)
     enqueue = read_sets(Path(arguments.enqueue)) if arguments.enqueue is not None else []
+
+    from tempopt.service import lifecycle, studies
+    from tempopt.service.requests import SearchRequest
+
+    request = SearchRequest(
+        spec=spec,
+        trials=arguments.trials.total,
+        add_trials=arguments.trials.additional,
+        enqueue=enqueue,
+    )
     if uses_launcher(arguments):
         from tempopt.cli import launch
 
-        return launch.search(arguments, spec, enqueue)
-
-    from tempopt.service import lifecycle, studies
+        return launch.search(arguments, request)
 
     def carry_out(observer: Observer) -> StudyResult:
         return studies.search(
-            spec,
+            request,
             storage=arguments.url,
             workers=arguments.workers,
             checkpoints=arguments.checkpoints,
-            trials=arguments.trials.whole,
-            add_trials=arguments.trials.more,
-            enqueue=enqueue,
             submit=arguments.submit,
             observer=observer,
         )
@@ -71,27 +76,27 @@ def search(arguments: argparse.Namespace) -> int:
 
 def resume(arguments: argparse.Namespace) -> int:
     """Continue a study from the database alone, to its verdict."""
-    if arguments.pairs and arguments.trials.more:
-        raise UsageError(
-            "--pairs adds to the verdict that there is, --trials asks for another. Give one of them."
-        )
+    from tempopt.service import studies
+    from tempopt.service.requests import ResumeRequest
+
+    request = ResumeRequest(
+        add_trials=arguments.trials.additional,
+        add_pairs=arguments.pairs,
+        retry_failed=arguments.retry_failed,
+        explain=getattr(arguments, "explain", False),
+    )
     if uses_launcher(arguments):
         from tempopt.cli import launch
 
-        return launch.resume(arguments)
-
-    from tempopt.service import studies
+        return launch.resume(arguments, request)
 
     def carry_out(observer: Observer) -> StudyResult:
         return studies.resume(
             arguments.name,
+            request,
             storage=arguments.url,
             workers=arguments.workers,
             checkpoints=arguments.checkpoints,
-            add_trials=arguments.trials.more,
-            pairs=arguments.pairs,
-            retry_failed=arguments.retry_failed,
-            explain=getattr(arguments, "explain", False),
             observer=observer,
         )
 

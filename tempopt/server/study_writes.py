@@ -21,6 +21,7 @@ from tempopt.server.openapi_responses import REFUSALS
 from tempopt.server.study_dependencies import LARGEST, SUBMIT, Shared, WritableStudy
 from tempopt.service import lifecycle
 from tempopt.service.extend import add_trials, prepare_resume, prepare_search
+from tempopt.service.requests import ResumeRequest, SearchRequest
 from tempopt.service.spec_check import check_resolvable_on_server
 from tempopt.spec.custom_schedules import check_schedules
 from tempopt.spec.logger_secrets import check_no_secrets
@@ -60,14 +61,14 @@ class SubmitStudyRequest(Body):
 
     Args:
         spec: The study spec as plain data, as in its YAML file or as ``StudySpec.to_json`` returns it.
-        trials: Search tickets of a study that is begun, instead of the spec's number.
-        more: Search tickets to add to a study that has been begun.
-        enqueue: Parameter sets to try: the first tickets of a new study, tickets more of one that is there.
+        trials: Number of search trials of a new study, in place of the spec's.
+        add_trials: Number of search trials to add to an existing study.
+        enqueue: Parameter sets to try: the first trials of a new study, further trials of an existing one.
     """
 
     spec: Annotated[dict[str, Any], Field(examples=[_SPEC])]
     trials: Annotated[int | None, Field(ge=1, le=_MOST_RUNS)] = None
-    more: Runs = 0
+    add_trials: Runs = 0
     enqueue: Sets
     version: Version = None
 
@@ -76,14 +77,14 @@ class ResumeStudyRequest(Body):
     """What a study is to do more when it goes on.
 
     Args:
-        more: Search tickets to add.
-        pairs: Pairs to add to its verdict.
+        add_trials: Number of search trials to add.
+        add_pairs: Number of pairs to add to its verdict.
         retry_failed: Whether runs that failed on every attempt are trained again.
         explain: Whether its verdict is explained by further runs.
     """
 
-    more: Runs = 0
-    pairs: Annotated[int, Field(ge=0, le=_MOST_PAIRS)] = 0
+    add_trials: Runs = 0
+    add_pairs: Annotated[int, Field(ge=0, le=_MOST_PAIRS)] = 0
     retry_failed: bool = False
     explain: bool = False
     version: Version = None
@@ -222,15 +223,8 @@ def submitted(
             "Give 0 or less, or ask an administrator to submit the study."
         )
     notes: list[str] = []
-    spec, study = prepare_search(
-        shared.store,
-        spec,
-        trials=body.trials,
-        more=body.more,
-        enqueue=body.enqueue,
-        on_note=notes.append,
-        version=body.version,
-    )
+    options = body.model_dump(exclude={"spec"})
+    spec, study = prepare_search(shared.store, SearchRequest(spec=spec, **options), on_note=notes.append)
     is_new = study is None
     if is_new:
         check_resolvable_on_server(spec)
@@ -260,17 +254,8 @@ def resume(body: ResumeStudyRequest, study: WritableStudy, shared: Shared) -> St
     """Let a study that was paused go on, with more trials or pairs, or with failed runs again."""
     _refuse_no_text(body.model_dump())
     notes: list[str] = []
-    prepare_resume(
-        shared.store,
-        study,
-        more=body.more,
-        pairs=body.pairs,
-        retry_failed=body.retry_failed,
-        explain=body.explain,
-        on_note=notes.append,
-        check_schedules=check_schedules,
-        version=body.version,
-    )
+    request = ResumeRequest(**body.model_dump())
+    prepare_resume(shared.store, study, request, on_note=notes.append, check_schedules=check_schedules)
     _wake(shared, study.name)
     return _done(shared, study.name, notes)
 

@@ -10,6 +10,7 @@ from tempopt.agent.study_lookup import find_study, reconcile_spec
 from tempopt.errors import StudyChanged, UsageError
 from tempopt.report.alpha_spending import next_alpha_text
 from tempopt.service.alpha_budget import check_alpha_left
+from tempopt.service.requests import ResumeRequest, SearchRequest
 from tempopt.spec.custom_schedules import import_schedules
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import StudyRow, TicketRow
@@ -21,38 +22,28 @@ from tempopt.verdict.stages import more_tickets
 
 
 def prepare_search(
-    store: Store,
-    spec: StudySpec,
-    *,
-    trials: int | None = None,
-    more: int = 0,
-    enqueue: Sequence[Mapping[str, Any]] = (),
-    on_note: Callable[[str], None] = lambda text: None,
-    version: int | None = None,
+    store: Store, request: SearchRequest, *, on_note: Callable[[str], None] = lambda text: None
 ) -> tuple[StudySpec, StudyRow | None]:
-    """Return the spec that is to be carried out, and the study if it is there, grown as was asked.
+    """Return the spec to carry out, and the study if it exists, extended as requested.
 
     Args:
-        trials: Search tickets of a study that is begun, instead of the spec's number.
-        more: Search tickets to add to a study that has been begun.
-        enqueue: Parameter sets to try: the first tickets of a new study, tickets more of one that is there.
-        on_note: Called with a sentence on the share of the error rate that the verdict of what is added has.
-        version: Let it grow only while its tickets are of this version; None: of any.
+        on_note: Called with a sentence on the share of the error rate that the next verdict has.
 
     Raises:
         SpecError: The budget of a study that is begun is too small to prove anything.
         UsageError: There is no study that could grow.
         StudyChanged: The store has a study of that name that asks something else.
     """
-    if trials is not None:
-        spec = spec.with_overrides([f"study.trials={trials}"])
+    spec, more = request.spec, request.add_trials
+    if request.trials is not None:
+        spec = spec.with_overrides([f"study.trials={request.trials}"])
     study = find_study(store, spec.study.name)
     if study is not None:
         priority = spec.study.priority
         spec = reconcile_spec(store, study, spec)
         if priority != study.priority:
             store.set_priority(study.id, priority)
-        if add_trials(store, study, spec, more, enqueue, version=version):
+        if add_trials(store, study, spec, more, request.enqueue, version=request.version):
             _tell_share(store, study, spec, on_note)
         return spec, study
     if more:
@@ -60,8 +51,8 @@ def prepare_search(
             f'{more} trials were to be added, but the store has no study "{spec.study.name}" yet. '
             f"Give their whole number: --trials {spec.study.trials + more}"
         )
-    if enqueue:
-        parameter_sets = [*spec.study.enqueue, *enqueue]
+    if request.enqueue:
+        parameter_sets = [*spec.study.enqueue, *request.enqueue]
         spec = spec.with_overrides([f"study.enqueue={json.dumps(parameter_sets)}"])
     return spec, None
 
@@ -69,52 +60,32 @@ def prepare_search(
 def prepare_resume(
     store: Store,
     study: StudyRow,
+    request: ResumeRequest,
     *,
-    more: int = 0,
-    pairs: int = 0,
-    retry_failed: bool = False,
-    explain: bool = False,
     on_note: Callable[[str], None] = lambda text: None,
     check_schedules: Callable[[StudySpec], None] = import_schedules,
-    version: int | None = None,
 ) -> StudySpec:
-    """Return the spec of a study that is there, grown as was asked.
+    """Return the spec of an existing study, extended as requested.
 
     Args:
-        more: Search tickets to add.
-        pairs: Pairs to add to its verdict.
-        retry_failed: Whether runs that failed on every attempt are trained again; nothing else is asked then.
-        explain: Whether its verdict is explained; nothing else is asked then.
         on_note: Called with a sentence on what is trained again, or on the share of the verdict that follows.
         check_schedules: Refuses a spec whose schedules outside tempopt cannot be had.
-        version: Let it grow only while its tickets are of this version; None: of any.
 
     Raises:
-        UsageError: More was asked with ``retry_failed`` or ``explain``, or pairs or an explanation were to be
-            added, and there is no verdict.
+        UsageError: Pairs or an explanation were requested, and there is no verdict.
     """
     spec = StudySpec.from_json(study.spec)
-    if explain:
-        if pairs or more or retry_failed:
-            raise UsageError(
-                "An explanation is of the verdict that there is. Ask for more in another command."
-            )
-        check_schedules(spec)
-        on_note(add_explanation(store, study, spec, version=version))
-        return spec
-    if retry_failed:
-        if pairs or more:
-            raise UsageError(
-                "--retry-failed completes what was asked, and --trials and --pairs ask for more. "
-                "Give them in two commands."
-            )
-        check_schedules(spec)
-        on_note(retry(store, study, spec, version=version))
-        return spec
     check_schedules(spec)
-    add_trials(store, study, spec, more, version=version)
-    add_confirmation_seeds(store, study, spec, pairs, version=version)
-    if more or pairs:
+    version = request.version
+    if request.explain:
+        on_note(add_explanation(store, study, spec, version=version))
+    elif request.retry_failed:
+        on_note(retry(store, study, spec, version=version))
+    elif request.add_pairs:
+        add_confirmation_seeds(store, study, spec, request.add_pairs, version=version)
+        _tell_share(store, study, spec, on_note)
+    elif request.add_trials:
+        add_trials(store, study, spec, request.add_trials, version=version)
         _tell_share(store, study, spec, on_note)
     return spec
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tempopt.agent.study_runner import claim_local_placements, validate_sampler_
 from tempopt.errors import AccessDenied
 from tempopt.launch.watch import watch_study
 from tempopt.report.study_result import StudyResult, load
+from tempopt.service.requests import ResumeRequest, SearchRequest
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.http.paths import STUDIES
@@ -33,66 +35,52 @@ _TOKEN = "TEMPOPT_TOKEN"
 
 def submit(
     store: RemoteStore,
-    spec: StudySpec,
+    request: SearchRequest,
     *,
-    trials: int | None = None,
-    more: int = 0,
-    enqueue: Sequence[Mapping[str, Any]] = (),
     workers: Workers | None = None,
     observer: Observer | None = None,
 ) -> None:
-    """Have a study begun, or go on and grow, after a dry run on this machine if it is new.
+    """Create, continue or extend a study on a server, after a dry run on this machine if it is new.
 
     Args:
         store: The server's.
-        spec: The spec, whose schedules have been imported.
-        trials: As for :func:`tempopt.service.extend.ordered`, and so ``more`` and ``enqueue``.
+        request: Of a spec whose schedules have been imported.
         workers: Trials side by side that this machine is to train then; None: none.
-        observer: Who is told what there is to say of it.
+        observer: Receives the notes of dry run and server.
 
     Raises:
         AccessDenied: This machine is to train, and the token is none of an agent.
         SpecError: The spec cannot be carried out.
         StudyChanged: The server has a study of that name that asks something else.
     """
-    study_observer = observer or NullObserver()
+    spec, study_observer = request.spec, observer or NullObserver()
     _check_agent(store, workers)
     validate_sampler_and_pruner(spec)
     study = find_study(store, spec.study.name)
-    options: dict[str, Any] = {"trials": trials, "more": more, "enqueue": list(enqueue)}
     if study is None:
-        if not more:
-            spec = dry_run_locally(spec, study_observer)
+        if not request.add_trials:
+            request = replace(request, spec=dry_run_locally(spec, study_observer))
     else:
         check_same_study(study, spec)
-    if study is not None and (more or enqueue):
-        options["version"] = study.version
-    _tell(store.server.post(STUDIES, {"spec": spec.to_json(), **options}), study_observer)
+        if request.add_trials or request.enqueue:
+            request = replace(request, version=study.version)
+    _tell(store.server.post(STUDIES, request.to_json()), study_observer)
 
 
 def resume(
     store: RemoteStore,
     name: str,
+    request: ResumeRequest,
     *,
-    more: int = 0,
-    pairs: int = 0,
-    retry_failed: bool = False,
-    explain: bool = False,
     workers: Workers | None = None,
     observer: Observer | None = None,
 ) -> None:
-    """Have a study go on, and grow as is asked; arguments and errors as for :func:`tempopt.resume`."""
+    """Continue and extend a study on a server; arguments and errors as for :func:`tempopt.resume`."""
     _check_agent(store, workers)
     study = store.load_study(name)
-    options: dict[str, Any] = {
-        "more": more,
-        "pairs": pairs,
-        "retry_failed": retry_failed,
-        "explain": explain,
-    }
-    if more or pairs:
-        options["version"] = study.version
-    _tell(store.ask(name, "resume", options), observer or NullObserver())
+    if request.add_trials or request.add_pairs:
+        request = replace(request, version=study.version)
+    _tell(store.ask(name, "resume", request.to_json()), observer or NullObserver())
 
 
 def wait_for_result(

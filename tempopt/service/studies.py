@@ -23,9 +23,9 @@ from tempopt.service import remote_study
 from tempopt.service.extend import prepare_resume, prepare_search
 from tempopt.service.forecast import StudyForecast, forecast_study
 from tempopt.service.lifecycle import Storage, open_storage
+from tempopt.service.requests import CONTINUE, ResumeRequest, SearchRequest
 from tempopt.spec.collect_errors import with_all_faults
-from tempopt.spec.compared_sets import MAX_RUNS, GivenSet, refuse_comparison
-from tempopt.spec.comparison_spec import comparison_spec
+from tempopt.spec.compared_sets import MAX_RUNS, refuse_comparison
 from tempopt.spec.custom_schedules import import_schedules
 from tempopt.spec.load import load_spec
 from tempopt.spec.resources import Workers
@@ -44,43 +44,29 @@ _NO_LAYERS = "none. No attention temperature acts: the model is trained as it is
 
 
 def search(
-    spec: StudySpec | Mapping[str, Any] | str | Path,
+    request: SearchRequest,
     *,
     storage: Storage = DEFAULT_STORAGE,
     workers: Workers | None = None,
     checkpoints: str | Path | None = None,
-    trials: int | None = None,
-    add_trials: int = 0,
-    enqueue: Sequence[Mapping[str, Any]] = (),
     submit: bool = False,
     observer: Observer | None = None,
 ) -> StudyResult:
     """Carry a study through to its verdict; arguments and errors are those of :func:`tempopt.search`."""
-    spec, study_observer = _loaded(spec), observer or NullObserver()
-    refuse_comparison(spec)
-    import_schedules(spec)
+    refuse_comparison(request.spec)
+    import_schedules(request.spec)
+    study_observer = observer or NullObserver()
     with open_storage(storage, create=True) as store:
         if server := as_remote_store(store):
             check_no_checkpoint_url(checkpoints)
-            remote_study.submit(
-                server,
-                spec,
-                trials=trials,
-                more=add_trials,
-                enqueue=enqueue,
-                workers=workers,
-                observer=study_observer,
-            )
+            remote_study.submit(server, request, workers=workers, observer=study_observer)
             return remote_study.wait_for_result(
-                server, spec.study.name, workers=workers, observer=study_observer
+                server, request.spec.study.name, workers=workers, observer=study_observer
             )
-        spec, study = prepare_search(
-            store, spec, trials=trials, more=add_trials, enqueue=enqueue, on_note=study_observer.note
-        )
+        spec, study = prepare_search(store, request, on_note=study_observer.note)
         if submit:
             return _submit(store, spec, study, checkpoints, study_observer)
-        runner = StudyRunner(store, spec, study, workers, checkpoints, study_observer)
-        return runner.run()
+        return StudyRunner(store, spec, study, workers, checkpoints, study_observer).run()
 
 
 def _submit(
@@ -112,32 +98,26 @@ def _submit(
 
 
 def compare(
-    spec: StudySpec | Mapping[str, Any] | str | Path,
-    sets: Sequence[GivenSet] | Mapping[str, GivenSet] = (),
+    spec: StudySpec,
     *,
     storage: Storage = DEFAULT_STORAGE,
     workers: Workers | None = None,
     checkpoints: str | Path | None = None,
-    name: str | None = None,
-    pairs: int | None = None,
-    vary: Mapping[str, Sequence[Any]] | None = None,
-    all_pairs: bool = False,
     max_runs: int = MAX_RUNS,
     observer: Observer | None = None,
 ) -> StudyResult:
-    """Compare parameter sets on fresh paired seeds; as :func:`tempopt.compare` and :func:`search`."""
-    spec = comparison_spec(spec, sets, vary=vary, all_pairs=all_pairs, name=name, pairs=pairs)
-    study_observer = observer or NullObserver()
+    """Carry the spec of a comparison through to its verdict; as :func:`tempopt.compare`."""
     import_schedules(spec)
     check_comparison(spec, max_runs)
+    request, study_observer = SearchRequest(spec=spec), observer or NullObserver()
     with open_storage(storage, create=True) as store:
         if server := as_remote_store(store):
             check_no_checkpoint_url(checkpoints)
-            remote_study.submit(server, spec, workers=workers, observer=study_observer)
+            remote_study.submit(server, request, workers=workers, observer=study_observer)
             return remote_study.wait_for_result(
                 server, spec.study.name, workers=workers, observer=study_observer
             )
-        spec, study = prepare_search(store, spec)
+        spec, study = prepare_search(store, request)
         return StudyRunner(store, spec, study, workers, checkpoints, study_observer).run()
 
 
@@ -156,44 +136,24 @@ def check_no_checkpoint_url(checkpoints: str | Path | None) -> None:
 
 def resume(
     name: str,
+    request: ResumeRequest = CONTINUE,
     *,
     storage: Storage = DEFAULT_STORAGE,
     workers: Workers | None = None,
     checkpoints: str | Path | None = None,
-    add_trials: int = 0,
-    pairs: int = 0,
-    retry_failed: bool = False,
-    explain: bool = False,
     observer: Observer | None = None,
 ) -> StudyResult:
-    """Continue a study from the database alone; all is as for :func:`tempopt.resume`."""
+    """Continue a study from the database alone; arguments and errors are those of :func:`tempopt.resume`."""
+    study_observer = observer or NullObserver()
     with open_storage(storage) as store:
-        study_observer = observer or NullObserver()
         if server := as_remote_store(store):
             check_no_checkpoint_url(checkpoints)
-            remote_study.resume(
-                server,
-                name,
-                more=add_trials,
-                pairs=pairs,
-                retry_failed=retry_failed,
-                explain=explain,
-                workers=workers,
-                observer=study_observer,
-            )
+            remote_study.resume(server, name, request, workers=workers, observer=study_observer)
             return remote_study.wait_for_result(server, name, workers=workers, observer=study_observer)
         study = store.load_study(name)
-        spec = prepare_resume(
-            store,
-            study,
-            more=add_trials,
-            pairs=pairs,
-            retry_failed=retry_failed,
-            explain=explain,
-            on_note=study_observer.note,
-        )
-        if add_trials:
-            study_observer.note(_added(spec, add_trials))
+        spec = prepare_resume(store, study, request, on_note=study_observer.note)
+        if request.add_trials:
+            study_observer.note(_added(spec, request.add_trials))
         return StudyRunner(store, spec, study, workers, checkpoints, study_observer).run()
 
 

@@ -24,6 +24,7 @@ from tempopt.errors import StorageError, UsageError
 from tempopt.launch.launcher import Job, Launcher, Task, tasks
 from tempopt.launch.study_launch import PROGRAM
 from tempopt.service import lifecycle, studies
+from tempopt.service.requests import SearchRequest
 from tempopt.spec.resources import Need
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.liveness import machine_id
@@ -88,7 +89,7 @@ def _alone() -> list[Any]:
     """Return the result of the study when one agent, in this process, carries it out in peace."""
     with tempfile.TemporaryDirectory(prefix="tempopt-") as folder:
         storage = f"sqlite:///{folder}/alone.db"
-        studies.search(_spec(), storage=storage, workers=1, checkpoints=f"{folder}/runs")
+        studies.search(SearchRequest(spec=_spec()), storage=storage, workers=1, checkpoints=f"{folder}/runs")
         return _facts(storage)
 
 

@@ -112,7 +112,9 @@ def test_trials_that_were_asked_for_in_the_meantime_are_counted(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # 0.02 each: four of them are less than half a standard error of 0.2, twenty more of them are not
-    monkeypatch.setattr(SearchArms, "expected_improvement", lambda self, ticket: scene._prospect(ticket) and (0.02, 0.2))
+    monkeypatch.setattr(
+        SearchArms, "expected_improvement", lambda self, ticket: scene._prospect(ticket) and (0.02, 0.2)
+    )
     client = scene.client("A")
     rows = scene.store.tickets(scene.study.id)
     extra_tickets = more_tickets(rows, scene.spec, 20)

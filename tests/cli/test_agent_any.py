@@ -9,6 +9,7 @@ import pytest
 from tempopt import cli
 from tempopt.agent import any_agent
 from tempopt.service.extend import prepare_search
+from tempopt.service.requests import SearchRequest
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage import Store
 from tests.toy_study import SMALL, TOYS, begin, toy_spec
@@ -72,5 +73,5 @@ def test_a_study_that_is_submitted_again_gets_its_new_priority(monkeypatch: pyte
     with Store.open("sqlite:///tempopt.db") as store:
         begin(store, "toy")
         spec = StudySpec.parse(toy_spec(name="toy", **SMALL, priority=7), source="the test")
-        prepare_search(store, spec)
+        prepare_search(store, SearchRequest(spec=spec))
         assert [study.priority for study in store.open_studies()] == [7]

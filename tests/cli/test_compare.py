@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import tempopt
 from tempopt import cli
 from tempopt.agent.observer import NullObserver
 from tempopt.cli import agent_entrypoint
@@ -159,7 +160,7 @@ def test_a_comparison_has_no_search_to_stop(
     folder: Path, fake_workers: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
-        studies.compare(SPEC_DATA, [{}, {"lr": 0.1}], storage=URL, name="toy", observer=interrupt_after(2))
+        tempopt.compare(SPEC_DATA, [{}, {"lr": 0.1}], storage=URL, name="toy", observer=interrupt_after(2))
     assert cli.main(["stop", "toy"]) == 0
     assert "there is no search to stop" in capsys.readouterr().out
     assert cli.main(["list"]) == 0 and cli.main(["show", "toy"]) == 0
@@ -249,12 +250,12 @@ def test_a_comparison_that_is_interrupted_is_resumed_to_the_same_result(
 ) -> None:
     sets = [{}, {"temperature_init": 4.0}, {"lr": 0.1}]
     with pytest.raises(KeyboardInterrupt):
-        studies.compare(SPEC_DATA, sets, storage=URL, name="toy", workers=2, observer=interrupt_after(3))
+        tempopt.compare(SPEC_DATA, sets, storage=URL, name="toy", workers=2, observer=interrupt_after(3))
     result = studies.resume("toy", storage=URL, workers=1)
     assert result.state == "done" and result.comparison is not None
     facts_resumed, comparison = facts(), result.comparison
     monkeypatch.chdir(tmp_path_factory.mktemp("undisturbed"))
-    whole_result = studies.compare(SPEC_DATA, sets, storage=URL, name="toy", workers=1)
+    whole_result = tempopt.compare(SPEC_DATA, sets, storage=URL, name="toy", workers=1)
     assert (facts_resumed, comparison) == (facts(), whole_result.comparison)
 
 

@@ -15,6 +15,7 @@ from tempopt.cli import report
 from tempopt.cli import search as command
 from tempopt.report import decision
 from tempopt.service import studies
+from tempopt.service.requests import ResumeRequest, SearchRequest
 from tempopt.storage import urls
 from tempopt.storage.store import Store
 from tests.toy_study import toy_spec
@@ -37,9 +38,12 @@ def carried_out(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Called:
         called.update(spec=spec, overrides=overrides)
         return SimpleNamespace(study=SimpleNamespace(name="pairs"), compare=None)
 
-    def run(spec_source: object, **settings: Any) -> SimpleNamespace:
+    def run(target: object, request: object = None, **settings: Any) -> SimpleNamespace:
         settings.pop("observer").note("a note")
+        request = target if isinstance(target, SearchRequest) else request
         called.update(settings)
+        if isinstance(request, SearchRequest | ResumeRequest):
+            called.update({name: getattr(request, name) for name in request.__slots__ if name != "spec"})
         spec = SimpleNamespace(compare=None)
         return SimpleNamespace(
             best=called.get("best", "the best"), state=called.get("state", "done"), spec=spec
@@ -77,8 +81,9 @@ def test_search_hands_on_what_was_asked_and_ends_with_the_verdict(
         "workers": 2,
         "checkpoints": "runs",
         "trials": 5,
-        "more": 0,
+        "add_trials": 0,
         "enqueue": [],
+        "version": None,
         "submit": False,
     }
     assert capsys.readouterr().out == ("a note\n\nthe verdict\ndetails: tempopt show pairs\n")
@@ -146,7 +151,7 @@ def test_an_empty_folder_for_checkpoints_is_refused(
 def test_resume_needs_the_name_alone(carried_out: Called, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["resume", "pairs"]) == 0
     settings = {"storage": "sqlite:///tempopt.db", "workers": None, "checkpoints": None}
-    resume_settings = {"more": 0, "pairs": 0, "retry_failed": False}
+    resume_settings = {"add_trials": 0, "add_pairs": 0, "retry_failed": False, "version": None}
     assert carried_out == {**settings, **resume_settings, "explain": False}
     assert cli.main(["resume", "pairs", "--retry-failed"]) == 0
     assert carried_out["retry_failed"] is True
@@ -162,10 +167,11 @@ def test_a_verdict_is_explained_by_a_command_of_its_own(
         "storage": "sqlite:///x.db",
         "workers": 2,
         "checkpoints": "runs",
-        "more": 0,
-        "pairs": 0,
+        "add_trials": 0,
+        "add_pairs": 0,
         "retry_failed": False,
         "explain": True,
+        "version": None,
     }
     assert "the verdict" in capsys.readouterr().out
     for options in (["--trials", "+3"], ["--pairs", "+3"], ["--retry-failed"]):
@@ -174,16 +180,16 @@ def test_a_verdict_is_explained_by_a_command_of_its_own(
 
 def test_more_trials_can_be_asked_for(carried_out: Called) -> None:
     assert cli.main(["resume", "pairs", "--trials", "+20"]) == 0
-    assert carried_out["more"] == 20
+    assert carried_out["add_trials"] == 20
     assert cli.main(["search", "a.yaml", "--trials", "+3"]) == 0
-    assert (carried_out["trials"], carried_out["more"]) == (None, 3)
+    assert (carried_out["trials"], carried_out["add_trials"]) == (None, 3)
 
 
 def test_more_pairs_can_be_asked_for_and_not_with_trials(
     carried_out: Called, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["resume", "pairs", "--pairs", "+8"]) == 0
-    assert (carried_out["pairs"], carried_out["more"]) == (8, 0)
+    assert (carried_out["add_pairs"], carried_out["add_trials"]) == (8, 0)
     carried_out.clear()
     assert cli.main(["resume", "pairs", "--pairs", "+8", "--trials", "+8"]) == cli.USAGE
     assert "Give one of them." in capsys.readouterr().err

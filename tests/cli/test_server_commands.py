@@ -424,7 +424,7 @@ def test_python_reaches_the_studies_of_a_server(
         assert study.name == "toy"
         assert [entry["study"] for entry in server.studies()] == ["toy"]
         server.pause("toy")
-        assert server.resume("toy", more=1, progress=False, wait=False).tickets["search"].requested == 3
+        assert server.resume("toy", add_trials=1, progress=False, wait=False).tickets["search"].requested == 3
         with _agent(running_server.storage, work_folder.parent):
             result = server.search(spec, progress=False)
         assert result.state == "done"

@@ -37,7 +37,7 @@ BODIES: dict[str, dict[str, Any]] = {
     },
     "/api/tokens": {"name": "more", "scopes": ["view"]},
     "/api/studies": {"spec": toy_spec()},
-    "/api/studies/toy/resume": {"more": 1},
+    "/api/studies/toy/resume": {"add_trials": 1},
     "/api/studies/toy/enqueue": {"sets": [{"temperature_init": 1.0}]},
     "/api/studies/toy/gc": {"dry_run": True},
 }
@@ -354,7 +354,7 @@ def test_requests_that_come_twice_do_once_what_they_do(
 ) -> None:
     study = client.get("/api/studies/toy/row").json()
     count = len(client.get("/api/studies/toy/tickets").json())
-    body = {"more": 2, "version": study["version"]}
+    body = {"add_trials": 2, "version": study["version"]}
     first, second = (client.post("/api/studies/toy/resume", json=body) for _ in range(2))
     assert first.status_code == 200
     assert _refusal(second) == (409, "study_changed")

@@ -122,7 +122,7 @@ def test_a_wrong_spec_is_refused_and_nothing_is_written(
         b"{",
         b"[]",
         b'{"spec": 3}',
-        b'{"spec": {}, "more": -1}',
+        b'{"spec": {}, "add_trials": -1}',
         b'{"spec": {}, "unknown": 1}',
         b'{"spec": {"a": "\\u0000"}}',
         b'{"spec": {"a": "\\ud800"}}',
@@ -189,7 +189,7 @@ def test_runs_are_added_once_though_the_request_comes_twice(
     running_server: RunningServer, client: httpx.Client
 ) -> None:
     version = begin_study(client)["version"]
-    body = {"more": 3, "version": version}
+    body = {"add_trials": 3, "version": version}
     answers = [client.post("/api/studies/toy/resume", json=body) for _ in range(2)]
     assert [response.status_code for response in answers] == [200, 409]
     assert code(answers[1]) == "study_changed"
@@ -208,7 +208,7 @@ def test_a_verdict_is_explained_on_request_and_nothing_is_before_there_is_one(
     assert (response.status_code, code(response)) == (400, "usage")
     assert "confirmation is not over" in response.json()["error"]["message"]
     name = synthetic.row.name
-    response_both = client.post(f"/api/studies/{name}/resume", json={"explain": True, "more": 2})
+    response_both = client.post(f"/api/studies/{name}/resume", json={"explain": True, "add_trials": 2})
     assert (response_both.status_code, code(response_both)) == (400, "usage")
     answer = client.post(f"/api/studies/{name}/resume", json={"explain": True})
     assert answer.status_code == 200, answer.text

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import tempopt
 from tempopt import cli
 from tempopt.errors import SpecError
 from tempopt.service import studies
@@ -22,10 +23,10 @@ from tests.toy_study import URL, Watcher, toy_spec, work_in
 @pytest.mark.usefixtures("fake_workers")
 @pytest.mark.long
 def test_trials_that_are_added_are_told_with_the_runs_of_the_verdict_that_follows() -> None:
-    studies.search(toy_spec(), storage=URL, workers=1)
+    tempopt.search(toy_spec(), progress=False, storage=URL, workers=1)
     watcher = Watcher()
     num_before = sum(count.done for count in studies.load_study(URL, "toy").tickets.values())
-    result = studies.resume("toy", storage=URL, workers=1, add_trials=2, observer=watcher)
+    result = tempopt.resume("toy", storage=URL, workers=1, add_trials=2, observer=watcher, progress=False)
     note = next(note for note in watcher.notes if "2 trials are added" in note)
     max_extra = int(note.partition("at most ")[2].split()[0])
     runs = planned_runs(StudySpec.parse(toy_spec(), source="the test"))
@@ -34,7 +35,7 @@ def test_trials_that_are_added_are_told_with_the_runs_of_the_verdict_that_follow
     assert 2 < num_added <= 2 + max_extra
     # a study that does not grow is not told of as if it did
     quiet = Watcher()
-    studies.resume("toy", storage=URL, workers=1, observer=quiet)
+    tempopt.resume("toy", storage=URL, workers=1, observer=quiet, progress=False)
     assert not [note for note in quiet.notes if "are added" in note]
 
 

@@ -16,6 +16,7 @@ from tempopt.service.extend import (
     prepare_resume,
     prepare_search,
 )
+from tempopt.service.requests import CONTINUE, ResumeRequest, SearchRequest
 from tempopt.storage.changes import ClaimRequest, RunEnded, RunOutcome
 from tempopt.storage.rows import KINDS, NewTicket, StudyRow, TicketRow
 from tempopt.storage.store import Store
@@ -35,10 +36,10 @@ def test_a_logger_is_changed_in_what_is_stored_and_one_with_a_password_is_not_st
     name = spec.study.name
     with Store.open(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
         store.create_study(name, spec.to_json(), spec.identity())
-        prepare_search(store, changed_spec)
+        prepare_search(store, SearchRequest(spec=changed_spec))
         assert store.load_study(name).spec["trainer"]["logger"] == LOGGER
         with pytest.raises(SpecError, match="holds a password or a key") as error:
-            prepare_search(store, secret)
+            prepare_search(store, SearchRequest(spec=secret))
         assert "hunter22" not in str(error.value)
         assert store.load_study(name).spec["trainer"]["logger"] == LOGGER
 
@@ -111,7 +112,7 @@ def test_pairs_are_added_to_a_verdict_and_only_to_one(make_spec: Any, tmp_path: 
         assert store.load_study("pairs").state == "running"
 
 
-@pytest.mark.parametrize("growth", [{"more": 3}, {"pairs": 3}])
+@pytest.mark.parametrize("growth", [{"add_trials": 3}, {"add_pairs": 3}])
 def test_the_share_of_the_next_verdict_is_told_where_one_was_spent(
     make_spec: Any, tmp_path: Path, growth: dict[str, int]
 ) -> None:
@@ -123,13 +124,13 @@ def test_the_share_of_the_next_verdict_is_told_where_one_was_spent(
     with Store.open(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
         notes: list[str] = []
         row, unproved = store_study(store, study), store_study(store, open_yet)
-        prepare_resume(store, unproved, more=3, on_note=notes.append)
-        prepare_resume(store, row, on_note=notes.append)
+        prepare_resume(store, unproved, ResumeRequest(add_trials=3), on_note=notes.append)
+        prepare_resume(store, row, CONTINUE, on_note=notes.append)
         assert notes == []
-        prepare_resume(store, row, on_note=notes.append, **growth)
+        prepare_resume(store, row, ResumeRequest(**growth), on_note=notes.append)
         share = "The next verdict has the level 2.5 %; the first had 5 %."
         assert notes == [share]
-        prepare_search(store, study.spec, more=2, on_note=notes.append)
+        prepare_search(store, SearchRequest(spec=study.spec, add_trials=2), on_note=notes.append)
         assert notes == [share, share]
 
 
@@ -150,13 +151,13 @@ def test_an_explanation_is_of_a_verdict_that_there_is_and_of_nothing_else(
         ):
             add_explanation(store, unproved, open_yet.spec)
         row = store_study(store, study)
-        for options in ({"more": 3}, {"pairs": 3}, {"retry_failed": True}):
+        for options in ({"add_trials": 3}, {"add_pairs": 3}, {"retry_failed": True}):
             with pytest.raises(UsageError, match="An explanation is of the verdict that there is"):
-                prepare_resume(store, row, explain=True, **options)
+                ResumeRequest(explain=True, **options)
         assert len(store.tickets(row.id)) == len(study.rows)
         notes: list[str] = []
         store.set_state(row.id, "done")
-        assert prepare_resume(store, row, explain=True, on_note=notes.append) == study.spec
+        assert prepare_resume(store, row, ResumeRequest(explain=True), on_note=notes.append) == study.spec
         study_keys = {(t.kind, t.number) for t in study.rows}
         added_tickets = [t for t in store.tickets(row.id) if (t.kind, t.number) not in study_keys]
         begin = f"{len(added_tickets)} trainings begin to explain the verdict; at most "

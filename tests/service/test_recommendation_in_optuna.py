@@ -7,8 +7,8 @@ from typing import Any
 import optuna
 import pytest
 
+import tempopt
 from tempopt.report.decision import decide
-from tempopt.service import studies
 from tempopt.storage.optuna_calls import RECOMMENDATION
 from tests.toy_study import SMALL, URL, toy_spec
 
@@ -17,7 +17,7 @@ FEW_RUNS: dict[str, Any] = SMALL
 
 @pytest.mark.usefixtures("fake_workers")
 def test_optunas_study_says_what_is_recommended_once_there_is_a_verdict() -> None:
-    result = studies.search(toy_spec(**FEW_RUNS), storage=URL, workers=1)
+    result = tempopt.search(toy_spec(**FEW_RUNS), progress=False, storage=URL, workers=1)
     advice, decision = result.recommendation, decide(result)
     assert advice is not None and decision is not None
     attributes = optuna.load_study(study_name="toy", storage=URL).user_attrs
@@ -32,13 +32,13 @@ def test_optunas_study_says_what_is_recommended_once_there_is_a_verdict() -> Non
 
 @pytest.mark.usefixtures("fake_workers")
 def test_a_verdict_is_explained_on_request_and_not_again() -> None:
-    first = studies.search(toy_spec(**FEW_RUNS), storage=URL, workers=1)
+    first = tempopt.search(toy_spec(**FEW_RUNS), progress=False, storage=URL, workers=1)
     assert first.tickets["ablation"].requested == 0
-    second = studies.resume("toy", storage=URL, workers=1, explain=True)
+    second = tempopt.resume("toy", storage=URL, workers=1, explain=True, progress=False)
     assert second.state == "done" and second.verdict is not None and first.verdict is not None
     assert second.verdict.total == first.verdict.total and second.verdict.looks == 1
     assert second.tickets["ablation"].done > 0 or second.verdict.at_one
-    third = studies.resume("toy", storage=URL, workers=1, explain=True)
+    third = tempopt.resume("toy", storage=URL, workers=1, explain=True, progress=False)
     assert {kind: count.done for kind, count in third.tickets.items()} == {
         kind: count.done for kind, count in second.tickets.items()
     }

@@ -14,6 +14,7 @@ from optuna.storages import RDBStorage
 from sqlalchemy import make_url
 
 from tempopt.service.extend import prepare_resume
+from tempopt.service.requests import ResumeRequest
 from tempopt.service.studies import resume, run_agent, search
 from tempopt.storage import Store
 from tempopt.training.messages import RunRequest
@@ -256,7 +257,7 @@ def test_an_agent_at_work_hears_of_what_is_asked_for_again(
         with Store.open(url, create=False) as store:
             for _ in range(2):
                 study = store.load_study("toy")
-                prepare_resume(store, study, retry_failed=True, on_note=notes.append)
+                prepare_resume(store, study, ResumeRequest(retry_failed=True), on_note=notes.append)
 
     notes: list[str] = []
     with monkeypatch.context() as patch:

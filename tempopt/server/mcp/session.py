@@ -25,6 +25,7 @@ from tempopt.service import lifecycle, remote_study
 from tempopt.service.extend import prepare_search
 from tempopt.service.forecast import StudyForecast, forecast_study
 from tempopt.service.lifecycle import StopResult
+from tempopt.service.requests import SearchRequest
 from tempopt.spec.custom_schedules import import_schedules
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
@@ -181,7 +182,7 @@ class Session:
             usage.check(need, name=name)
             spec = _limited(spec, need, usage.left_gpu_hours)
         if self._server is not None:
-            remote_study.submit(self._server, spec, observer=notes)
+            remote_study.submit(self._server, SearchRequest(spec=spec), observer=notes)
         else:
             self._stand(spec, notes)
         if is_limited:
@@ -191,7 +192,7 @@ class Session:
 
     def _stand(self, spec: StudySpec, notes: Notes) -> None:
         """Write a new study into the database, after a dry run, for agents that are started next."""
-        spec, _ = prepare_search(self.store, spec)
+        spec, _ = prepare_search(self.store, SearchRequest(spec=spec))
         spec = remote_study.dry_run_locally(spec, notes)
         checkpoints_url = checkpoints.normalize_checkpoint_url(checkpoints.DEFAULT_FOLDER)
         ensure_study_exists(
@@ -234,9 +235,9 @@ class Session:
         if study.state != "done" and self.ledger.limited():
             self._refuse_used_up(study.name)
         if self._server is not None:
-            remote_study.submit(self._server, spec, observer=notes)
+            remote_study.submit(self._server, SearchRequest(spec=spec), observer=notes)
             return
-        spec, _ = prepare_search(self.store, spec, on_note=notes.note)
+        spec, _ = prepare_search(self.store, SearchRequest(spec=spec), on_note=notes.note)
         if study.state != "done":
             self._launch(spec, study, notes)
 
