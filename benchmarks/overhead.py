@@ -45,7 +45,7 @@ def spec(task: str, trainings: int) -> dict[str, Any]:
 def search() -> None:
     """Run the trainings of the study in spec.json as tempopt does, and end before it chooses."""
     from tempopt.agent.observer import NullObserver, Snapshot
-    from tempopt.service.studies import search
+    from tempopt.api.calls import search
 
     class StopObserver(NullObserver):
         def update(self, snapshot: Snapshot) -> None:

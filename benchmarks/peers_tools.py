@@ -204,7 +204,7 @@ def tempopt(job: Job, *, save: bool = False) -> dict[int, float]:
         save: Whether a checkpoint is kept at every validation.
     """
     from tempopt.agent.observer import NullObserver
-    from tempopt.service.studies import search
+    from tempopt.api.calls import search
     from tempopt.storage.store import Store
 
     class StopObserver(NullObserver):

@@ -61,15 +61,15 @@ class FakeWorker:
 
     Args:
         slot: Which of the agent's workers it is.
-        place: Where it would train.
+        placement: Where it would train.
     """
 
     pace = 0.0002
     """Seconds a step."""
 
-    def __init__(self, *, slot: int, place: Placement) -> None:
+    def __init__(self, *, slot: int, placement: Placement) -> None:
         self.slot = slot
-        self.place = place
+        self.placement = placement
         self.ready = False
         self.pid = os.getpid()
         self.connection, self._theirs = Pipe()

@@ -57,7 +57,7 @@ def make_snapshot() -> Callable[..., Snapshot]:
             "direction": "maximize",
             "stage": "search",
             "done": {"baseline": 3, "constant": 20, "search": 16},
-            "asked": {"baseline": 3, "constant": 20, "search": 40},
+            "requested": {"baseline": 3, "constant": 20, "search": 40},
             "best": 0.69,
             "best_params": {"schedule": "cosine", "temperature_init": 2.5},
             "baseline_mean": 0.61,

@@ -16,9 +16,9 @@ import pytest
 
 from tempopt.agent.observer import NullObserver
 from tempopt.agent.study_creation import ensure_study_exists
+from tempopt.api.calls import search
 from tempopt.errors import UsageError
 from tempopt.report.study_result import StudyResult
-from tempopt.service.studies import search
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import StudyRow, TicketRow
 from tempopt.storage.store import Store
@@ -128,7 +128,7 @@ def start(spec: dict[str, Any], tmp_path: Path, *, fake: bool = False) -> subpro
     program = FAKED if fake else ""
     program += (
         "import json, pathlib\n"
-        "from tempopt.service.studies import search\n"
+        "from tempopt.api.calls import search\n"
         "spec = json.loads(pathlib.Path('spec.json').read_text())\n"
         f"search(spec, storage={URL!r}, workers=2)\n"
     )

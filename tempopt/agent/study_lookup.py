@@ -29,13 +29,13 @@ def reconcile_spec(store: Store, study: StudyRow, spec: StudySpec) -> StudySpec:
     spec = with_stored_dry_run_results(spec, stored_spec)
     stored_counts, new_counts = (
         f"{study_spec.num_baseline} baseline, {study_spec.num_constant} constant and "
-        f"{study_spec.study.trials} search tickets"
+        f"{study_spec.num_trials} search tickets"
         for study_spec in (stored_spec, spec)
     )
     if stored_counts != new_counts:
         # who asks for fewer than there are most likely means so many more
-        num_added = spec.study.trials - stored_spec.study.trials
-        num_added = num_added if num_added > 0 else spec.study.trials
+        num_added = spec.num_trials - stored_spec.num_trials
+        num_added = num_added if num_added > 0 else spec.num_trials
         raise StudyChanged(
             f'The store has a study "{study.name}" that was begun with {stored_counts}, and {new_counts} are '
             f"asked now. Ask for as many; to add {num_added} search tickets: tempopt resume {study.name} "

@@ -49,7 +49,7 @@ def prepare_search(
     if more:
         raise UsageError(
             f'{more} trials were to be added, but the store has no study "{spec.study.name}" yet. '
-            f"Give their whole number: --trials {spec.study.trials + more}"
+            f"Give their whole number: --trials {spec.num_trials + more}"
         )
     if request.enqueue:
         parameter_sets = [*spec.study.enqueue, *request.enqueue]

@@ -82,7 +82,7 @@ def find_existing_study(spec: StudySpec, store: Store) -> ExistingStudy | None:
     new_spec = with_stored_dry_run_results(spec, stored_spec)
     lines = list(diff_specs(stored_spec, new_spec).values())
     if not lines:
-        before, now = stored_spec.study.trials, new_spec.study.trials
+        before, now = stored_spec.num_trials, new_spec.num_trials
         lines = [f"study.trials: was {before}, now {now}"] if before != now else []
     return ExistingStudy(state=row.state, same=not lines, differences=tuple(lines))
 

@@ -31,7 +31,7 @@ study:
   name: {name}
   metric: {metric}
   direction: {direction}
-  trials: 12  # runs of the whole space, after a first design at the baseline and at constant temperatures
+  # trials: 12  # runs of the whole space after the first design; else 12, or 16 with ordinary parameters
   # arms: {{baseline: 6, constant: 4}}  # runs of that design; else 2 or 6 at the baseline, 4 constants
   seeds: {{choose: 2, confirm: {{min: 4, max: 16}}}}  # fresh seeds to choose on, others to measure the gain
   confirm_on: {confirm_on}

@@ -110,7 +110,7 @@ class StudySection(SpecSection):
         ),
     ]
     direction: Annotated[Direction, Field(description="maximize or minimize")]
-    trials: Count = 12
+    trials: Count | None = None
     arms: ArmCounts = ArmCounts()
     candidates: Count = 2
     seeds: Seeds = Seeds()

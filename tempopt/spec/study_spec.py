@@ -184,6 +184,11 @@ class StudySpec(SpecSection):
         ]
 
     @property
+    def num_trials(self) -> int:
+        """Number of search trials: more by default where ordinary parameters are searched, too."""
+        return self.study.trials or (16 if self.other_names else 12)
+
+    @property
     def num_constant(self) -> int:
         """Number of constant temperatures in the first design of the search."""
         return self.study.arms.constant or 4
@@ -269,9 +274,9 @@ class StudySpec(SpecSection):
 
     def enqueued_at(self, sets: Sequence[Mapping[str, Any]], *, path: str) -> list[dict[str, Any]]:
         """Return what :meth:`enqueued` does; FaultsError names what is wrong below a path."""
-        if len(sets) > self.study.trials:
+        if len(sets) > self.num_trials:
             message = (
-                f"given {len(sets)} parameter sets, but study.trials is {self.study.trials}. "
+                f"given {len(sets)} parameter sets, but study.trials is {self.num_trials}. "
                 "Give at most that many, or more trials."
             )
             raise CollectedSpecError([(path, message)])

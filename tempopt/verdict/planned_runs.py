@@ -75,7 +75,7 @@ def _counts(spec: StudySpec, *, gain: bool) -> dict[Kind, Span]:
     if not spec.about_temperature:
         return _compared(spec, gain=gain)
     study, seeds, tunes = spec.study, spec.study.seeds.choose, bool(spec.other_names)
-    candidates = candidates_at_most(spec, study.trials)
+    candidates = candidates_at_most(spec, spec.num_trials)
     choose = _NONE
     if candidates > 1:
         min_choices = 0 if not _is_continuous(spec) else candidates * seeds
@@ -90,7 +90,7 @@ def _counts(spec: StudySpec, *, gain: bool) -> dict[Kind, Span]:
     counts: dict[Kind, Span] = {
         "baseline": _exactly(spec.num_baseline + spec.num_tuning),
         "constant": _exactly(spec.num_constant),
-        "search": _exactly(study.trials),
+        "search": _exactly(spec.num_trials),
         "choose": choose,
         "confirm": confirm,
     }

@@ -59,7 +59,7 @@ def first_tickets(spec: StudySpec) -> list[NewTicket]:
         NewTicket(kind=kind, arm=kind, number=number, seed=search_seed(spec, kind, number))
         for kind, count in counts.items()
         for number in range(count)
-    ] + _search(spec, range(spec.study.trials), 0, spec.enqueued(spec.study.enqueue))
+    ] + _search(spec, range(spec.num_trials), 0, spec.enqueued(spec.study.enqueue))
 
 
 def is_confirming(tickets: Sequence[TicketRow]) -> bool:

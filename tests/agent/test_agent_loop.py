@@ -15,8 +15,9 @@ from optuna.trial import TrialState
 
 from tempopt.agent.agent_loop import Agent
 from tempopt.agent.observer import NullObserver
+from tempopt.api.calls import resume, search
 from tempopt.errors import SpecError, StudyChanged, StudyFailed, UsageError
-from tempopt.service.studies import load_study, resume, search
+from tempopt.service.studies import load_study
 from tempopt.storage.store import Store
 from tempopt.storage.ticket_queries import arms_of
 from tempopt.temperature import TemperatureParameters

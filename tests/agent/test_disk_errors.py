@@ -9,8 +9,8 @@ import pytest
 
 from tempopt.agent import disk_errors
 from tempopt.agent.disk_errors import DiskErrorTracker
+from tempopt.api.calls import resume, search
 from tempopt.errors import StudyFailed
-from tempopt.service.studies import resume, search
 from tempopt.spec.study_spec import StudySpec
 from tempopt.training.messages import CheckpointFailed, Failed, RunRequest
 from tests.fake_worker import FakeWorker

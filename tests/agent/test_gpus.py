@@ -11,8 +11,8 @@ import pytest
 from tempopt.agent.agent_loop import Agent
 from tempopt.agent.observer import NullObserver
 from tempopt.agent.run_requests import RunRequestBuilder
+from tempopt.api.calls import resume, search
 from tempopt.errors import UsageError
-from tempopt.service.studies import resume, search
 from tempopt.training.messages import RunRequest
 from tests.toy_study import SMALL, URL, tickets, toy_spec
 

@@ -241,7 +241,7 @@ def test_what_a_run_that_failed_for_good_has_written_is_deleted(search_study: An
     client = _client(spec, study, store, tmp_path)
     ticket, path = _write_checkpoint(client, tmp_path, 0)
     client._deliver()
-    worker: Any = SimpleNamespace(place=Placement())
+    worker: Any = SimpleNamespace(placement=Placement())
     work = WorkerSlot(worker=worker, ticket=ticket, folder=tmp_path)
     change, waiting_row = build_attempt_lost(work, "it died", attempts=2, alone=False)
     assert waiting_row.state == "waiting" and waiting_row.checkpoints == ticket.checkpoints

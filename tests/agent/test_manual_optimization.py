@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tempopt.service.studies import check, resume, search
+from tempopt.api.calls import resume, search
+from tempopt.service.studies import check
 from tests.servers import descendants, strike, worker_pids
 from tests.toy_study import (
     URL,

@@ -13,8 +13,9 @@ from typing import Any
 import optuna
 import pytest
 
+from tempopt.api.calls import resume, search
 from tempopt.errors import SpecError, UsageError
-from tempopt.service.studies import load_study, resume, run_agent, search
+from tempopt.service.studies import load_study, run_agent
 from tempopt.storage.rows import TicketRow
 from tempopt.storage.store import Store
 from tests.servers import worker_pids
@@ -185,7 +186,7 @@ def test_parameters_wanted_of_a_study_that_is_there_are_tickets_more() -> None:
 def _joiner(tmp_path: Path) -> subprocess.Popen[str]:
     program = FAKED + (
         "import sys\n"
-        "from tempopt.service.studies import join\n"
+        "from tempopt.service.studies import run_agent\n"
         "from tempopt.agent.observer import Unobserved\n"
         "class Notes(Unobserved):\n"
         "    def note(self, text): print(text, file=sys.stderr, flush=True)\n"

@@ -287,7 +287,7 @@ def test_a_worker_that_hangs_is_killed_when_its_agent_is_gone(
         "import os, signal, sys\n"
         "from tempopt.agent.placement import Placement\n"
         "from tempopt.agent.process import WorkerProcess\n"
-        "worker = WorkerProcess(slot=0, place=Placement())\n"
+        "worker = WorkerProcess(slot=0, placement=Placement())\n"
         "worker.receive()\n"
         "os.kill(worker.pid, signal.SIGSTOP)\n"
         "print(worker.pid, flush=True)\n"

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tempopt.service.studies import check, search
+from tempopt.api.calls import search
+from tempopt.service.studies import check
 from tests.servers import worker_pids
 from tests.toy_study import SMALL, URL, EndedStudy, facts, read_study, reports, tickets, toy_spec, work_in
 

@@ -15,8 +15,8 @@ from optuna.exceptions import StorageInternalError
 from sqlalchemy.exc import OperationalError
 
 from tempopt.agent.agent_loop import Agent
+from tempopt.api.calls import resume, search
 from tempopt.errors import StaleAttempt, StoreUnreachable, StudyFailed
-from tempopt.service.studies import resume, search
 from tempopt.storage import changes as changes_of
 from tempopt.storage.store import Store
 from tests.toy_study import (
@@ -101,7 +101,7 @@ def test_an_agent_without_its_store_ends_in_good_order_and_the_next_delivers_for
         "import json, pathlib\n"
         "from tempopt.errors import StoreUnreachable\n"
         "from tempopt.storage.store import Store\n"
-        "from tempopt.service.studies import search\n"
+        "from tempopt.api.calls import search\n"
         "calls = []\n"
         "work = Store.write\n"
         "def fail(*args, **kwargs):\n"

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from tempopt.agent.warm_start import load_warm_start_runs
+from tempopt.api.calls import search
 from tempopt.errors import SpecError
 from tempopt.sampling.knowledge_gradient import KnowledgeGradient
 from tempopt.sampling.unit_cube import from_unit, nearest
 from tempopt.sampling.warm_start import WarmStartStudy
-from tempopt.service.studies import load_study, run_agent, search
+from tempopt.service.studies import load_study, run_agent
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.changes import RunOutcome
 from tempopt.storage.optuna_calls import make_study

@@ -65,8 +65,8 @@ class World(NullObserver):
         self._count = itertools.count()
         self._coming: list[tuple[int, int, Talker, Message | None]] = []
 
-    def start(self, *, slot: int, place: Placement) -> Talker:
-        worker = Talker(slot, place, self)
+    def start(self, *, slot: int, placement: Placement) -> Talker:
+        worker = Talker(slot, placement, self)
         self.workers.append(worker)
         self.say(worker, 2, Ready())
         return worker
@@ -198,7 +198,7 @@ def begin(store: Store, make_spec: Callable[..., StudySpec], tmp_path_factory: A
             return Agent(
                 spec=spec,
                 client=client,
-                workers=[world.start(slot=n, place=placement) for n, placement in enumerate(places)],  # type: ignore[misc]
+                workers=[world.start(slot=n, placement=placement) for n, placement in enumerate(places)],  # type: ignore[misc]
                 folder=folder,
                 checkpoints=checkpoints_url,
                 observer=world,

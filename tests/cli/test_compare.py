@@ -315,7 +315,7 @@ def test_the_exit_code_says_what_was_found(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     result = make_result(*differences)
-    for name in ("compare", "resume", "join"):
+    for name in ("compare", "resume", "run_agent"):
         monkeypatch.setattr(studies, name, lambda *words, **options: result)
     monkeypatch.setattr("tempopt.report.decision.screen_lines", lambda *words: ["the verdict"])
     words = ["toy.yaml", "{}", "{lr: 0.1}"] if command == "compare" else ["gate"]

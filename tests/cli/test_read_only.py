@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tempopt import cli
-from tempopt.service.studies import search
+from tempopt.api.calls import search
 from tempopt.storage import Store
 from tests.toy_study import SMALL, toy_spec
 

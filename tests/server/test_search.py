@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tempopt.api.calls import search
 from tempopt.service.progress import LineProgress
-from tempopt.service.studies import search
 from tests.server.conftest import RunningServer
 from tests.toy_study import REPOSITORY, toy_spec, work_in
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from tempopt.api.calls import search
 from tempopt.report.export import to_python
-from tempopt.service.studies import load_study, search
+from tempopt.service.studies import load_study
 from tempopt.storage.ticket_queries import arms_of, is_usable
 from tempopt.temperature import is_controlled
 from tests.toy_study import SMALL, URL, tickets, toy_spec, work_in

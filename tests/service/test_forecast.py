@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import tempopt
+from tempopt.api.calls import plan, search
 from tempopt.errors import SpecError, StudyNotFound, UsageError
-from tempopt.service.studies import plan, search
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.store import Store
 from tests.fake_worker import TIMES

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tempopt.api.calls import search
 from tempopt.errors import SpecError
-from tempopt.service.studies import search
 from tests.report.full_text import full_lines
 from tests.toy_study import URL, toy_spec
 

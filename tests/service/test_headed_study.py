@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from tempopt.api.calls import search
 from tempopt.cli import main
 from tempopt.report.heads_text import head_runs
-from tempopt.service.studies import load_study, search
+from tempopt.service.studies import load_study
 from tests.toy_study import SMALL, URL, toy_spec, work_in
 
 PLANTED = {0: "previous_token", 1: "first_token", 2: "diagonal", 3: "uniform"}

@@ -12,11 +12,12 @@ from typing import Any, get_args
 import pytest
 import yaml
 
+from tempopt.api.calls import compare, search
 from tempopt.cli import main
 from tempopt.errors import SpecError
 from tempopt.report.export import to_python, to_yaml
 from tempopt.report.headline import glossary
-from tempopt.service.studies import compare, load_study, search
+from tempopt.service.studies import load_study
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.store import Store
 from tempopt.storage.ticket_queries import arms_of

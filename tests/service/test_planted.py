@@ -16,8 +16,8 @@ from torch.nn import functional as F
 
 import tempopt
 from tempopt import EvaluationResult
+from tempopt.api.calls import search
 from tempopt.report.study_result import StudyResult
-from tempopt.service.studies import search
 
 HERE = Path(__file__).parent
 FACTORS = (0.25, 0.5, 2.0, 4.0)

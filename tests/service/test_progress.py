@@ -151,7 +151,7 @@ def test_the_screen_shows_stages_best_workers_and_time_left(make_snapshot: MakeS
 def test_the_screen_has_a_bar_for_every_kind_that_was_asked_for(make_snapshot: MakeSnapshot) -> None:
     asked_counts = {kind: 10 + index for index, kind in enumerate(KINDS)}
     screen_lines = _picture(
-        make_snapshot(asked=asked_counts, done=dict.fromkeys(KINDS, 7), stage="confirm")
+        make_snapshot(requested=asked_counts, done=dict.fromkeys(KINDS, 7), stage="confirm")
     ).splitlines()
     bars = [line for line in screen_lines if "7/" in line]
     assert [line.strip().split("  ")[0] for line in bars] == [kind for kind in KINDS]
@@ -179,7 +179,7 @@ def test_a_name_that_looks_like_markup_is_shown_as_it_is(make_snapshot: MakeSnap
 def test_a_bar_of_which_nothing_is_over_looks_empty_without_colours(make_snapshot: MakeSnapshot) -> None:
     asked_counts = {"baseline": 3, "constant": 20, "search": 40}
     screen_text = _picture(
-        make_snapshot(asked=asked_counts, done={"baseline": 3, "constant": 0, "search": 20})
+        make_snapshot(requested=asked_counts, done={"baseline": 3, "constant": 0, "search": 20})
     )
     full, empty, half = (line for line in screen_text.splitlines() if "/" in line and "search 17" not in line)
     assert "█" in full and "░" not in full and "░" in empty and "█" not in empty

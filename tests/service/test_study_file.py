@@ -10,10 +10,11 @@ from typing import Literal
 import optuna
 import pytest
 
+from tempopt.api.calls import resume, search
 from tempopt.cli import main
 from tempopt.errors import StorageError, StudyNotFound, UsageError
 from tempopt.service import study_file
-from tempopt.service.studies import load_study, resume, search
+from tempopt.service.studies import load_study
 from tempopt.storage.store import Store
 from tests.servers import empty_database
 from tests.toy_study import URL, begin_study, facts, has_searched, read_study, reports, toy_spec

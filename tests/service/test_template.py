@@ -228,6 +228,6 @@ def test_the_blank_of_a_temperature_and_other_faults_are_told_together(
 ) -> None:
     text = render_spec_template(info(), scenario)
     with pytest.raises(FaultySpecError) as error:
-        _load(text.replace("trials: 12", "trials: many"))
+        _load(text.replace("# trials: 12", "trials: many"))
     paths = sorted(path for path, _ in all_faults(error.value))
     assert paths == ["study.trials", f"temperatures.{scenario}.value"]

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from tempopt.api.calls import search
 from tempopt.class_loading import load_schedule
 from tempopt.cli import main
 from tempopt.errors import SpecError
 from tempopt.report.export import to_python, to_yaml
-from tempopt.service.studies import load_study, search
+from tempopt.service.studies import load_study
 from tempopt.spec.custom_schedules import import_schedules
 from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import (

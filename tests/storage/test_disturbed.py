@@ -13,9 +13,10 @@ import pytest
 from optuna.storages import RDBStorage
 from sqlalchemy import make_url
 
+from tempopt.api.calls import resume, search
 from tempopt.service.extend import prepare_resume
 from tempopt.service.requests import ResumeRequest
-from tempopt.service.studies import resume, run_agent, search
+from tempopt.service.studies import run_agent
 from tempopt.storage import Store
 from tempopt.training.messages import RunRequest
 from tests.fake_worker import FakeWorker

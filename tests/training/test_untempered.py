@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from tempopt.api.calls import compare
 from tempopt.errors import AttachError, SpecError
-from tempopt.service.studies import compare, load_study
+from tempopt.service.studies import load_study
 from tempopt.training.dry_run import check, rehearse
 from tempopt.training.messages import Evaluation, Started
 from tempopt.training.run import Run

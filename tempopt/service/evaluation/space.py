@@ -126,7 +126,8 @@ def evaluation_spec(
     search = _parsed(data, base)
     left_out = tuple(name for name, domain in search.items() if not _acts(name))
     search = {name: domain for name, domain in search.items() if name not in left_out}
-    count = study.get("trials", 40) if trials is None else trials
+    count = trials if trials is not None else study.get("trials")
+    count = 40 if count is None else count
     if isinstance(count, bool) or not isinstance(count, int) or count < _FEWEST:
         raise SpecError(
             f"study.trials: given {count!r}. Give a whole number of at least {_FEWEST}: the first evaluation "
