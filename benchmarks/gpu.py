@@ -6,7 +6,7 @@ bf16-mixed with a float32 temperature that acts unrounded, no graph compiled aft
 wants more than its share fails for a card's memory, has the card to itself the second time and completes.
 Measured: steps a second with torch.compile and without, trials an hour with 1, 2, 4 and 8 workers.
 
-``--cpu`` goes the same ways without a card, as a rehearsal of this script: its numbers mean nothing.
+``--cpu`` goes the same ways without a card, as a dry run of this script: its numbers mean nothing.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Effort:
 
 FULL = Effort(steps=400, runs=4, packed=PACKED, model={}, data={})
 QUICK = Effort(steps=150, runs=3, packed=(1, 4), model={}, data={})
-REHEARSAL = Effort(
+DRY_RUN = Effort(
     steps=24,
     runs=2,
     packed=(1, 2),
@@ -149,7 +149,7 @@ class Bench:
 
     def compiled(self) -> list[str]:
         """Return rows: steps a second without torch.compile and with it."""
-        rows = ["| steps | steps/s | graphs in the rehearsal | in the first run | in all later runs |"]
+        rows = ["| steps | steps/s | graphs in the dry run | in the first run | in all later runs |"]
         rows.append("|---|---|---|---|---|")
         for mode in (None, "default"):
             facts = self.run_search(f"compile-{mode}", workers=1, trials=3, compile=mode)
@@ -157,7 +157,7 @@ class Bench:
             graphs = sum(fact["graphs"] for fact in later_facts)
             assert graphs == 0, f"{graphs} graphs were compiled after the first run"
             rate = statistics.median(fact["rate"] for fact in later_facts)
-            assert (mode is None) == (first["graphs before"] == 0), "nothing was compiled in the rehearsal"
+            assert (mode is None) == (first["graphs before"] == 0), "nothing was compiled in the dry run"
             graph_counts = f"{first['graphs before']} | {first['graphs']} | {graphs}"
             rows.append(f"| {mode or 'eager'} | {rate:.1f} | {graph_counts} |")
         return rows
@@ -259,7 +259,7 @@ def main() -> None:
     """Print the tables, as Markdown."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer and shorter runs")
-    parser.add_argument("--cpu", action="store_true", help="rehearse this script without a card")
+    parser.add_argument("--cpu", action="store_true", help="try this script without a card")
     parser.add_argument("--part", choices=["compiled", "capped", "packed"], action="append")
     arguments = parser.parse_args()
     import torch
@@ -267,15 +267,15 @@ def main() -> None:
     if arguments.cpu:
         # a card that torch cannot use: it is dealt out, and training falls back to the CPU
         os.environ["CUDA_VISIBLE_DEVICES"] = "0"
-        print("A REHEARSAL WITHOUT A CARD: no number below is a measurement.")
+        print("A DRY RUN WITHOUT A CARD: no number below is a measurement.")
     elif not torch.cuda.is_available():
-        print("gpu.py needs a CUDA card, and torch sees none here (--cpu rehearses without one).")
+        print("gpu.py needs a CUDA card, and torch sees none here (--cpu tries it without one).")
         raise SystemExit(2)
     benchmark_folder = Path(__file__).resolve().parent
     paths = [str(benchmark_folder), str(benchmark_folder.parent), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     sys.path[:0] = paths[:2]
-    effort = REHEARSAL if arguments.cpu else QUICK if arguments.quick else FULL
+    effort = DRY_RUN if arguments.cpu else QUICK if arguments.quick else FULL
     bench = Bench(effort, cpu=arguments.cpu)
     parts = arguments.part or ["compiled", "capped", "packed"]
     outcomes = [carried_out(part, getattr(bench, part)) for part in parts]

@@ -152,7 +152,7 @@ class WatchedModule(TemperedModule):
             torch.cuda.synchronize(self.device)
 
     def _note_down(self, **fields: Any) -> None:
-        # of a training that was told to end, as the rehearsal's are, nothing is kept
+        # of a training that was told to end, as the dry run's are, nothing is kept
         if fields["end"] != "trained" or self.global_step == self.trainer.max_steps:
             with (self.facts / f"{os.getpid()}.jsonl").open("a") as file:
                 file.write(json.dumps({**self.fact, "ended": time.time(), **fields}) + "\n")

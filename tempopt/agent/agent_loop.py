@@ -158,7 +158,7 @@ class Agent:
             if ticket is not None and ticket.id in refused_ids:
                 self._observer.note(
                     f"{ticket.kind} {ticket.number} was given to another agent meanwhile; what was trained "
-                    "of it here is thrown away."
+                    "of it here is discarded."
                 )
                 self._client.stop_renewing(ticket)
                 work.abandon()
@@ -349,7 +349,7 @@ class Agent:
         if work.pruned:
             self._end(work, "pruned", message)
         elif message.state == "stopped":
-            assert work.stopped == "left", "a worker stopped a run that nobody stopped"
+            assert work.stopped == "left", "a worker stopped a run without a request"
             self._return(work, message.peak_memory)
         elif message.state == "diverged":
             self._end(work, "diverged", message)

@@ -88,8 +88,8 @@ class DiskErrorTracker:
         if seconds > self._timeout:
             raise StudyFailed(
                 f"The training of {name} could not write for {seconds:.0f} s (study.store_timeout allows "
-                f"{self._timeout:g} s): {why}. The run is given back. Free some space, or allow writing, and "
-                f"go on with what is left: tempopt resume {self._study}"
+                f"{self._timeout:g} s): {why}. The run is released. Free some space, or allow writing, and "
+                f"continue: tempopt resume {self._study}"
             )
         if is_first:
             self._note(

@@ -49,7 +49,7 @@ def run_dry_run(
     spec: StudySpec,
     worker: WorkerProcess,
     *,
-    task: Literal["rehearse", "check"],
+    task: Literal["dry_run", "check"],
     on_stage: StageCallback = _ignore_stage,
 ) -> tuple[StudySpec, Started | None]:
     """Have a worker try what the spec asks, before anything is written; of a comparison each of its sets.
@@ -83,7 +83,7 @@ _MOST_CHECKED = 256
 
 
 def check_spec_on_worker(spec: StudySpec, worker: WorkerProcess, *, again: bool = True) -> StudySpec:
-    """Have a worker check classes and arguments, and return the spec as :func:`rehearse` does.
+    """Have a worker check classes and arguments, and return the spec as :func:`run_dry_run` does.
 
     Args:
         again: Whether to check what this process has checked before; False: an agent that serves one study
@@ -118,7 +118,7 @@ def measure_run_times(spec: StudySpec, worker: WorkerProcess) -> Times:
 def _try_parameter_sets(
     spec: StudySpec,
     worker: WorkerProcess,
-    task: Literal["rehearse", "check"],
+    task: Literal["dry_run", "check"],
     on_stage: StageCallback = _ignore_stage,
 ) -> tuple[Started | None, Finished]:
     if spec.compare is None:
@@ -135,7 +135,7 @@ def _try_parameter_sets(
         for name in names
     }
     messages = _try_parameters(spec, worker, task="check", space=space, sampled=spec.compare[0].parameters)
-    for parameter_set in spec.compare if task == "rehearse" else ():
+    for parameter_set in spec.compare if task == "dry_run" else ():
         try:
             messages = _try_parameters(
                 spec, worker, task=task, space={}, sampled=parameter_set.parameters, on_stage=on_stage
@@ -149,7 +149,7 @@ def _try_parameters(
     spec: StudySpec,
     worker: WorkerProcess,
     *,
-    task: Literal["rehearse", "check", "time"],
+    task: Literal["dry_run", "check", "time"],
     space: dict[str, list[Any]],
     sampled: Mapping[str, Any],
     on_stage: StageCallback = _ignore_stage,
@@ -166,7 +166,7 @@ def _try_parameters(
             seed=derive(spec.study.seed, task),
             evaluations=evaluation_list,
             task=task,
-            learns=spec.study.learned if task == "rehearse" and spec.learns else False,
+            learns=spec.study.learned if task == "dry_run" and spec.learns else False,
             space=space,
         )
     )

@@ -157,7 +157,7 @@ class LocalStudyClient:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
 
-    # ---- what is told
+    # ---- changes to report
 
     def enqueue_change(self, change: Change, *, trained_seconds: float = 0.0) -> None:
         """Have a change delivered, now or with others; ``age``: seconds that its run has trained."""
@@ -281,7 +281,7 @@ class LocalStudyClient:
 
     @property
     def urgent(self) -> bool:
-        """Whether the end of a run is to be told, which taking the next ticket does in passing."""
+        """Whether the end of a run is still to be reported; claiming the next ticket reports it, too."""
         return self._outbox.urgent
 
     def flush(self) -> None:
@@ -525,7 +525,7 @@ class LocalStudyClient:
             self._store.set_recommendation(self._study.name, {"headline": decision.headline, **text})
 
     def _read(self) -> None:
-        """Read all tickets anew, with what is still to be told told first."""
+        """Read all tickets anew, after reporting what is still in the queue."""
         if len(self._outbox):
             self._deliver()
         self._connection.call(self.cache.read, reads=True)

@@ -158,7 +158,7 @@ class RemoteStudyClient:
         """Identities of the code that has trained runs of the study, as far as is known here."""
         return self._codes
 
-    # ---- what is told
+    # ---- changes to report
 
     def write(
         self,
@@ -292,7 +292,7 @@ class RemoteStudyClient:
 
     @property
     def urgent(self) -> bool:
-        """Whether the end of a run is to be told."""
+        """Whether the end of a run is still to be reported."""
         # while a ticket is waited for, no other is asked for in passing
         return self._outbox.urgent and self._poll is None
 

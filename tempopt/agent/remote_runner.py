@@ -110,7 +110,7 @@ def _worked(
         agent.run()
     finally:
         workers[:] = agent.workers
-        # a study that is over, or was deleted, has nothing to be told on leaving
+        # a study that is over, or was deleted, needs no report on leaving
         client.disconnect()
     return "done" if client.is_finished() else client.state
 

@@ -50,7 +50,7 @@ class StudyClient(Protocol):
 
     @property
     def urgent(self) -> bool:
-        """Whether the end of a run is to be told, which taking the next ticket does in passing."""
+        """Whether the end of a run is still to be reported; claiming the next ticket reports it, too."""
 
     @property
     def last_empty_poll_at(self) -> float:

@@ -101,7 +101,7 @@ class StudyRunner:
             # on another machine than before, a class may not be there; better seen before a ticket is taken
             try:
                 if self._study is None:
-                    spec, _ = run_dry_run(spec, workers[0], task="rehearse", on_stage=self._rehearsed)
+                    spec, _ = run_dry_run(spec, workers[0], task="dry_run", on_stage=self._note_stage)
                 else:
                     spec = check_spec_on_worker(spec, workers[0], again=self._turn is None)
             except SpecError as error:
@@ -158,7 +158,7 @@ class StudyRunner:
         folder = str(Path(stored_url).parent)
         return f"\nThe study was begun in {folder}. Go there, or run: export PYTHONPATH={shlex.quote(folder)}"
 
-    def _rehearsed(self, stage: Stage) -> None:
+    def _note_stage(self, stage: Stage) -> None:
         if stage.seconds >= _LONG:
             self._observer.note(format_stage(stage))
 

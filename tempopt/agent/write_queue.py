@@ -132,7 +132,7 @@ class WriteQueue:
 
     @property
     def urgent(self) -> bool:
-        """Whether the end of a run is to be told: for the store, its ticket is still ours."""
+        """Whether the end of a run is still to be reported: the store takes its ticket for ours."""
         return any(isinstance(change, _URGENT) for change in self._changes)
 
     def is_due(self) -> bool:

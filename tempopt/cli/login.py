@@ -23,7 +23,7 @@ def login(arguments: argparse.Namespace) -> int:
     url = server_url(arguments.server)
     if url.startswith("http:") and urlsplit(url).hostname not in _LOOPBACK:
         print(
-            f"tempopt: warning: {url} is not encrypted: whoever is between reads the token. Use https://.",
+            f"tempopt: warning: {url} is not encrypted: others on the network can read the token. Use https://.",
             file=sys.stderr,
         )
     token = (

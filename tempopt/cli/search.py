@@ -187,7 +187,7 @@ def publish_results(arguments: argparse.Namespace, name: str) -> str | None:
 
 
 def detached_study_hint(name: str, arguments: argparse.Namespace) -> str:
-    """Return how to look at a study that goes on without this command, and how to pause it."""
+    """Return how to show and how to pause a study that continues without this command."""
     where = f"{shlex.quote(name)}{storage_option(arguments)}"
     return (
         "The study continues without this command.\n"

@@ -100,7 +100,7 @@ class SlurmLauncher(Launcher):
         "partition": "partition, or several with commas; default: the cluster's",
         "time": "time limit of a job, in minutes or as [DAYS-]HH:MM:SS; a job that reaches it goes on in "
         f"another; default: {_MINUTES}",
-        "signal": "seconds before the limit at which an agent is told to checkpoint, which Slurm may do a "
+        "signal": "seconds before the limit at which an agent has to checkpoint, which Slurm may do a "
         "minute earlier; at most half of the time; default: resources.grace and a minute",
         "account": "account that is charged; default: yours",
         "qos": "quality of service; default: the cluster's",
@@ -204,7 +204,7 @@ class SlurmLauncher(Launcher):
         delay = max(self._delay(task.grace) for task in tasks)
         if 2 * delay > 60 * self._minutes:
             raise UsageError(
-                f"Jobs of {self._minutes} min whose agents are told to leave {delay} s before the end have "
+                f"Jobs of {self._minutes} min whose agents have to leave {delay} s before the end have "
                 "no time to train. Give --launch time=MINUTES of at least twice --launch signal=SECONDS."
             )
 
@@ -256,7 +256,7 @@ class SlurmLauncher(Launcher):
     def jobs(self, ids: Sequence[str]) -> list[Job]:
         """Return how jobs stand, as Slurm says of those that it knows, and as the others said themselves.
 
-        While Slurm does not answer, as they stood when it last did: a search goes on without its controller.
+        While Slurm does not answer, as they stood when it last did: a search does not need its controller.
         """
         try:
             states = _queue(ids)

@@ -1,4 +1,4 @@
-"""A study looked at from outside, in the store alone: what its agents do is told to an observer.
+"""Watch a study through the store: report to an observer what its agents do.
 
 Takes no ticket and changes nothing.
 """

@@ -96,7 +96,7 @@ class ArmModel:
             values_N=np.array([value for _, value, _ in rows]),
             excess_N=np.array([excess for _, _, excess in rows]),
         )
-        """What they came to, or are forecast to come to."""
+        """Their values, or forecasts of them."""
         self.surrogate = Surrogate(
             replace(self.runs, values_N=pull_in_low_outliers(self.runs.values_N)), trends=trends
         )
@@ -128,7 +128,7 @@ class ArmModel:
 
         Args:
             trial: The run, with what it has reported.
-            posterior: What parameter sets that might be named come to.
+            posterior: Values of the parameter sets that might be recommended.
         """
         estimate = self._forecast(self._reports(trial))
         remaining_steps = self.total_steps - max(trial.intermediate_values, default=0)
@@ -150,7 +150,7 @@ class ArmModel:
         """Return what a new run is worth, for each of the parameter sets.
 
         Args:
-            posterior: What the parameter sets come to.
+            posterior: Values of the parameter sets.
             number: Number of the trial that would train one of them.
         """
         _, variance_M, together_MM = posterior.of_runs(posterior.features_MD, self._stream_of(number))

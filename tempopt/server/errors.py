@@ -42,7 +42,7 @@ _ERROR_RESPONSES: tuple[tuple[type[TempoptError], str, int], ...] = (
     (StudyFailed, "study_failed", 409),
     (TempoptError, "usage", 400),
 )
-# What is told of an error of the database, to any client: its own words tell where that is.
+# Shown of a database error to any client: the error itself would show where the database is.
 _STORAGE = {
     "storage_busy": "The database of this server is too busy just now. Its log tells why. Try again later.",
     "storage_away": "The database of this server is away just now. Its log tells why. Try again later.",

@@ -27,7 +27,7 @@ _REFUSED = {
     403: "The token does not allow this: `forbidden`.",
     404: "There is no such study among those that the token may see: `study_not_found`.",
     408: "The body came too slowly: `too_slow`.",
-    409: "The study is not what whoever asks takes it for: `study_changed`, `study_failed`.",
+    409: "The study is not in the state that the request expects: `study_changed`, `study_failed`.",
     413: "The body is too large: `too_large`.",
     422: "The body or the query is not as documented, or a spec is wrong: `invalid_request`, `spec`.",
     429: "Too many at a time: `rate_limited`, `too_many_listeners`.",

@@ -111,7 +111,7 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: object) -> None:
         self._leaving()
         super().handle_exit(sig, frame)  # type: ignore[arg-type]
-        # to be told to end is how a server ends well
+        # a request to end is the normal end of a server
         self._captured_signals.clear()
 
 

@@ -85,7 +85,7 @@ class SpecCheckResponse(Body):
     """What there is to say of a spec.
 
     Args:
-        valid: Whether its study can be begun, or gone on with.
+        valid: Whether its study can be created or continued.
         name: Name of the study; null: none is given, or it cannot be read.
         messages: In the order of lines.
         study: The study that has this name already; null: there is none, or the spec has errors.

@@ -64,7 +64,7 @@ def _token_fields(row: TokenRow) -> dict[str, object]:
 
 @router.get("", summary="List tokens")
 def list_tokens(principal: Asking, shared: Shared) -> list[TokenResponse]:
-    """Return every token, oldest first; none of them can be used by what is told here."""
+    """Return all tokens, oldest first, without their secrets."""
     principal.check_whole()
     return [TokenResponse.model_validate(row, from_attributes=True) for row in shared.store.tokens()]
 

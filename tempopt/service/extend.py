@@ -163,7 +163,7 @@ def add_confirmation_seeds(
         if not tickets:
             raise UsageError(
                 f"{count} pairs were to be added to the verdict of {study.name}, but its confirmation is not "
-                f"over, or there is none. Let it come to a verdict first: tempopt resume {study.name}"
+                f"over, or there is none. Let it reach a verdict first: tempopt resume {study.name}"
             )
         if store.add_tickets(study.id, tickets, version=now, resume=True):
             return
@@ -186,7 +186,7 @@ def add_explanation(store: Store, study: StudyRow, spec: StudySpec, *, version: 
         if not confirm or store.load_study(study.name).state != "done":
             raise UsageError(
                 f"The verdict of {study.name} was to be explained, but its confirmation is not over. Let it "
-                f"come to a verdict first: tempopt resume {study.name}"
+                f"reach a verdict first: tempopt resume {study.name}"
             )
         tickets = explanation_tickets(rows, spec, is_requested=True)
         if not tickets:

@@ -287,7 +287,7 @@ def _timed_here(spec: StudySpec, num_requested: int | None) -> RunTime:
         return assign_placements(need, 1, free, threads=spec.resources_here.threads)
 
     with claim_gpus(machine, dealt) as places, start_workers(places) as ready:
-        spec, started = run_dry_run(spec, ready[0], task="rehearse")
+        spec, started = run_dry_run(spec, ready[0], task="dry_run")
         assert started is not None, "a dry run that was begun nowhere"
         times = measure_run_times(spec, ready[0])
     validations = times.validations + (times.steps > 0 and not times.ends_validated)

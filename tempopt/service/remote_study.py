@@ -158,7 +158,7 @@ def dry_run_locally(spec: StudySpec, observer: Observer) -> StudySpec:
             observer.note(format_stage(stage))
 
     with claim_local_placements(spec, 1) as places, start_workers(places) as workers:
-        return run_dry_run(spec, workers[0], task="rehearse", on_stage=note_long_stage)[0]
+        return run_dry_run(spec, workers[0], task="dry_run", on_stage=note_long_stage)[0]
 
 
 def _tell(answer: Mapping[str, Any], observer: Observer) -> None:

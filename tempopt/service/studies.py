@@ -263,7 +263,7 @@ def check(
         spec, started = run_dry_run(
             spec,
             workers[0],
-            task="rehearse" if dry_run else "check",
+            task="dry_run" if dry_run else "check",
             on_stage=lambda stage: on_line(format_stage(stage)) if on_line is not None else None,
         )
     lines = [f'The spec of study "{spec.study.name}" is valid.']

@@ -2,7 +2,7 @@
 
 The first verdict has the level of a single test, 5 % two-sided. Each later one has half the level of the one
 before, so all verdicts of a study together show a gain where there is none with a chance of 5 % at most,
-however many there come to be: 2.5 % of it is the first verdict's. More search trials and added pairs each
+however many follow: 2.5 % of it is the first verdict's. More search trials and added pairs each
 open a round, and each round has one verdict.
 """
 

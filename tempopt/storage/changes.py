@@ -207,7 +207,7 @@ class StudyDelta:
 
     Args:
         state: State of the study.
-        version: Version of its tickets, no older than what is told here; another than before: read all of
+        version: Version of its tickets, no older than this answer; another than before: read all of
             them again, before anything else is made of this.
         tickets: Tickets that are not waiting, of those that were asked about.
         reports: Reports of those among them that are over and belong to an arm that searches, and what they

@@ -173,12 +173,12 @@ def stale_reason(row: Row[Any] | None, ticket_id: int, attempt: int, agent: str 
         agent: Who must hold the ticket; None: the attempt tells enough.
     """
     if row is None:
-        return f"Ticket {ticket_id} has been deleted meanwhile; attempt {attempt} is thrown away."
+        return f"Ticket {ticket_id} has been deleted meanwhile; attempt {attempt} is discarded."
     if (row.attempt, row.state) == (attempt, "running") and agent in (None, row.agent):
         return ""
     return (
         f"Ticket {ticket_id} ({row.kind} {row.number}) is {row.state} at attempt {row.attempt}"
-        f"{f', held by {row.agent}' if row.agent else ''}; attempt {attempt} is thrown away."
+        f"{f', held by {row.agent}' if row.agent else ''}; attempt {attempt} is discarded."
     )
 
 

@@ -42,7 +42,7 @@ def make_study(url: str, *, name: str, direction: str, metric: str) -> None:
     """Make Optuna's study of a name, or see that it is ours if it is there.
 
     If Optuna refuses the database, since its tables are of a version that the Optuna installed here does not
-    know, that is logged and the search goes on without an Optuna study. No connection stays open.
+    know, that is logged and the search continues without an Optuna study. No connection stays open.
 
     Args:
         url: Database URL, driver included.

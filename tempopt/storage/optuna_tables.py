@@ -227,7 +227,7 @@ def begin_trial(
     study_id = find_study(connection, study_name, lock=True)
     if study_id is None:
         raise StorageError(
-            f'Optuna\'s study "{study_name}" is not in the database any more; somebody has deleted it. '
+            f'Optuna\'s study "{study_name}" is not in the database any more; it was deleted. '
             f"What tempopt has found is still there: tempopt show {study_name}. To search on, begin a study "
             "of another name, or resume this one, which makes Optuna's anew."
         )

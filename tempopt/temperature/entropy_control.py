@@ -1,6 +1,6 @@
 """Control of the entropy of attention as temperature parameters: which target each layer's entropy follows.
 
-What the temperatures come to is measured in training: ``tempopt.attention.modules.entropy_controller`` moves
+The resulting temperatures are measured in training: ``tempopt.attention.modules.entropy_controller`` moves
 them. Here is what is searched, and what of it counts.
 """
 

@@ -34,7 +34,7 @@ class CheckpointCallback(Checkpoint):
     Args:
         checkpoints: Where to write them; None once it turns out that this run cannot be continued.
         is_due_at_validation: Whether one is due at each validation, besides those that are due by the clock.
-        ranks: Who train the run; all of them take part in writing.
+        ranks: Those that train the run; all of them write.
         wishes: What they have agreed on after the batch or the validation.
         on_saved: Called with each that was written.
     """

@@ -159,7 +159,7 @@ def _find_initial_temperatures(request: RunRequest) -> dict[str, float]:
     return first_found
 
 
-def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Finished:
+def dry_run(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Finished:
     """Check, train two steps, validate once on each of the data that will be asked for.
 
     Raises:

@@ -120,11 +120,11 @@ class RunRequest:
             five minutes after the one before.
         resume: Checkpoints to go on from, newest first: the first that is there, whole and of this run
             is used. None of them: the run begins at its beginning.
-        task: ``train``; ``rehearse``: train two steps and validate once, to find what can only be seen
+        task: ``train``; ``dry_run``: train two steps and validate once, to find what can only be seen
             by running; ``check``: only build what the program names; ``time``: train some steps and evaluate,
             to measure what a run takes.
-        learns: Whether a rehearsal tries to learn the temperatures, too, and of what kind.
-        space: Searched name to values that stand for all it may get; rehearse and check try them.
+        learns: Whether a dry run tries to learn the temperatures, too, and of what kind.
+        space: Searched name to values that stand for all it may get; dry_run and check try them.
         memory_share: Share of a card's memory that the run may take, in (0, 1]; None: no cap.
         observe: Whether its attention is looked at a few times, for the curves that come with its end.
         maps: Whether maps of the attention of its heads come with its end, too.
@@ -141,7 +141,7 @@ class RunRequest:
     checkpoints: str | None = None
     checkpoint_every: float | None = None
     resume: list[CheckpointRef] = field(default_factory=list)
-    task: Literal["train", "rehearse", "check", "time"] = "train"
+    task: Literal["train", "dry_run", "check", "time"] = "train"
     learns: Learns = False
     space: dict[str, list[Any]] = field(default_factory=dict)
     memory_share: float | None = None
@@ -277,11 +277,11 @@ class Finished:
         maps: What heads attend to (``tempopt.training.attention_maps``), as plain data; None: not looked at.
         times: What its parts take; None unless that was the task.
         found: Of a check: the named temperatures that the module has.
-        evaluated: Of a rehearsal: the named temperatures that the metric reads in evaluation; None if that
+        evaluated: Of a dry run: the named temperatures that the metric reads in evaluation; None if that
             was not tried.
-        trained: Of a rehearsal: the named temperatures that the module's own optimizers train; None if that
+        trained: Of a dry run: the named temperatures that the module's own optimizers train; None if that
             was not tried.
-        not_learned: Of a rehearsal: why its temperatures cannot be learned; None if they can.
+        not_learned: Of a dry run: why its temperatures cannot be learned; None if they can.
         log_lost: Why some of what the run printed is not in its log; empty if all is, None if it printed
             nothing.
     """

@@ -425,7 +425,7 @@ class Run:
 
     def _measured(self) -> Finished:
         step = current_step(self.trainer)
-        # where a plan has come to its end or stays, the current temperature is the final one
+        # at the end of a plan, or of a constant one, the current temperature is the final one
         has_ended = all(
             tempered.progress == 1.0 or isinstance(tempered.plan.schedule, Constant)
             for tempered in self._scheduled()

@@ -36,7 +36,7 @@ _away: dict[str, float] = {}
 """When each tracker that is away may be asked again, by this process's monotonic clock; kept between runs."""
 _GUARDED = ("log_metrics", "log_hyperparams", "log_graph", "save")
 # What a logger is called that is made only to see whether it can be.
-_NOBODY = RunLabel(study="study", study_created_at="", run="run", kind="search", arm="search")
+_DEFAULT_LABEL = RunLabel(study="study", study_created_at="", run="run", kind="search", arm="search")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -180,7 +180,7 @@ class Trackers:
         label = self._request.label
         start_time = time.monotonic()
         try:
-            return logger_config.make(label or _NOBODY)
+            return logger_config.make(label or _DEFAULT_LABEL)
         except SpecError:
             raise
         except Exception as error:

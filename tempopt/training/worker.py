@@ -114,13 +114,13 @@ def _failed(request: RunRequest, error: BaseException, ranks: Ranks) -> Failed:
 
 def _answer(request: RunRequest, channel: AgentChannel, ranks: Ranks) -> Finished | Failed:
     try:
-        from tempopt.training.dry_run import check, rehearse
+        from tempopt.training.dry_run import check, dry_run
         from tempopt.training.run import Run
 
         if request.task == "check":
             return check(request)
-        if request.task == "rehearse":
-            return rehearse(request, channel, ranks)
+        if request.task == "dry_run":
+            return dry_run(request, channel, ranks)
         if request.task == "time":
             from tempopt.training.measure_times import measure
 

@@ -128,7 +128,7 @@ def detectable(spec: StudySpec) -> DetectableEffect:
 
 
 def expected_pairs(spec: StudySpec, *, gain: bool) -> float:
-    """Return how many pairs a confirmation is expected to take, whose looks on the way may end it.
+    """Return the expected number of pairs of a confirmation that interim looks may end.
 
     Without a gain it ends where the winner is behind: the chance to be ahead at the first j of equally spaced
     looks is C(2j, j) / 4^j (Sparre Andersen 1954).
@@ -147,7 +147,7 @@ def expected_pairs(spec: StudySpec, *, gain: bool) -> float:
 
 @lru_cache(maxsize=16)
 def _sequential_effect(first_look: int, max_pairs: int, alpha: float, power: float) -> tuple[float, float]:
-    """Return the effect that looks on the way show with a chance, and the mean number of pairs to that end.
+    """Return the effect that interim looks show with a probability, and the mean number of pairs.
 
     By simulated confirmations.
     """

@@ -2,7 +2,7 @@
 
 Each part of the winner that is not neutral is made neutral, one at a time, on the confirming seeds. Simpler
 plans and learned temperatures are ordered on the choosing seeds, and the best of each are trained on the
-confirming seeds. Pure: rows in, new tickets out; what they come to is verdict.py's.
+confirming seeds. Pure: rows in, new tickets out; verdict.py evaluates them.
 """
 
 from __future__ import annotations

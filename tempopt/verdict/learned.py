@@ -1,4 +1,4 @@
-"""What learned temperatures come to on the confirming seeds: runs and measurements in, an answer out.
+"""Evaluate learned temperatures on the confirming seeds: runs and measurements in, an answer out.
 
 The answer is secondary. Learned are the temperatures of the baseline, from those that it has, at one of two
 learning rates; what the winner is compared with does not depend on it.
@@ -48,7 +48,7 @@ class Learned:
 def evaluate_learned_arm(
     evidence: Evidence, measurements: Iterable[Measurement], total: PairedResult
 ) -> Learned | None:
-    """Return what learned temperatures come to; None if none were trained, or no pair of theirs is left.
+    """Return the gain of learned temperatures; None if none were trained, or no pair of theirs is complete.
 
     Args:
         evidence: The pairs of the verdict's round.

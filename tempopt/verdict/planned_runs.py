@@ -110,7 +110,7 @@ def _counts(spec: StudySpec, *, gain: bool) -> dict[Kind, Span]:
 
 
 def _pairs(spec: StudySpec, *, gain: bool) -> Span:
-    """Return the number of confirmed pairs: a look on the way may end them."""
+    """Return the number of confirmed pairs, which interim looks may end early."""
     confirm = spec.study.seeds.confirm
     return Span(min=confirm.looks[0], typical=expected_pairs(spec, gain=gain), max=confirm.max)
 

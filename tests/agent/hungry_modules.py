@@ -24,7 +24,7 @@ class HungryModule(Toy):
             file.write(f"{os.getpid()} {' '.join(env_values)}\n")
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
-        # the rehearsal does not come so far
+        # the dry run does not come so far
         if self.global_step == 3 and self._fails():
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80.00 GiB.")
         return super().training_step(batch, batch_idx)

@@ -61,7 +61,7 @@ def spec() -> StudySpec:
 def test_parts_are_told_as_they_end() -> None:
     stages: list[str] = []
     worker: Any = DryRunWorker()
-    run_dry_run(spec(), worker, task="rehearse", on_stage=lambda stage: stages.append(format_stage(stage)))
+    run_dry_run(spec(), worker, task="dry_run", on_stage=lambda stage: stages.append(format_stage(stage)))
     assert stages == [
         "Dry run: made model and data (0.0 s).",
         "Dry run: tested the temperatures of 12 layers (41.3 s).",
@@ -95,5 +95,5 @@ def test_a_search_says_for_what_a_person_has_waited(monkeypatch: pytest.MonkeyPa
     runner = object.__new__(StudyRunner)
     runner._observer = NoteObserver()  # type: ignore[assignment]
     for stage in STAGES:
-        runner._rehearsed(stage)
+        runner._note_stage(stage)
     assert notes == ["Dry run: tested the temperatures of 12 layers (41.3 s)."]

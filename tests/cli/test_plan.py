@@ -73,7 +73,7 @@ def test_it_says_the_runs_with_a_gain_and_without_one_and_no_mean_of_both(
 def test_json_has_the_same_numbers_and_hours_that_are_given_are_not_measured(
     spec: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("tempopt.service.forecast.rehearse", None)
+    monkeypatch.setattr("tempopt.service.forecast.run_dry_run", None)
     words = [
         "--json",
         "--trials",

@@ -9,7 +9,7 @@ import yaml
 
 from tempopt.spec.load import load_spec
 from tempopt.spec.study_spec import StudySpec
-from tempopt.training.dry_run import rehearse
+from tempopt.training.dry_run import dry_run
 from tempopt.training.messages import Evaluation, Message, RunRequest
 
 STUDIES = sorted((Path(__file__).parents[2] / "studies").glob("*.yaml"))
@@ -78,9 +78,9 @@ def test_a_study_trains_two_steps_with_each_value_that_it_searches(path: Path) -
         ),
         seed=0,
         evaluations=[Evaluation(name="test", on="test")],
-        task="rehearse",
+        task="dry_run",
         space={name: list(domain.probes) for name, domain in spec.search.items()},
     )
-    finished = rehearse(request, NullChannel())
+    finished = dry_run(request, NullChannel())
     assert (finished.state, finished.step) == ("complete", 2)
     assert spec.study.metric in finished.metrics["validate"]

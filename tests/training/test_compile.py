@@ -16,7 +16,7 @@ from torch._dynamo.utils import counters
 from tempopt.errors import SpecError
 from tempopt.temperature import with_learned_temperatures
 from tempopt.training import compiling
-from tempopt.training.dry_run import rehearse
+from tempopt.training.dry_run import dry_run
 from tempopt.training.messages import Evaluation, Finished, Report
 from tempopt.training.run import Run
 
@@ -224,16 +224,16 @@ def test_a_step_that_counts_is_left_uncompiled_in_the_end_and_said_to_be(
     assert graphs() == before
 
 
-def test_a_rehearsal_compiles_and_the_first_run_finds_it_done(
+def test_a_dry_run_compiles_and_the_first_run_finds_it_done(
     request_for: Any, listener: Any, train: Any, trace_only: None
 ) -> None:
-    rehearse(request_for(task="rehearse", compile="default"), listener())
+    dry_run(request_for(task="dry_run", compile="default"), listener())
     assert graphs() == 2
     train(parameters=HOT)
     assert graphs() == 2
 
 
-def test_what_cannot_be_compiled_is_refused_in_the_rehearsal(
+def test_what_cannot_be_compiled_is_refused_in_the_dry_run(
     request_for: Any, listener: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(graph: Any, inputs: Any) -> Any:
@@ -242,11 +242,11 @@ def test_what_cannot_be_compiled_is_refused_in_the_rehearsal(
     compile_ = torch.compile
     monkeypatch.setattr(torch, "compile", lambda step, mode: compile_(step, backend=broken))
     with pytest.raises(SpecError, match="study.compile is default.*no such operator.*Take study.compile out"):
-        rehearse(request_for(task="rehearse", compile="default"), listener())
+        dry_run(request_for(task="dry_run", compile="default"), listener())
 
 
 def test_an_error_of_the_persons_own_is_not_blamed_on_the_compiler(
     request_for: Any, listener: Any, trace_only: None
 ) -> None:
     with pytest.raises(RuntimeError, match="the toy breaks"):
-        rehearse(request_for(task="rehearse", compile="default", init={"raise_at": 1}), listener())
+        dry_run(request_for(task="dry_run", compile="default", init={"raise_at": 1}), listener())

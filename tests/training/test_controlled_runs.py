@@ -16,7 +16,7 @@ import torch
 from tempopt import AttachCallback, load_checkpoint
 from tempopt.agent.process import WorkerProcess
 from tempopt.errors import SpecError
-from tempopt.training.dry_run import rehearse
+from tempopt.training.dry_run import dry_run
 from tempopt.training.messages import Evaluation, Finished, RunRequest, Stage, Started
 from tempopt.training.run import Run
 from tests.training.test_attach_callback import Data, fit_stock, toys, trainer
@@ -140,9 +140,9 @@ def test_another_temperature_at_inference_leaves_those_of_the_training(
 @pytest.mark.parametrize("way", WAYS)
 def test_a_dry_run_tries_the_control_that_is_searched(controls: Controls, listener: Any, way: str) -> None:
     space = {"entropy_control": ["none", "contrast"], "control_level": [0.3, 0.9]}
-    request = controls(way, task="rehearse", space=space, parameters={"temperature_init": 2.0})
+    request = controls(way, task="dry_run", space=space, parameters={"temperature_init": 2.0})
     channel = listener()
-    assert isinstance(rehearse(request, channel), Finished)
+    assert isinstance(dry_run(request, channel), Finished)
     assert "controlled the entropy for two steps" in [stage.what for stage in channel.messages_of(Stage)]
 
 

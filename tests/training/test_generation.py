@@ -16,7 +16,7 @@ from tempopt.errors import SpecError, UsageError
 from tempopt.spec.program import Program
 from tempopt.temperature import GenerationParameters
 from tempopt.training.build import build
-from tempopt.training.dry_run import rehearse
+from tempopt.training.dry_run import dry_run
 from tempopt.training.messages import Evaluation
 from tempopt.training.no_effect import refuse_unread_generation
 
@@ -96,13 +96,13 @@ def test_the_dry_run_refuses_it_before_a_study_begins(request_for: Any, listener
     space = {"temperature_init": [0.5, 2.0], "min_p": [0.0, 0.2]}
     request = request_for(
         "Toy",
-        task="rehearse",
+        task="dry_run",
         evaluations=[Evaluation(name="test", on="test")],
         space=space,
         parameters={"temperature_init": 2.0, "min_p": 0.2},
     )
     with pytest.raises(SpecError, match="search.min_p: Toy never reads self.generation in its evaluation"):
-        rehearse(request, listener())
+        dry_run(request, listener())
 
 
 class Stock(L.LightningModule):

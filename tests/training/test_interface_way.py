@@ -13,7 +13,7 @@ import torch
 from tempopt.errors import SpecError
 from tempopt.training.build import check_space
 from tempopt.training.callbacks import TemperatureCallback
-from tempopt.training.dry_run import rehearse
+from tempopt.training.dry_run import dry_run
 from tempopt.training.run import Run
 
 WAY = {"layers": "auto", "method": "attention_interface"}
@@ -106,14 +106,14 @@ def test_the_attention_of_such_a_run_is_observed(make_hugging_request: Any, list
     assert [*curves] == [f"entropy/{layer}/{head}" for layer in range(2) for head in range(2)]
 
 
-def test_it_is_rehearsed_and_its_space_checked(make_hugging_request: Any, listener: Any) -> None:
+def test_it_is_note_stage_and_its_space_checked(make_hugging_request: Any, listener: Any) -> None:
     request = make_hugging_request(space={"length_scaling": ["none", "log_n"], "entropy_lambda": [-0.1, 0.1]})
-    assert rehearse(request, listener()).state == "complete"
+    assert dry_run(request, listener()).state == "complete"
     with pytest.raises(SpecError, match="output_temperature cannot be set from outside"):
         check_space(request.program, {"output_temperature": [0.5, 2.0], "temperature_init": [0.5, 2.0]})
 
 
-def test_modules_that_share_a_configuration_are_rehearsed(
+def test_modules_that_share_a_configuration_are_note_stage(
     make_hugging_request: Any, listener: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = make_hugging_request()
@@ -123,4 +123,4 @@ def test_modules_that_share_a_configuration_are_rehearsed(
         hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, vocab_size=6
     )
     monkeypatch.setattr(hugging_modules, "BertConfig", lambda **sizes: shared)
-    assert rehearse(request, listener()).state == "complete"
+    assert dry_run(request, listener()).state == "complete"

@@ -16,7 +16,7 @@ from torch._dynamo.utils import counters
 
 from tempopt.agent.process import WorkerProcess
 from tempopt.temperature import with_learned_temperatures
-from tempopt.training.dry_run import rehearse
+from tempopt.training.dry_run import dry_run
 from tempopt.training.messages import Evaluation, RunRequest, Started
 from tempopt.training.run import Run
 from tests.training.test_compile import _compiler, graphs, trace_only
@@ -115,8 +115,8 @@ def test_a_run_that_was_interrupted_learns_the_same_bits(
     learns: Learns, listener: Any, tmp_path: Path, way: str
 ) -> None:
     of = WAYS[way].get("of", True)
-    rehearsal_request = learns(way, task="rehearse", learns=of, parameters=WAYS[way]["parameters"])
-    assert rehearse(rehearsal_request, listener()).not_learned is None
+    dry_run_request = learns(way, task="dry_run", learns=of, parameters=WAYS[way]["parameters"])
+    assert dry_run(dry_run_request, listener()).not_learned is None
 
     def run(channel: Any, **overrides: Any) -> Run:
         test = [Evaluation(name="test", on="test")]

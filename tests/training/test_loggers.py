@@ -20,7 +20,7 @@ from wandb.proto.wandb_internal_pb2 import Record
 
 from tempopt.errors import SpecError
 from tempopt.training.build import check_space
-from tempopt.training.dry_run import rehearse
+from tempopt.training.dry_run import dry_run
 from tempopt.training.identity import run_identity
 from tempopt.training.loggers import loggers_given
 from tempopt.training.messages import Evaluation, RunLabel, RunRequest, Started, decode, encode
@@ -413,20 +413,20 @@ def test_only_the_first_rank_makes_loggers(request_for: Any, listener: Any, tmp_
         assert len(trackers.options({})["logger"]) == 1
 
 
-def test_a_rehearsal_makes_the_loggers_and_logs_nothing(
+def test_a_dry_run_makes_the_loggers_and_logs_nothing(
     request_for: Any, listener: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logger = [tensorboard(tmp_path / "board"), csv_logger(tmp_path / "csv")]
     path = f"{LearningRateMonitor.__module__}.LearningRateMonitor"
     request = request_for(
-        logger=logger, trainer={"callbacks": [{"class_path": path}]}, label=None, task="rehearse"
+        logger=logger, trainer={"callbacks": [{"class_path": path}]}, label=None, task="dry_run"
     )
-    rehearse(request, listener())
+    dry_run(request, listener())
     assert not list(tmp_path.iterdir())
     # as on a machine on which it is not installed
     monkeypatch.setattr("lightning.fabric.loggers.tensorboard._TENSORBOARD_AVAILABLE", False)
     with pytest.raises(SpecError, match=r"^trainer\.logger\.0: .* \(pip install tensorboard\)"):
-        rehearse(request, listener())
+        dry_run(request, listener())
 
 
 @pytest.mark.parametrize(

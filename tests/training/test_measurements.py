@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tempopt.errors import SpecError
-from tempopt.training.dry_run import rehearse
+from tempopt.training.dry_run import dry_run
 from tempopt.training.messages import Evaluation, decode, encode
 from tempopt.training.run import Run
 
@@ -32,11 +32,11 @@ def test_a_guarded_metric_is_measured_with_the_evaluations_that_ask_for_it(
     assert finished.measurements["test/guard:val_loss"] != finished.measurements["validate/guard:val_loss"]
 
 
-def test_a_guard_on_what_is_never_logged_is_found_by_a_rehearsal(request_for: Any, listener: Any) -> None:
+def test_a_guard_on_what_is_never_logged_is_found_by_a_dry_run(request_for: Any, listener: Any) -> None:
     evaluations = [Evaluation(name="test", on="test", guards=["val_los"])]
-    request = request_for("TradeoffToy", metric="score", evaluations=evaluations, task="rehearse")
+    request = request_for("TradeoffToy", metric="score", evaluations=evaluations, task="dry_run")
     message = (
         r'study.guards: Unknown metric "val_los". Did you mean "val_loss"\? Known: score, val_loss. Log it'
     )
     with pytest.raises(SpecError, match=message):
-        rehearse(request, listener())
+        dry_run(request, listener())

@@ -79,9 +79,7 @@ def test_two_ranks_have_the_same_named_temperature_at_every_step_and_after_a_res
     request = two(
         reads, transform, parameters=schedule, checkpoint_every=0.001, checkpoints=str(tmp_path / "kept")
     )
-    assert (
-        finished_message(carry_out(pair, dataclasses.replace(request, task="rehearse"))).state == "complete"
-    )
+    assert finished_message(carry_out(pair, dataclasses.replace(request, task="dry_run"))).state == "complete"
     recorded_lines(tmp_path)
     messages = carry_out(pair, request)
     assert finished_message(messages).state == "complete"

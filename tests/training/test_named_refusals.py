@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tempopt.errors import AttachError, UsageError
-from tempopt.training.dry_run import rehearse
+from tempopt.training.dry_run import dry_run
 from tempopt.training.messages import Evaluation, RunRequest
 from tempopt.training.run import Run
 
@@ -51,7 +51,7 @@ def make_request(request_for: Any) -> Any:
 def refusal_message(request: RunRequest, channel: Any) -> str:
     """Return what a dry run says that refuses a study."""
     with pytest.raises(UsageError) as excinfo:
-        rehearse(dataclasses.replace(request, task="rehearse"), channel)
+        dry_run(dataclasses.replace(request, task="dry_run"), channel)
     return str(excinfo.value)
 
 
@@ -172,7 +172,7 @@ def test_a_metric_that_moves_by_rounding_alone_is_none_that_contains_the_tempera
     moved = {run.evaluate(validate)["val_gap"] for _ in run.values.perturbed(list(run.values.attachments))}
     assert len(moved) > 1
     assert max(moved) == pytest.approx(min(moved), rel=1e-5)
-    assert rehearse(dataclasses.replace(request, task="rehearse"), listener()).state == "complete"
+    assert dry_run(dataclasses.replace(request, task="dry_run"), listener()).state == "complete"
 
 
 @pytest.mark.parametrize("parameters", [MOVING, {}], ids=["under a schedule", "as found"])
@@ -192,7 +192,7 @@ def test_a_module_that_writes_the_number_in_later_epochs_ends_the_run(
 ) -> None:
     request = make_request("ByEpoch", OWN, parameters=parameters, trainer={"max_steps": 24})
     # two steps of one epoch do not show it
-    assert rehearse(dataclasses.replace(request, task="rehearse"), listener()).state == "complete"
+    assert dry_run(dataclasses.replace(request, task="dry_run"), listener()).state == "complete"
     run = Run(request, listener())
     with pytest.raises(AttachError) as excinfo:
         run.execute()

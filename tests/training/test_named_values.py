@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tempopt.errors import AttachError, SpecError
-from tempopt.training.dry_run import check, rehearse
+from tempopt.training.dry_run import check, dry_run
 from tempopt.training.messages import Evaluation, Finished, RunRequest, Stage, Started
 from tempopt.training.ranks import ALONE
 from tempopt.training.run import Run
@@ -308,8 +308,8 @@ def test_a_check_finds_the_temperature_that_the_module_has(
     assert initial_taus == {"contrast": pytest.approx(0.07, rel=1e-6)}
     channel = listener()
     moving = {"contrast.schedule": "linear", "contrast.temperature_final": 0.01}
-    rehearsed = rehearse(dataclasses.replace(request, task="rehearse", parameters=moving), channel)
-    assert rehearsed.initial_temperatures == initial_taus
+    finished = dry_run(dataclasses.replace(request, task="dry_run", parameters=moving), channel)
+    assert finished.initial_temperatures == initial_taus
     assert f"tested the temperatures at criterion.{reads}" in [
         stage.what for stage in channel.messages_of(Stage)
     ]
@@ -344,14 +344,14 @@ def test_a_place_that_is_no_temperature_is_refused_before_the_study(
     make_request: RequestMaker, listener: Any, values: dict[str, Any], message: str
 ) -> None:
     with pytest.raises((AttachError, SpecError), match=message):
-        rehearse(make_request(values, task="rehearse", evaluations=TEST), listener())
+        dry_run(make_request(values, task="dry_run", evaluations=TEST), listener())
 
 
 def test_a_transform_that_gives_no_temperature_is_refused(make_request: RequestMaker, listener: Any) -> None:
     values = at("logit_scale", "identity")
     with pytest.raises(AttachError, match=r"log_inverse"):
-        rehearse(
-            make_request(values, init={"temperature": 2.0, "reads": "logit_scale"}, task="rehearse"),
+        dry_run(
+            make_request(values, init={"temperature": 2.0, "reads": "logit_scale"}, task="dry_run"),
             listener(),
         )
 
@@ -360,13 +360,13 @@ def test_a_metric_that_reads_the_temperature_is_refused_unless_that_is_meant(
     make_request: RequestMaker, listener: Any
 ) -> None:
     with pytest.raises(SpecError) as excinfo:
-        rehearse(make_request(metric="val_loss", task="rehearse", evaluations=TEST), listener())
+        dry_run(make_request(metric="val_loss", task="dry_run", evaluations=TEST), listener())
     message = str(excinfo.value)
     assert message.startswith('study.metric: "val_loss" changes with the temperature contrast alone')
     assert "metric_reads_temperature: true" in message
-    loss_request = make_request(metric="val_loss", reads_temperature=True, task="rehearse", evaluations=TEST)
-    assert rehearse(loss_request, listener()).evaluated == ["contrast"]
-    assert rehearse(make_request(task="rehearse", evaluations=TEST), listener()).evaluated == []
+    loss_request = make_request(metric="val_loss", reads_temperature=True, task="dry_run", evaluations=TEST)
+    assert dry_run(loss_request, listener()).evaluated == ["contrast"]
+    assert dry_run(make_request(task="dry_run", evaluations=TEST), listener()).evaluated == []
 
 
 def test_a_trained_model_is_evaluated_at_another_temperature_and_is_afterwards_at_its_own(
@@ -402,29 +402,29 @@ def test_the_second_temperature_is_named_where_the_metric_reads_that(
 ) -> None:
     values = {"gate": {"value": "gate.temperature"}, "contrast": {"value": "criterion.temperature"}}
     with pytest.raises(SpecError, match="changes with the temperature gate alone"):
-        rehearse(make_request(values, metric="val_loss", task="rehearse", evaluations=TEST), listener())
+        dry_run(make_request(values, metric="val_loss", task="dry_run", evaluations=TEST), listener())
 
 
 def test_temperatures_at_the_ends_of_what_is_allowed_are_tested_too(
     make_request: RequestMaker, listener: Any
 ) -> None:
     # a sixteenth of it is no temperature any more
-    request = make_request(init={"temperature": 2e-6}, task="rehearse", evaluations=TEST)
-    assert rehearse(request, listener()).initial_temperatures == {"contrast": 2e-6}
+    request = make_request(init={"temperature": 2e-6}, task="dry_run", evaluations=TEST)
+    assert dry_run(request, listener()).initial_temperatures == {"contrast": 2e-6}
 
 
 @pytest.mark.parametrize("module", ["Manual", "Backward"])
-def test_a_module_that_optimizes_by_itself_is_rehearsed_and_follows_its_schedule(
+def test_a_module_that_optimizes_by_itself_is_note_stage_and_follows_its_schedule(
     make_request: RequestMaker, listener: Any, module: str
 ) -> None:
-    rehearse(make_request(module=module, task="rehearse", parameters=LINEAR, evaluations=TEST), listener())
+    dry_run(make_request(module=module, task="dry_run", parameters=LINEAR, evaluations=TEST), listener())
     run = Run(make_request(module=module, parameters=LINEAR), listener())
     assert run.execute().state == "complete"
     followed = step_taus(run) if module == "Manual" else [run.module.criterion.temperature]  # type: ignore[union-attr]
     # a batch takes two steps
     assert followed[-1] == pytest.approx(linear()[-2])
     with pytest.raises(AttachError, match='nothing reads "criterion.tau" in training'):
-        rehearse(make_request(at("tau", "identity"), module=module, task="rehearse"), listener())
+        dry_run(make_request(at("tau", "identity"), module=module, task="dry_run"), listener())
 
 
 def test_runs_that_share_a_loss_leave_it_as_it_was(make_request: RequestMaker, listener: Any) -> None:
@@ -453,8 +453,8 @@ def test_a_dry_run_finds_which_temperature_the_module_trains_itself(
     make_request: RequestMaker, listener: Any, reads: str, transform: str
 ) -> None:
     values = at(reads, transform) | {"gate": {"value": "gate.temperature"}}
-    request = make_request(values, init={"reads": reads}, parameters=LINEAR, task="rehearse")
-    assert rehearse(request, listener()).trained == (["contrast"] if reads == "logit_scale" else [])
+    request = make_request(values, init={"reads": reads}, parameters=LINEAR, task="dry_run")
+    assert dry_run(request, listener()).trained == (["contrast"] if reads == "logit_scale" else [])
 
 
 @pytest.mark.parametrize("learns", [True, False])
@@ -463,7 +463,7 @@ def test_a_parameter_that_no_gradient_reaches_is_not_trained_by_the_module(
 ) -> None:
     values = at("logit_scale", "log_inverse") | {"gate": {"value": "gate.temperature"}}
     init = {"reads": "logit_scale", "detached": True}
-    request = make_request(values, init=init, parameters=LINEAR, task="rehearse", learns=learns)
-    rehearsal = rehearse(request, listener())
-    assert rehearsal.trained == []
-    assert (rehearsal.not_learned is not None) == learns
+    request = make_request(values, init=init, parameters=LINEAR, task="dry_run", learns=learns)
+    finished = dry_run(request, listener())
+    assert finished.trained == []
+    assert (finished.not_learned is not None) == learns

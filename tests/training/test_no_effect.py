@@ -12,7 +12,7 @@ from torch import Tensor
 from tempopt import attach
 from tempopt.errors import SpecError
 from tempopt.temperature import NEUTRAL
-from tempopt.training.dry_run import rehearse
+from tempopt.training import dry_run as training_dry_run
 from tempopt.training.messages import Evaluation
 
 TEST = [Evaluation(name="test", on="test")]
@@ -24,9 +24,9 @@ def dry_run(request_for: Any, listener: Any, space: dict[str, list[Any]], **opti
     module = options.pop("module", "Toy")
     sampled = {name: values[-1] for name, values in space.items()}
     request = request_for(
-        module, task="rehearse", evaluations=TEST, space=space, parameters=sampled, **options
+        module, task="dry_run", evaluations=TEST, space=space, parameters=sampled, **options
     )
-    state: str = rehearse(request, listener()).state
+    state: str = training_dry_run.dry_run(request, listener()).state
     return state
 
 
@@ -123,7 +123,7 @@ def test_what_is_refused_on_a_real_model_leaves_its_outputs_as_they_are(
     name: str, way: str, plan: dict[str, Any], message: str | None, request_for: Any, listener: Any
 ) -> None:
     pytest.importorskip("transformers", reason="NOT TESTED: models of transformers.")
-    request = request_for(task="rehearse")
+    request = request_for(task="dry_run")
     program = replace(
         request.program,
         model={"class_path": "family_modules.FamilyModule", "init_args": {"family": name}},
@@ -136,9 +136,9 @@ def test_what_is_refused_on_a_real_model_leaves_its_outputs_as_they_are(
     moved = float((outputs(name, way, plan) - outputs(name, way, {})).abs().max())
     if message is None:
         assert moved > 1e-3
-        assert rehearse(request, listener()).state == "complete"
+        assert training_dry_run.dry_run(request, listener()).state == "complete"
         return
     # other normalisers are computed otherwise, so up to rounding
     assert moved <= (1e-5 if "top_k" in plan else 0.0)
     with pytest.raises(SpecError, match=message):
-        rehearse(request, listener())
+        training_dry_run.dry_run(request, listener())

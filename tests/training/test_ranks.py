@@ -258,9 +258,7 @@ def test_a_stock_transformer_is_attached_to_exactly_on_every_rank(
 ) -> None:
     parameters = {name: value for name, value in HOT.items() if name != "entropy_lambda"}
     request = two("Stock", attach={"layers": "auto"}, parameters=parameters)
-    assert (
-        finished_message(carry_out(pair, dataclasses.replace(request, task="rehearse"))).state == "complete"
-    )
+    assert finished_message(carry_out(pair, dataclasses.replace(request, task="dry_run"))).state == "complete"
     recorded_lines(tmp_path)
     assert finished_message(carry_out(pair, request)).state == "complete"
     first, second = recorded_lines(tmp_path)

@@ -14,7 +14,7 @@ from torch import Tensor
 from tempopt import TemperedModule, ValueCallback
 from tempopt.errors import AttachError, SpecError
 from tempopt.temperature import with_learned_temperatures
-from tempopt.training.dry_run import rehearse
+from tempopt.training.dry_run import dry_run
 from tempopt.training.messages import RunRequest, Stage
 from tempopt.training.run import Run
 
@@ -194,8 +194,8 @@ def test_an_interrupted_run_trains_to_the_same_bits(
 
 
 def test_it_is_learned_as_a_parameter_would_be(make_request: RequestMaker, listener: Any) -> None:
-    rehearsed = rehearse(make_request(task="rehearse", learns=True), listener())
-    assert rehearsed.not_learned is None and rehearsed.initial_temperatures == {"contrast": 0.5}
+    finished = dry_run(make_request(task="dry_run", learns=True), listener())
+    assert finished.not_learned is None and finished.initial_temperatures == {"contrast": 0.5}
     run = Run(
         make_request(parameters=with_learned_temperatures({"contrast.as_found": 0.5}, 10.0)), listener()
     )
@@ -209,12 +209,12 @@ def test_it_is_learned_as_a_parameter_would_be(make_request: RequestMaker, liste
 
 def test_a_dry_run_proves_that_training_reads_it(make_request: RequestMaker, listener: Any) -> None:
     channel = listener()
-    rehearse(make_request(task="rehearse"), channel)
+    dry_run(make_request(task="dry_run"), channel)
     assert "tested the temperatures at contrast_temperature" in [
         stage.what for stage in channel.messages_of(Stage)
     ]
     with pytest.raises(AttachError, match=r'temperatures\.contrast.*nothing reads "contrast_temperature"'):
-        rehearse(make_request(task="rehearse", init={"reads": False}), listener())
+        dry_run(make_request(task="dry_run", init={"reads": False}), listener())
 
 
 def test_attention_that_a_module_does_not_have_is_not_searched(
@@ -222,7 +222,7 @@ def test_attention_that_a_module_does_not_have_is_not_searched(
 ) -> None:
     space = {"contrast.temperature_init": [0.02, 1.0], "temperature_init": [0.25, 4.0]}
     with pytest.raises(SpecError) as excinfo:
-        rehearse(make_request(task="rehearse", space=space), listener())
+        dry_run(make_request(task="dry_run", space=space), listener())
     assert str(excinfo.value).startswith(
         "search.temperature_init: Registered says num_layers=0, so it has no attention whose temperature "
         "this would be. Take temperature_init out"

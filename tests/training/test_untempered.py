@@ -9,7 +9,7 @@ import pytest
 from tempopt.api.calls import compare
 from tempopt.errors import AttachError, SpecError
 from tempopt.service.studies import load_study
-from tempopt.training.dry_run import check, rehearse
+from tempopt.training.dry_run import check, dry_run
 from tempopt.training.messages import Evaluation, Started
 from tempopt.training.run import Run
 from tests.toy_study import URL, work_in
@@ -25,7 +25,7 @@ def test_a_module_without_attention_is_trained_as_it_is(request_for: Any, listen
     assert channel.messages_of(Started)[0].layers == []
     # with no plan that moves, its end and the moment are the same
     assert finished.measurements["test"] == finished.measurements["test_current"]
-    assert rehearse(request_for("PooledStock", compared=True, task="rehearse", evaluations=TEST), listener())
+    assert dry_run(request_for("PooledStock", compared=True, task="dry_run", evaluations=TEST), listener())
 
 
 def test_a_module_with_attention_is_left_as_it_is_unless_it_is_attached_to(

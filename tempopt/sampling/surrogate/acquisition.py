@@ -27,7 +27,7 @@ def knowledge_gradient(mean_M: Array, variance_K: Array, together_MK: Array) -> 
     """Return the expected rise of the greatest mean that one more complete run would bring, for each of some.
 
     Args:
-        mean_M: What sets are expected to come to; more is better.
+        mean_M: Expected values of the sets; more is better.
         variance_K: How far each run may be from what is expected of it, > 0.
         together_MK: Covariances of the sets with the runs.
     """
@@ -42,10 +42,10 @@ def continuation_value(
     A run that was forecast has told something already; its rest tells what the forecast left open.
 
     Args:
-        mean_M: What sets are expected to come to, the forecast left out.
+        mean_M: Expected values of the sets without the forecast.
         run: Mean and variance of the final value of the run, and its covariances with the sets, shape (M,).
-        forecast: What the run is forecast to come to.
-        doubt: Variance of that forecast about what the run will come to, > 0.
+        forecast: Forecast of the run's value.
+        doubt: Variance of that forecast about the run's value, > 0.
     """
     mean, variance, together_M = run
     total_variance = variance + doubt
@@ -75,7 +75,7 @@ def select_batch(
     itself.
 
     Args:
-        posterior: What the sets come to; more is better.
+        posterior: Values of the sets; more is better.
         count: How many, 1 to M.
         rng: Draws the possible worlds that are looked at.
         first: Place of the first set; None: the best single one.

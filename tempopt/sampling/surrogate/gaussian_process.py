@@ -42,7 +42,7 @@ class Observations:
     Args:
         features_ND: Parameter sets, each feature of a range of about 1; trends last, as deviations.
         seeds_N: Which of the study's seeds each was trained with.
-        values_N: What each came to, or is forecast to come to; more is better.
+        values_N: Values, or forecasts of them; more is better.
         excess_N: Variance of a value on top of the noise of a run, 0 for runs that are complete. Runs of
             like parameter sets have it in common: a forecast that is wrong is wrong for all of them.
     """
@@ -171,7 +171,7 @@ class Surrogate:
         Args:
             features_MD: The parameter sets.
             weigh: Returns by what factor each counts that is better than the base; None: each fully.
-            base: What a set that does not count at all is taken to come to.
+            base: Value assumed for a set that does not count at all.
         """
         return Posterior(self, features_MD, weigh, base)
 

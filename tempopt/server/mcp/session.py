@@ -227,7 +227,7 @@ class Session:
     def _go_on(self, spec: StudySpec, study: StudyRow, notes: Notes) -> None:
         if study.owner != self.user:
             raise UsageError(
-                f'The study "{study.name}" was begun by {study.owner or "somebody else"}, and this session '
+                f'The study "{study.name}" was begun by {study.owner or "another user"}, and this session '
                 f"spends the budget of {self.user}. Look at it with show, or give yours another name."
             )
         # what was reserved when it was begun holds, whatever the spec says of its care
@@ -252,7 +252,7 @@ class Session:
                 else f" of the {account.most_gpu_hours:.4g} that are reserved for it"
             )
             raise UsageError(
-                f'The study "{name}" cannot go on within the budget of {self.user}. {text}. '
+                f'The study "{name}" cannot continue within the budget of {self.user}. {text}. '
                 f"{' '.join(part.text for part in spent_parts)} Ask a person for a larger budget."
             )
 
@@ -272,7 +272,7 @@ class Session:
             overrides=spec.local_overrides,
         )
         self._launches[name] = launch
-        notes.note("They leave when this session ends; calling the tool again goes on with the study.")
+        notes.note("They leave when this session ends; call the tool again to continue the study.")
 
     def _check_token(self, name: str) -> None:
         """Refuse to begin a study that a server would refuse, before anything is tried for it."""
@@ -305,7 +305,7 @@ class Session:
         study = self.store.load_study(name)
         if study.owner != self.user:
             raise UsageError(
-                f'The study "{name}" was begun by {study.owner or "somebody else"}, and this session stops '
+                f'The study "{name}" was begun by {study.owner or "another user"}, and this session stops '
                 f"those of {self.user} alone. A person may: tempopt stop {name}"
             )
         return lifecycle.stop(self.store, name)

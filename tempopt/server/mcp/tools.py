@@ -190,7 +190,7 @@ TOOLS = (
     Tool(
         name="search",
         title="Begin a search",
-        description="Begin the search of a study, or go on with it, and return at once. Refused if it could "
+        description="Begin or continue the search of a study, and return at once. Refused if it could "
         "exceed the budget. Look with show until its state is done, then ask for the verdict.",
         takes=schemas.SearchArguments,
         returns=schemas.StartAnswer,

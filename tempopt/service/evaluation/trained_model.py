@@ -148,7 +148,7 @@ class TrainedModel:
                 parameters=dict(parameters),
                 seed=self._seed,
                 evaluations=[Evaluation(name=on, on=on) for on in data],
-                task="rehearse" if is_check else "train",
+                task="dry_run" if is_check else "train",
                 space=dict(space or {}),
             )
         )
