@@ -37,7 +37,7 @@ class Outcome:
     """The outcome of one way."""
 
     said: str
-    way: str = ""
+    method: str = ""
     error: float | None = None
     tested: bool = True
 
@@ -95,7 +95,7 @@ def try_method(family: Family, model: nn.Module, method: str, truth: Tensor, shi
         return Outcome(f"{refusal_kind}: {reason(refusal)}", error=error, tested=False)
     error = distance(outputs(family, model), truth) / shift_size
     verdict = "right" if error <= RIGHT else "WRONG IN SILENCE"
-    return Outcome(verdict, way=attachment.method, error=error)
+    return Outcome(verdict, method=attachment.method, error=error)
 
 
 def reason(error: Exception) -> str:
@@ -134,7 +134,7 @@ def row(family: Family) -> tuple[str, dict[str, Outcome]]:
     outcomes = {method: try_method(family, model, method, truth, shift_size) for method in WAYS}
     auto = outcomes["auto"]
     cells = [outcomes[method].said for method in WAYS[:2]] + [
-        f"{auto.said} ({auto.way})" if auto.way else auto.said
+        f"{auto.said} ({auto.method})" if auto.method else auto.said
     ]
     errors = [error_text(outcomes[method].error) for method in WAYS]
     return f"| {family.name} | {' | '.join(cells)} | {', '.join(errors)} |", outcomes
@@ -171,7 +171,7 @@ def main() -> None:
     _, all_outcomes = table(parser.parse_args().only)
     autos = [outcomes["auto"] for outcomes in all_outcomes]
     right = sum(outcome.said == "right" for outcome in autos)
-    counts = {method: sum(outcome.way == method for outcome in autos) for method in WAYS[:2]}
+    counts = {method: sum(outcome.method == method for outcome in autos) for method in WAYS[:2]}
     num_wrong = sum(outcome.is_wrong for outcomes in all_outcomes for outcome in outcomes.values())
     print(
         f"\n{len(autos)} families: auto is right in {right} ({counts['query_rows']} by query rows, "

@@ -20,7 +20,7 @@ from typing import Any
 from scipy.stats import binomtest
 
 from benchmarks.recorded.tasks import TASKS
-from benchmarks.recorded.world import World
+from benchmarks.recorded.world import RecordedWorld
 from benchmarks.simulated.whole import row
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.study_spec import StudySpec
@@ -84,7 +84,7 @@ class _Task:
     """One task: its world, the sets that are compared in it, and what the first variant gains."""
 
     def __init__(self, name: str, gain: float) -> None:
-        self.world = World(name, is_shuffled=True)
+        self.world = RecordedWorld(name, is_shuffled=True)
         # any that differ: no set is better than another
         self._sets = self.world.draw_sets(0)[: 1 + max(_VARIANTS)]
         values = [self.world.train(self._sets[0], seed).test for seed in range(_DRAWN)]

@@ -18,7 +18,7 @@ from collections import Counter
 from scipy.stats import binomtest
 
 from benchmarks.recorded.tasks import TASKS
-from benchmarks.recorded.world import World
+from benchmarks.recorded.world import RecordedWorld
 from benchmarks.simulated.whole import StudySimulation, sampled_by, with_study
 from tempopt.spec.study_spec import StudySpec
 
@@ -43,7 +43,7 @@ def main() -> None:
     print("|---" * (3 + len(CLAIMS)) + "|", flush=True)
     counts, studies = Counter[str](), 0
     for task in args.tasks:
-        world = World(task, is_shuffled=True)
+        world = RecordedWorld(task, is_shuffled=True)
         settings = {"trials": args.trials} | sampled_by(args.sampler)
         spec = with_study(with_named(world.spec) if args.named else world.spec, **settings)
         start_time, claim_counts = time.process_time(), Counter[str]()
@@ -76,7 +76,7 @@ def with_named(spec: StudySpec) -> StudySpec:
     return StudySpec.from_json(data)
 
 
-def list_claims(world: World, spec: StudySpec) -> list[str]:
+def list_claims(world: RecordedWorld, spec: StudySpec) -> list[str]:
     """Return which of ``CLAIMS`` a study makes."""
     verdict = StudySimulation(world, with_study(spec, explain=True)).run()
     assert verdict is not None and verdict.recommendation is not None

@@ -80,7 +80,7 @@ class Bench:
         from tempopt import search
         from tempopt.agent.observer import NullObserver, Snapshot
 
-        class StopObserver(NullObserver):
+        class GpuStopObserver(NullObserver):
             def update(self, snapshot: Snapshot) -> None:
                 if snapshot.done["search"] == snapshot.requested["search"]:
                     raise KeyboardInterrupt
@@ -91,7 +91,7 @@ class Bench:
             spec = self.spec(name, str(facts), workers, trials, study)
             url = f"sqlite:///{folder / 'tempopt.db'}"
             try:
-                search(spec, storage=url, workers=workers, checkpoints=folder, observer=StopObserver())
+                search(spec, storage=url, workers=workers, checkpoints=folder, observer=GpuStopObserver())
             except KeyboardInterrupt:
                 pass
             else:

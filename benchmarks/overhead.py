@@ -47,13 +47,15 @@ def search() -> None:
     from tempopt.agent.observer import NullObserver, Snapshot
     from tempopt.api.calls import search
 
-    class StopObserver(NullObserver):
+    class OverheadStopObserver(NullObserver):
         def update(self, snapshot: Snapshot) -> None:
             if snapshot.done["search"] == snapshot.requested["search"]:
                 raise KeyboardInterrupt
 
     try:
-        search(json.loads(Path("spec.json").read_text()), storage=URL, workers=1, observer=StopObserver())
+        search(
+            json.loads(Path("spec.json").read_text()), storage=URL, workers=1, observer=OverheadStopObserver()
+        )
     except KeyboardInterrupt:
         return
     raise AssertionError("the study went on to its end")

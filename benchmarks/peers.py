@@ -34,12 +34,12 @@ from pathlib import Path
 from statistics import fmean
 
 import spent
-from peers_tools import EPOCHS, TOOLS, Job
+from peers_tools import EPOCHS, TOOLS, PeerJob
 from spent import Usage
 
 HERE = Path(__file__).parent
 SETS = 32
-SHORT, LONG = Job(SETS, 2), Job(SETS, 40)
+SHORT, LONG = PeerJob(SETS, 2), PeerJob(SETS, 40)
 YARDSTICK = "bare"
 WITHOUT = ", without its daemons"
 SLOW = "ray, saving, new workers"
@@ -49,7 +49,7 @@ _DAEMONS = (
 )
 
 
-Costs = dict[tuple[str, Job], list[Usage]]
+Costs = dict[tuple[str, PeerJob], list[Usage]]
 
 
 def is_daemon(command: str) -> bool:
@@ -58,7 +58,7 @@ def is_daemon(command: str) -> bool:
     return any(name in command for name in _DAEMONS) and "default_worker.py" not in command
 
 
-def carried_out(tool: str, job: Job) -> tuple[Usage, dict[int, float]]:
+def carried_out(tool: str, job: PeerJob) -> tuple[Usage, dict[int, float]]:
     """Have a tool do a job in an empty folder; return what that cost, and the metric of each set."""
     environment = {
         **os.environ,
@@ -107,7 +107,7 @@ def measure_tools(tools: list[str], rounds: int) -> Costs:
 def table(tools: list[str], costs: Costs) -> None:
     """Print what a trial costs, by tool: the mean of all rounds, and its least and its most over bare."""
 
-    def extra_over_bare(row: str, job: Job) -> list[float]:
+    def extra_over_bare(row: str, job: PeerJob) -> list[float]:
         tool, suffix, _ = row.partition(WITHOUT)
         spent_by = [cost.cpu - (cost.daemons if suffix else 0.0) for cost in costs[tool, job]]
         # of one round, since the machine is not equally fast in all of them

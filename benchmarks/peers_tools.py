@@ -38,7 +38,7 @@ LOW, HIGH = 0.25, 4.0
 
 
 @dataclass(frozen=True)
-class Job:
+class PeerJob:
     """The trainings that every tool carries out.
 
     Args:
@@ -76,7 +76,7 @@ class Job:
         return fit_plain(parameters, self.num_batches, {**TRAINER, **trainer})
 
 
-def bare(job: Job, side: int) -> dict[int, float]:
+def bare(job: PeerJob, side: int) -> dict[int, float]:
     """Train every other set in a loop, with no tool at all."""
     return {
         number: job.train(parameters, **QUIET)
@@ -85,7 +85,7 @@ def bare(job: Job, side: int) -> dict[int, float]:
     }
 
 
-def optuna(job: Job, extras: dict[str, Any]) -> dict[int, float]:
+def optuna(job: PeerJob, extras: dict[str, Any]) -> dict[int, float]:
     """Optimize half of the trials of a study, as Optuna's documents and examples have it for Lightning.
 
     Args:
@@ -134,7 +134,7 @@ def optuna(job: Job, extras: dict[str, Any]) -> dict[int, float]:
     return trial_values
 
 
-def ray_tune(job: Job, *, save: bool = False, reuse: bool = True) -> dict[int, float]:
+def ray_tune(job: PeerJob, *, save: bool = False, reuse: bool = True) -> dict[int, float]:
     """Fit a Tuner over the sets, as Ray's documents have it for Lightning.
 
     Args:
@@ -170,7 +170,7 @@ def ray_tune(job: Job, *, save: bool = False, reuse: bool = True) -> dict[int, f
     return values
 
 
-def spec(job: Job, *, save: bool) -> dict[str, Any]:
+def spec(job: PeerJob, *, save: bool) -> dict[str, Any]:
     """Return a study whose trainings are the job's; the first two are its baseline's and its constant's."""
     return {
         "study": {
@@ -196,7 +196,7 @@ def spec(job: Job, *, save: bool) -> dict[str, Any]:
     }
 
 
-def tempopt(job: Job, *, save: bool = False) -> dict[int, float]:
+def tempopt(job: PeerJob, *, save: bool = False) -> dict[int, float]:
     """Search with two workers, and end when as many trainings are over as there are sets.
 
     Args:
@@ -230,7 +230,7 @@ def tempopt(job: Job, *, save: bool = False) -> dict[int, float]:
     return {offsets[row.kind] + row.number: row.value for row in rows if row.value is not None}
 
 
-TOOLS: dict[str, Callable[[Job, int], dict[int, float]]] = {
+TOOLS: dict[str, Callable[[PeerJob, int], dict[int, float]]] = {
     "bare": bare,
     "tempopt": lambda job, side: tempopt(job),
     "optuna": lambda job, side: optuna(job, QUIET),
@@ -243,5 +243,5 @@ TOOLS: dict[str, Callable[[Job, int], dict[int, float]]] = {
 
 if __name__ == "__main__":
     tool, side = sys.argv[1:]
-    found = TOOLS[tool](Job(**json.loads(Path("job.json").read_text())), int(side))
+    found = TOOLS[tool](PeerJob(**json.loads(Path("job.json").read_text())), int(side))
     Path(f"found-{side}.json").write_text(json.dumps(found))

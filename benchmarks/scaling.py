@@ -34,7 +34,7 @@ NAME = "scaling"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class ScalingCase:
     """Agents at work on one study.
 
     Args:
@@ -69,7 +69,7 @@ class CaseResult:
     server: float | None
 
 
-def spec_of(case: Case) -> Any:
+def spec_of(case: ScalingCase) -> Any:
     """Return the spec of a case's study."""
     import yaml
 
@@ -88,7 +88,7 @@ def spec_of(case: Case) -> Any:
     return StudySpec.parse(data, source="the benchmark")
 
 
-def begin(url: str, case: Case) -> None:
+def begin(url: str, case: ScalingCase) -> None:
     """Write a study of search tickets alone."""
     from tempopt.storage.optuna_calls import make_study
     from tempopt.storage.store import Store
@@ -102,7 +102,7 @@ def begin(url: str, case: Case) -> None:
 
 
 def carried_out(
-    url: str, case: Case, *, server: str | None = None, token: str = "", num_before: int | None = None
+    url: str, case: ScalingCase, *, server: str | None = None, token: str = "", num_before: int | None = None
 ) -> CaseResult:
     """Have a case's agents do its trials.
 
@@ -168,7 +168,7 @@ def server_seconds(url: str) -> float | None:
     return None if None in serving else sum(process.seconds for process in serving if process is not None)
 
 
-def check(url: str, case: Case, agent_reports: list[AgentReport], num_before: int) -> None:
+def check(url: str, case: ScalingCase, agent_reports: list[AgentReport], num_before: int) -> None:
     """See that there are exactly the trials that were asked, each begun once and told by one agent."""
     import optuna
 
@@ -191,7 +191,7 @@ def print_sleeping(backend: str, max_agents: int, trials: int) -> None:
     print("| " + " | ".join([*heads, "transactions a trial"]) + " |\n|" + "---|" * 7)
     for times in (2, 1):
         for agents in (count for count in AGENTS if count <= max_agents):
-            case = Case(agents=agents, trials=trials * agents, parallel=times * agents)
+            case = ScalingCase(agents=agents, trials=trials * agents, parallel=times * agents)
             with database(backend) as url:
                 run_result = carried_out(url, case)
             rate = case.trials / run_result.seconds
@@ -213,7 +213,7 @@ def training(backend: str, trials: int, rounds: int) -> None:
     for _ in range(rounds):
         first_rate = 0.0
         for agents, workers in ((1, 1), (2, 1), (1, 2)):
-            case = Case(agents=agents, workers=workers, trials=trials, parallel=4, sleep=None)
+            case = ScalingCase(agents=agents, workers=workers, trials=trials, parallel=4, sleep=None)
             with database(backend) as url:
                 rate = 60 * trials / carried_out(url, case).seconds
             first_rate = first_rate or rate

@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.recorded.make import recorded_rows
 from benchmarks.recorded.tasks import TASKS
-from benchmarks.recorded.world import World
+from benchmarks.recorded.world import RecordedWorld
 from benchmarks.simulated.clock import simulate
 from benchmarks.simulated.others import OTHERS
 from benchmarks.simulated.results import CHOSEN_BY, LINES, is_peer, keep, of_worlds, pack, result_key
@@ -33,7 +33,7 @@ _LEAST = 30
 
 
 def run_search(
-    world: World, name: str, *, repetition: int, budget: int, workers: int, see: Any
+    world: RecordedWorld, name: str, *, repetition: int, budget: int, workers: int, see: Any
 ) -> dict[str, Any]:
     """Return what one simulated search came to."""
     make = {**TUNERS, **OTHERS}[name]
@@ -102,9 +102,9 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="print what there is")
     parser.add_argument("--pack", action="store_true", help="put what there is into the repository")
     args = parser.parse_args()
-    worlds = {task: World(task) for task in args.tasks if len(recorded_rows(task)) >= _LEAST}
+    worlds = {task: RecordedWorld(task) for task in args.tasks if len(recorded_rows(task)) >= _LEAST}
     if args.pack:
-        pack({task: World(task) for task in TASKS}, args.results)
+        pack({task: RecordedWorld(task) for task in TASKS}, args.results)
     elif args.table:
         setting = args.see, args.budget
         counted_results = of_worlds(worlds, args.results, first=args.first)
@@ -114,7 +114,7 @@ def main() -> None:
         _run(worlds, args)
 
 
-def _run(worlds: dict[str, World], args: argparse.Namespace) -> None:
+def _run(worlds: dict[str, RecordedWorld], args: argparse.Namespace) -> None:
     tuner_names = [name for name in {**TUNERS, **OTHERS} if _importable(name)]
     done_keys = (
         set() if args.again else {result_key(result) for result in of_worlds(worlds, args.results, first=0)}

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from scaling import Case, CaseResult, begin, carried_out
+from scaling import CaseResult, ScalingCase, begin, carried_out
 from spent import process_of
 from store import SERVERS, database
 
@@ -79,7 +79,7 @@ def run_server(storage: str) -> Iterator[Serving]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cost:
+class ServingCost:
     """The outcome of a case, in one of the two ways.
 
     Args:
@@ -91,15 +91,15 @@ class Cost:
     server: float | None
 
 
-def cost(backend: str, case: Case, *, has_server: bool) -> Cost:
+def cost(backend: str, case: ScalingCase, *, has_server: bool) -> ServingCost:
     """Carry a case out, behind a server or on the database."""
     with database(backend) as url:
         if not has_server:
-            return Cost(found=carried_out(url, case), server=None)
+            return ServingCost(found=carried_out(url, case), server=None)
         with run_server(url) as server:
             cpu_before = server.seconds
             run_result = carried_out(url, case, server=server.url, token=server.token)
-            return Cost(found=run_result, server=server.seconds - cpu_before)
+            return ServingCost(found=run_result, server=server.seconds - cpu_before)
 
 
 def row(*cells: object) -> None:
@@ -121,7 +121,7 @@ def long_trials(backend: str, seconds: float, trials: int) -> None:
     )
     row(*["---"] * 7)
     for has_server in (False, True):
-        case = Case(agents=_LONG, trials=_LONG * trials, parallel=2 * _LONG, sleep=seconds, reports=20)
+        case = ScalingCase(agents=_LONG, trials=_LONG * trials, parallel=2 * _LONG, sleep=seconds, reports=20)
         run_cost = cost(backend, case, has_server=has_server)
         agent_reports, count = run_cost.found.seen, case.trials
         row(
@@ -151,7 +151,7 @@ def many_agents(backend: str, max_agents: int, trials: int) -> None:
     row(*["---"] * 8)
     for agents in (count for count in AGENTS if count <= max_agents):
         for has_server in (False, True):
-            case = Case(agents=agents, trials=trials * agents, parallel=2 * agents)
+            case = ScalingCase(agents=agents, trials=trials * agents, parallel=2 * agents)
             run_cost = cost(backend, case, has_server=has_server)
             agent_reports, count = run_cost.found.seen, case.trials
             rate = count / run_cost.found.seconds
@@ -174,7 +174,7 @@ def large_study(backend: str, num_existing: int, trials: int) -> None:
     row("way", "idle ms between trials, median", "longest", "agent's CPU ms a trial", "server's")
     row(*["---"] * 5)
     for has_server in (False, True):
-        case = Case(agents=1, trials=num_existing + trials, parallel=2, sleep=0.5)
+        case = ScalingCase(agents=1, trials=num_existing + trials, parallel=2, sleep=0.5)
         with database(backend) as url:
             if has_server:
                 with run_server(url) as server:
@@ -197,7 +197,7 @@ def large_study(backend: str, num_existing: int, trials: int) -> None:
         )
 
 
-def fill_study(url: str, case: Case, count: int) -> None:
+def fill_study(url: str, case: ScalingCase, count: int) -> None:
     """Write a case's study, so many of whose trials are over."""
     from scaling import spec_of
     from store import fill, fill_tickets

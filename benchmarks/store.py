@@ -25,7 +25,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from talkers import REPORTS, Talker, World, parameters, step_of, value_of
+from talkers import REPORTS, Talker, TalkerWorld, parameters, step_of, value_of
 
 SERVERS = {
     "postgresql": "postgresql+psycopg://postgres@127.0.0.1:5432/test",
@@ -43,7 +43,7 @@ SEARCH: dict[str, Any] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class StoreCase:
     """One measurement.
 
     Args:
@@ -177,7 +177,7 @@ def fill(url: str, num_before: int, space: dict[str, Any]) -> dict[int, int]:
     return ids
 
 
-def check(url: str, case: Case, key: Callable[[Any], int]) -> None:
+def check(url: str, case: StoreCase, key: Callable[[Any], int]) -> None:
     """See that Optuna reads back every trial that was measured; the benchmark is void otherwise.
 
     Args:
@@ -200,7 +200,7 @@ def check(url: str, case: Case, key: Callable[[Any], int]) -> None:
 # ---- plain Optuna
 
 
-def plain(url: str, case: Case, counts: Counts) -> dict[str, float]:
+def plain(url: str, case: StoreCase, counts: Counts) -> dict[str, float]:
     """Carry the trials out as a program does that uses Optuna alone."""
     import optuna
 
@@ -243,7 +243,7 @@ def plain(url: str, case: Case, counts: Counts) -> dict[str, float]:
 # ---- tempopt
 
 
-def spec_of(case: Case, *, sampler: str = "tpe", pruner: str = "median") -> Any:
+def spec_of(case: StoreCase, *, sampler: str = "tpe", pruner: str = "median") -> Any:
     """Return the spec of a study of so many search trials; without proof, which is not compared here."""
     from tempopt.spec.study_spec import StudySpec
 
@@ -254,7 +254,7 @@ def spec_of(case: Case, *, sampler: str = "tpe", pruner: str = "median") -> Any:
     return StudySpec.parse(data, source="the benchmark")
 
 
-def begin_case(store: Any, case: Case, spec: Any) -> Any:
+def begin_case(store: Any, case: StoreCase, spec: Any) -> Any:
     """Return the row of a study that has its first trials behind it."""
     from tempopt.storage.optuna_calls import make_study
     from tempopt.verdict.stages import first_tickets
@@ -266,13 +266,13 @@ def begin_case(store: Any, case: Case, spec: Any) -> Any:
     return study
 
 
-def run_tempopt(url: str, case: Case, counts: Counts) -> dict[str, float]:
+def run_tempopt(url: str, case: StoreCase, counts: Counts) -> dict[str, float]:
     """Carry the trials out with tempopt's agent."""
     from tempopt.agent import agent_loop, local_client, worker_slot, write_queue
     from tempopt.storage.store import Store
 
     spec = spec_of(case)
-    world = World(case.seconds)
+    world = TalkerWorld(case.seconds)
     for module in (agent_loop, worker_slot, write_queue):
         module.time = world  # type: ignore[attr-defined]
     agent_loop.wait = lambda ready, timeout: wait(ready, timeout=0)  # type: ignore[attr-defined]
@@ -352,7 +352,7 @@ def fill_tickets(url: str, trials: dict[int, int], spec: Any) -> None:
 # ---- a large study
 
 
-def large(url: str, case: Case, counts: Counts) -> dict[str, float]:
+def large(url: str, case: StoreCase, counts: Counts) -> dict[str, float]:
     """Return CPU milliseconds of what people and agents wait for when a study has become large."""
     from tempopt.agent.study_cache import StudyCache
     from tempopt.storage.store import Store
@@ -403,7 +403,7 @@ def suggestion_cost(arms: Any, ticket: Any, counts: Counts) -> float:
 # ---- the tables
 
 
-def measure(case: Case) -> dict[str, float]:
+def measure(case: StoreCase) -> dict[str, float]:
     """Measure one case in a process of its own."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
     process = subprocess.run(
@@ -416,7 +416,7 @@ def measure(case: Case) -> dict[str, float]:
     return numbers
 
 
-def table(title: str, cases: list[tuple[str, list[Case]]]) -> None:
+def table(title: str, cases: list[tuple[str, list[StoreCase]]]) -> None:
     """Print a table: a line for each label, Optuna beside tempopt where both are measured."""
     print(f"\n{title}\n")
     print("| | transactions | statements | CPU ms | start CPU ms |\n|---|---|---|---|---|")
@@ -427,10 +427,12 @@ def table(title: str, cases: list[tuple[str, list[Case]]]) -> None:
         print(f"| {label} | {' | '.join(cells)} |", flush=True)
 
 
-def both_cases(backend: str, num_before: int, num_running: int, trials: int) -> list[Case]:
+def both_cases(backend: str, num_before: int, num_running: int, trials: int) -> list[StoreCase]:
     """Return the case for both sides, a trial a minute long."""
     return [
-        Case(side=side, backend=backend, before=num_before, running=num_running, trials=trials, seconds=60.0)
+        StoreCase(
+            side=side, backend=backend, before=num_before, running=num_running, trials=trials, seconds=60.0
+        )
         for side in ("optuna", "tempopt")
     ]
 
@@ -444,7 +446,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few trials, up to 1,000: a minute a backend")
     arguments = parser.parse_args()
     if arguments.case is not None:
-        case = Case(**json.loads(arguments.case))
+        case = StoreCase(**json.loads(arguments.case))
         counts = Counts()
         measure_case = {"optuna": plain, "tempopt": run_tempopt, "large": large}[case.side]
         with database(case.backend) as url:
@@ -477,7 +479,7 @@ def main() -> None:
             (
                 f"{backend}, {num_running} running, {length}",
                 [
-                    Case(
+                    StoreCase(
                         side="tempopt",
                         backend=backend,
                         before=100,
@@ -495,7 +497,7 @@ def main() -> None:
     if "large" in tables:
         num_before = 1000 if arguments.quick else 10000
         print(f"\nCPU ms at {num_before} finished trials (SQLite):\n\n| what | CPU ms |\n|---|---|")
-        case = Case(side="large", backend="sqlite", before=num_before, running=8, trials=8, seconds=0.0)
+        case = StoreCase(side="large", backend="sqlite", before=num_before, running=8, trials=8, seconds=0.0)
         for action, cpu_time in measure(case).items():
             print(f"| {action} | {cpu_time:.3g} |", flush=True)
 

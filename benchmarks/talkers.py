@@ -34,7 +34,7 @@ def parameters(trial: int, space: dict[str, Any]) -> dict[str, Any]:
     return params
 
 
-class World:
+class TalkerWorld:
     """Workers that only talk, and the time that passes for them; the agent's observer moves it on.
 
     Args:
@@ -115,7 +115,7 @@ class World:
 class Talker:
     """What an agent takes for a worker process."""
 
-    def __init__(self, slot: int, world: World) -> None:
+    def __init__(self, slot: int, world: TalkerWorld) -> None:
         from tempopt.agent.placement import Placement
 
         self.slot = slot

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.recorded.tasks import TASKS
-from benchmarks.recorded.world import World
+from benchmarks.recorded.world import RecordedWorld
 from benchmarks.simulated.whole import StudySimulation, with_study
 from tempopt.storage.rows import PriorRuns
 from tempopt.storage.ticket_queries import is_usable, to_maximize
@@ -27,9 +27,9 @@ _OTHER_SEEDS = 1000
 
 
 @cache
-def world_of(task: str) -> World:
+def world_of(task: str) -> RecordedWorld:
     """Return the world of a task."""
-    return World(task)
+    return RecordedWorld(task)
 
 
 @cache

@@ -56,6 +56,10 @@ def value_at(request: RunRequest, step: int, salt: str = "") -> float:
     return 1.0 + 0.3 * math.log(temperature / 0.7) ** 2 + 0.6 * noise + 2.0 * math.exp(-step / 6)
 
 
+class AgentDied(BaseException):
+    """The agent's process ends here."""
+
+
 class FakeWorker:
     """What an agent takes for a worker process.
 

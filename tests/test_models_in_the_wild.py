@@ -110,7 +110,7 @@ def encoder() -> nn.Module:
     return nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
 
 
-class ProjectedAttention(nn.Module):
+class WildProjectedAttention(nn.Module):
     """Three projections and scaled_dot_product_attention."""
 
     def __init__(self) -> None:
@@ -126,7 +126,7 @@ class ProjectedAttention(nn.Module):
 
 
 def make_projected() -> nn.Module:
-    return nn.Sequential(ProjectedAttention(), ProjectedAttention())
+    return nn.Sequential(WildProjectedAttention(), WildProjectedAttention())
 
 
 def draw_tensor(*shape: int) -> Tensor:

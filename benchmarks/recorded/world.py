@@ -91,7 +91,7 @@ def _beyond(parameters: Mapping[str, Any]) -> list[int]:
     return [int.from_bytes(digest, "big")]
 
 
-class World:
+class RecordedWorld:
     """The values of trainings of a task.
 
     Args:

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from benchmarks.recorded.world import Training, World
+from benchmarks.recorded.world import RecordedWorld, Training
 
 Parameters = Mapping[str, Any]
 Wish = Literal["go on", "end"]
@@ -70,7 +70,7 @@ class Trace:
 
 
 def simulate(
-    world: World,
+    world: RecordedWorld,
     make: Callable[[], Tuner],
     *,
     budget: int,

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 
-from benchmarks.recorded.world import World
+from benchmarks.recorded.world import RecordedWorld
 from benchmarks.simulated.clock import Job, Parameters, Tuner, Wish
 
 _METRIC, _RESOURCE = "value", "resource"
@@ -64,7 +64,7 @@ class RayTune:
         seed: Seed of searcher and trainings; every training has a seed of its own.
     """
 
-    def __init__(self, world: World, seed: int) -> None:
+    def __init__(self, world: RecordedWorld, seed: int) -> None:
         from ray.tune.schedulers import AsyncHyperBandScheduler
 
         self._spec = world.spec
@@ -129,7 +129,7 @@ class SyneTune:
         seed: Seed of scheduler and trainings; every training has a seed of its own.
     """
 
-    def __init__(self, world: World, make: Callable[[World, int], Any], seed: int) -> None:
+    def __init__(self, world: RecordedWorld, make: Callable[[RecordedWorld, int], Any], seed: int) -> None:
         from syne_tune.optimizer.scheduler import TrialScheduler
 
         logging.getLogger("syne_tune").setLevel(logging.ERROR)
@@ -212,7 +212,7 @@ class SyneTune:
         return max(trained_runs, key=lambda run: run.best).parameters if trained_runs else None
 
 
-def _convert_space(world: World, module: str) -> dict[str, Any]:
+def _convert_space(world: RecordedWorld, module: str) -> dict[str, Any]:
     """Return the search space in the domains of a module; both tools give them the same three names."""
     from importlib import import_module
 
@@ -228,10 +228,10 @@ def _convert_space(world: World, module: str) -> dict[str, Any]:
     return {name: domain(distribution) for name, distribution in world.spec.space().items()}
 
 
-def _scheduler_maker(name: str) -> Callable[[World, int], Tuner]:
+def _scheduler_maker(name: str) -> Callable[[RecordedWorld, int], Tuner]:
     """Return what makes a scheduler of Syne Tune 0.16 by its name among the baselines."""
 
-    def scheduler(world: World, seed: int) -> Any:
+    def scheduler(world: RecordedWorld, seed: int) -> Any:
         from syne_tune.optimizer import baselines
 
         return getattr(baselines, name)(
@@ -246,10 +246,10 @@ def _scheduler_maker(name: str) -> Callable[[World, int], Tuner]:
     return lambda world, seed: SyneTune(world, scheduler, seed)
 
 
-def _legacy(name: str) -> Callable[[World, int], Tuner]:
+def _legacy(name: str) -> Callable[[RecordedWorld, int], Tuner]:
     """Return what makes a scheduler of Syne Tune 0.14.2 by its name among the legacy baselines."""
 
-    def scheduler(world: World, seed: int) -> Any:
+    def scheduler(world: RecordedWorld, seed: int) -> Any:
         try:
             from syne_tune.optimizer import legacy_baselines
         except ImportError as error:
@@ -266,7 +266,7 @@ def _legacy(name: str) -> Callable[[World, int], Tuner]:
     return lambda world, seed: SyneTune(world, scheduler, seed)
 
 
-OTHERS: dict[str, Callable[[World, int], Tuner]] = {
+OTHERS: dict[str, Callable[[RecordedWorld, int], Tuner]] = {
     "Ray Tune ASHA": RayTune,
     "Syne Tune ASHA": _scheduler_maker("ASHA"),
     "Syne Tune BOHB": _scheduler_maker("BOHB"),

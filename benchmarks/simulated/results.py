@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.recorded.world import World
+from benchmarks.recorded.world import RecordedWorld
 
 KEPT = Path(__file__).with_name("searches.parquet")
 LINES = Path("build/search.jsonl")
@@ -52,7 +52,7 @@ def keep(result: dict[str, Any], lines: Path = LINES) -> None:
 
 
 def of_worlds(
-    worlds: Mapping[str, World], lines: Path = LINES, *, first: int = CHOSEN_BY
+    worlds: Mapping[str, RecordedWorld], lines: Path = LINES, *, first: int = CHOSEN_BY
 ) -> list[dict[str, Any]]:
     """Return what there is of searches in the worlds that there are.
 
@@ -66,7 +66,7 @@ def of_worlds(
     return [row for row in of_these if row["repetition"] >= first or is_peer(row["tuner"])]
 
 
-def pack(worlds: Mapping[str, World], lines: Path = LINES) -> None:
+def pack(worlds: Mapping[str, RecordedWorld], lines: Path = LINES) -> None:
     """Put what there is of searches in the worlds of all tasks into the table of the repository."""
     rows = of_worlds(worlds, lines)
     pq.write_table(pa.Table.from_pylist(rows), KEPT, compression="zstd")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t
 
-from benchmarks.recorded.world import World
+from benchmarks.recorded.world import RecordedWorld
 from benchmarks.simulated.results import OURS, is_peer
 
 ENOUGH = 0.95
@@ -73,7 +73,7 @@ def cost_of_verdict(shares_RT: Array, gain: float, deviation: float) -> tuple[fl
     return float(whole_T[best]), (best + 1) / 2
 
 
-def show(results: Sequence[dict[str, Any]], worlds: Mapping[str, World]) -> None:
+def show(results: Sequence[dict[str, Any]], worlds: Mapping[str, RecordedWorld]) -> None:
     """Print what the searches came to, task by task, and over all tasks."""
     by_task: dict[str, dict[str, Array]] = {}
     for task, world in worlds.items():
@@ -101,7 +101,7 @@ def ratio(name: str, curves: Mapping[str, Array]) -> float:
 
 
 def _over_best_peer(
-    name: str, by_task: Mapping[str, Mapping[str, Array]], worlds: Mapping[str, World]
+    name: str, by_task: Mapping[str, Mapping[str, Array]], worlds: Mapping[str, RecordedWorld]
 ) -> None:
     """Print the ratio to the best peer: of each task, and the mean, with intervals by bootstrap."""
     rng = np.random.default_rng(0)
@@ -135,7 +135,7 @@ def _print_ratio(
     print(f"{title}: {cells[0]} ({cells[1]} to {cells[2]})")
 
 
-def _shares(world: World, results: Sequence[dict[str, Any]], curves: Mapping[str, Array]) -> None:
+def _shares(world: RecordedWorld, results: Sequence[dict[str, Any]], curves: Mapping[str, Array]) -> None:
     level, gain = end_of_best_peer(curves), world.floor == world.baseline
     since = "τ = 1" if gain else "the median configuration, since none is better than τ = 1 by more than the"
     since += "" if gain else " forest may be wrong"

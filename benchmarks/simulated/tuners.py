@@ -9,7 +9,7 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from benchmarks.recorded.world import World
+from benchmarks.recorded.world import RecordedWorld
 from benchmarks.simulated.clock import Job, Parameters, Wish
 from tempopt.sampling.features import Features
 from tempopt.sampling.frozen_history import make_frozen_trial
@@ -29,7 +29,11 @@ class Optuna:
     """
 
     def __init__(
-        self, world: World, sampler: optuna.samplers.BaseSampler, pruner: optuna.pruners.BasePruner, seed: int
+        self,
+        world: RecordedWorld,
+        sampler: optuna.samplers.BaseSampler,
+        pruner: optuna.pruners.BasePruner,
+        seed: int,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._spec = world.spec
@@ -83,7 +87,7 @@ class Tempopt:
 
     def __init__(
         self,
-        world: World,
+        world: RecordedWorld,
         seed: int,
         *,
         streams: int | None = 2,
@@ -163,7 +167,7 @@ class Tempopt:
         return [self._spec.parameters("search", params) for params in sets]
 
 
-Make = Callable[[World, int], Any]
+Make = Callable[[RecordedWorld, int], Any]
 
 TUNERS: dict[str, Make] = {
     "Optuna random": lambda w, s: Optuna(

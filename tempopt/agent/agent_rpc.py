@@ -79,7 +79,7 @@ class AgentRpcClient:
         take: TakeRequest | None = None,
         dead: str | None = None,
     ) -> SyncResponse:
-        """Say what happened, and return the server's answer; see :class:`tempopt.storage.http.protocol.Sync`.
+        """Report what happened and return the server's answer; arguments as in :class:`.SyncRequest`.
 
         Raises:
             StoreUnreachable: The server cannot be reached, or does not know the token any more.

@@ -149,7 +149,9 @@ class LocalStudyClient:
 
     def _deliver_for_the_dead(self) -> None:
         for path, agent, changes in iter_orphaned_queues(self._folder):
-            self._store.write(self._study.id, changes, agent=agent, lease=self._spec.study.lease, adopt=False)
+            self._store.write(
+                self._study.id, changes, agent=agent, lease=self._spec.study.lease, allow_readoption=False
+            )
             self._observer.note(
                 "What an agent on this machine could not tell the store before it died was told."
             )

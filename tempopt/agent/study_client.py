@@ -136,7 +136,7 @@ class StudyClient(Protocol):
     def lost(
         self, change: AttemptLost, before: TicketRow, row: TicketRow, reports: Mapping[int, float]
     ) -> None:
-        """Have it told that an attempt was lost; arguments as for :meth:`ended`."""
+        """Have it told that an attempt was lost; arguments as for :meth:`report_run_ended`."""
 
     def returned(self, change: AttemptReleased) -> None:
         """Have it told that an attempt was returned."""

@@ -100,7 +100,7 @@ _NAMES = {
         "curriculum",
         "entropy_slope",
     ],
-    "analysis.diagnose": ["Curves", "Finding", "anomalies", "troubleshoot"],
+    "analysis.diagnose": ["Anomaly", "TrainingCurves", "anomalies", "troubleshoot"],
     "functional.entropy": [
         "add_to_gradient",
         "attention_entropy",

@@ -148,14 +148,14 @@ class Launcher(abc.ABC):
 
     @abc.abstractmethod
     def jobs(self, ids: Sequence[str]) -> list[Job]:
-        """Return how jobs stand, those of earlier programs too if ``outlives``; in the order of ``ids``."""
+        """Return the jobs in the order of ``ids``; those of earlier programs, too, if ``survives_command``."""
 
     @abc.abstractmethod
     def cancel(self, ids: Sequence[str]) -> None:
         """Have agents leave in good order, and start none of these jobs again; return once they have left."""
 
     def close(self) -> None:  # noqa: B027  # most hold nothing
-        """Release what the launcher holds; agents go on if ``outlives``, else they leave in good order."""
+        """Release resources; agents continue if ``survives_command``, else they save their runs and leave."""
 
 
 def tasks(base: Task, need: Need, split: Sequence[int]) -> list[Task]:

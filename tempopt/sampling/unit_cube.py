@@ -76,7 +76,7 @@ def from_unit(distribution: BaseDistribution, position: float) -> Any:
 
 
 def to_unit(distribution: BaseDistribution, value: Any) -> float:
-    """Return where a value lies: of a choice, the middle of what :func:`at_place` gives it."""
+    """Return where a value lies: of a choice, the middle of what :func:`from_unit` gives it."""
     if isinstance(distribution, CategoricalDistribution):
         return (sorted_choices(distribution).index(value) + 0.5) / len(distribution.choices)
     assert isinstance(distribution, FloatDistribution | IntDistribution)

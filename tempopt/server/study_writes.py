@@ -123,7 +123,7 @@ class StudyActionResponse(Body):
 
 
 class StopResponse(Body):
-    """What came of telling a study to pause or to stop, as :class:`tempopt.service.lifecycle.Told`."""
+    """What came of telling a study to pause or to stop, as :class:`tempopt.service.lifecycle.StopResult`."""
 
     before: StudyState
     agents: list[str]

@@ -383,7 +383,7 @@ def progress_for_python(progress: bool) -> Iterator[Observer]:
 
     Args:
         progress: Whether to show anything. In a notebook that is a picture in the cell; else it is on
-            standard error, as :func:`observing` has it.
+            standard error, as :func:`progress_for_stream` has it.
     """
     if not progress:
         yield NullObserver()

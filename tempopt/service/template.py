@@ -117,7 +117,7 @@ attach:
 def render_spec_template(info: ModuleInfo, scenario: str | None = None) -> str:
     """Return a study spec for a module, in YAML with comments.
 
-    What only the person can know is ``???``, marked "<-- fill in"; :func:`tempopt.spec.study_spec.load_spec`
+    What only the person can know is ``???``, marked "<-- fill in"; :func:`tempopt.spec.load.load_spec`
     names what is left of them.
 
     Args:

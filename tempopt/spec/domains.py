@@ -50,8 +50,8 @@ class Choices:
     """One of several values, between which there is no order.
 
     Args:
-        baseline: As for :class:`Range`.
-        when: As for :class:`Range`.
+        baseline: As for :class:`RangeDomain`.
+        when: As for :class:`RangeDomain`.
     """
 
     choices: tuple[Any, ...]

@@ -96,7 +96,7 @@ class MetricReported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRecorded:
-    """A run has written a checkpoint; those are remembered that :func:`to_go_on_from` names."""
+    """A run has written a checkpoint; those are remembered that :func:`checkpoints_to_resume` names."""
 
     ticket_id: int
     attempt: int

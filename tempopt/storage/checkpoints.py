@@ -84,7 +84,7 @@ def absolute(path: str | Path) -> str:
     """Return the absolute URL (or path, on this machine) of a folder that may be elsewhere.
 
     Raises:
-        UsageError: It is empty, holds a password, or is a URL of another kind than :func:`opened` takes.
+        UsageError: It is empty, holds a password, or :func:`open_filesystem` does not support its kind.
     """
     text = str(path).strip()
     if not text:

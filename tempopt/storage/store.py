@@ -347,7 +347,7 @@ class Store(TokenRepository):
         renew: Mapping[int, int] | None = None,
         steps: Mapping[int, int] | None = None,
         lease: float,
-        adopt: bool = True,
+        allow_readoption: bool = True,
         take: ClaimRequest | None = None,
         version: int | None = None,
     ) -> WriteResult:
@@ -365,7 +365,7 @@ class Store(TokenRepository):
             renew: Attempt by id of the tickets whose runs have made a step since the last time.
             steps: Optimizer steps that those have done, by id, as far as they are known.
             lease: Seconds that these get from now on.
-            adopt: Whether tickets may become this agent's again; False when it is dead and others speak.
+            allow_readoption: Whether tickets may become this agent's again; False for a dead agent's changes.
             take: The ticket to take; None: none.
             version: Take it only while the study is running and its tickets are of this version.
 
@@ -381,7 +381,7 @@ class Store(TokenRepository):
                 renew=renew or {},
                 steps=steps or {},
                 lease=lease,
-                allow_readoption=adopt,
+                allow_readoption=allow_readoption,
                 take=take,
                 version=version,
             )

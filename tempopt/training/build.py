@@ -367,7 +367,7 @@ def prepare(program: Program) -> ProgramFactory:
     """Import and check what a program names, once in a process.
 
     Raises:
-        SpecError: As :class:`Prepared`.
+        SpecError: As :class:`ProgramFactory`.
     """
     return _prepared(json.dumps(asdict(program)))
 

@@ -83,7 +83,7 @@ def oom_message(error: BaseException, share: float | None) -> str:
     """Return for a person on which card, under which cap and for what the memory did not suffice.
 
     Args:
-        error: What :func:`ran_out` is true of.
+        error: What :func:`is_cuda_oom` is true of.
         share: Share of the card's memory that the run was allowed.
     """
     card = "the GPU"

@@ -15,7 +15,7 @@ from tempopt.errors import SpecError
 
 
 def current_step(trainer: L.Trainer) -> int:
-    """Return the number of steps that a training has taken, from 0 to :func:`steps_of`.
+    """Return the number of steps that a training has taken, from 0 to :func:`total_steps`.
 
     The last batch under manual optimization may go beyond ``max_steps``, if it takes several steps.
     """

@@ -215,9 +215,9 @@ def earlier_verdicts(
 
     Args:
         tickets: All tickets of the study.
-        measurements: As for :func:`conclude`.
+        measurements: As for :func:`compute_verdict`.
         spec: The study's spec.
-        latest: What :func:`conclude` returns.
+        latest: What :func:`compute_verdict` returns.
     """
     measurements = list(measurements)
     verdicts = (

@@ -21,6 +21,7 @@ from tempopt.service.studies import load_study
 from tempopt.storage.store import Store
 from tempopt.storage.ticket_queries import arms_of
 from tempopt.temperature import TemperatureParameters
+from tests.fake_worker import AgentDied
 from tests.servers import worker_pids
 from tests.toy_study import (
     SMALL,
@@ -141,10 +142,6 @@ def test_a_study_that_was_cut_off_goes_on_to_the_end_it_would_have_had(
     resumed_run = read_study(resume("toy", storage=URL, workers=1))
     assert (resumed_run.facts, resumed_run.reports) == (undisturbed_fake.facts, undisturbed_fake.reports)
     assert resumed_run.result.verdict == undisturbed_fake.result.verdict
-
-
-class AgentDied(BaseException):
-    """The agent's process ends here."""
 
 
 @pytest.mark.parametrize(

@@ -89,11 +89,11 @@ class FailingWorker:
 def test_a_search_says_for_what_a_person_has_waited(monkeypatch: pytest.MonkeyPatch) -> None:
     notes: list[str] = []
 
-    class NoteObserver:
+    class DryRunObserver:
         note = staticmethod(notes.append)
 
     runner = object.__new__(StudyRunner)
-    runner._observer = NoteObserver()  # type: ignore[assignment]
+    runner._observer = DryRunObserver()  # type: ignore[assignment]
     for stage in STAGES:
         runner._note_stage(stage)
     assert notes == ["Dry run: tested the temperatures of 12 layers (41.3 s)."]

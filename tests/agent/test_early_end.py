@@ -20,7 +20,7 @@ from tempopt.verdict.stages import first_tickets, more_tickets
 from tests.toy_study import toy_spec
 
 
-class Scene:
+class EarlyEndScene:
     """A study of six search trials, two at a time, of which some have nothing to add, and its agents."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,14 +76,14 @@ class Scene:
 
 
 @pytest.fixture
-def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
-    search_scene = Scene(tmp_path, monkeypatch)
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EarlyEndScene]:
+    search_scene = EarlyEndScene(tmp_path, monkeypatch)
     yield search_scene
     search_scene.store.close()
 
 
 @pytest.mark.parametrize("order", ["AB", "BA"])
-def test_who_took_a_later_ticket_ends_at_the_same_one(scene: Scene, order: str) -> None:
+def test_who_took_a_later_ticket_ends_at_the_same_one(scene: EarlyEndScene, order: str) -> None:
     scene.worthless = {2}
     desks = {name: scene.client(name) for name in "AB"}
     tickets_by_agent = {name: client._take([]) for name, client in desks.items()}
@@ -95,7 +95,7 @@ def test_who_took_a_later_ticket_ends_at_the_same_one(scene: Scene, order: str) 
     assert scene.search() == [(0, "done", True), (1, "done", True), *withdrawn_rows]
 
 
-def test_a_run_that_was_begun_before_and_given_back_goes_on(scene: Scene) -> None:
+def test_a_run_that_was_begun_before_and_given_back_goes_on(scene: EarlyEndScene) -> None:
     scene.worthless = {3}
     first, second = scene.client("A"), scene.client("B")
     running_ticket = first.next_ticket([])
@@ -109,7 +109,7 @@ def test_a_run_that_was_begun_before_and_given_back_goes_on(scene: Scene) -> Non
 
 
 def test_trials_that_were_asked_for_in_the_meantime_are_counted(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    scene: EarlyEndScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # 0.02 each: four of them are less than half a standard error of 0.2, twenty more of them are not
     monkeypatch.setattr(
@@ -124,7 +124,9 @@ def test_trials_that_were_asked_for_in_the_meantime_are_counted(
     assert [state for _, state, _ in scene.search()].count("waiting") == 23
 
 
-def test_what_a_person_wants_tried_and_what_is_asked_for_after_a_verdict_is_trained(scene: Scene) -> None:
+def test_what_a_person_wants_tried_and_what_is_asked_for_after_a_verdict_is_trained(
+    scene: EarlyEndScene,
+) -> None:
     scene.worthless = set(range(40))
     rows = scene.store.tickets(scene.study.id)
     enqueued_params = {"temperature_init": 0.5, "temperature_final": 0.5, "schedule": "linear"}

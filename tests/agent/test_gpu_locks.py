@@ -22,8 +22,8 @@ MACHINE = Machine(cores=64, cards=("GPU-a", "GPU-b", "MIG-GPU-c/1/0"))
 _AGENT = """
 import sys
 from tests.agent.test_gpu_locks import MACHINE, deal_gpus
-from tempopt.agent.gpu_locks import claimed
-with claimed(MACHINE, deal_gpus(float(sys.argv[1]), int(sys.argv[2]))) as places:
+from tempopt.agent.gpu_locks import claim_gpus
+with claim_gpus(MACHINE, deal_gpus(float(sys.argv[1]), int(sys.argv[2]))) as places:
     print(*(card for placement in places for card in placement.gpus), flush=True)
     sys.stdin.read()
 """

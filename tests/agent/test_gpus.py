@@ -14,6 +14,7 @@ from tempopt.agent.run_requests import RunRequestBuilder
 from tempopt.api.calls import resume, search
 from tempopt.errors import UsageError
 from tempopt.training.messages import RunRequest
+from tests.fake_worker import AgentDied
 from tests.toy_study import SMALL, URL, tickets, toy_spec
 
 HERE = Path(__file__).parent
@@ -40,7 +41,7 @@ def runs() -> list[list[str]]:
     return [line.split() for line in Path("runs").read_text().splitlines()]
 
 
-class Notes(NullObserver):
+class GpuNotes(NullObserver):
     def __init__(self) -> None:
         self.notes: list[str] = []
 
@@ -61,7 +62,7 @@ def test_each_worker_sees_the_card_that_was_dealt_to_it_and_no_other() -> None:
 
 
 def test_a_run_that_ran_out_of_memory_ends_well_alone_in_a_fresh_process() -> None:
-    watcher = Notes()
+    watcher = GpuNotes()
     result = search(hungry_spec(1, {"gpus": 0.5, "workers": 2}), storage=URL, observer=watcher)
     assert result.verdict is not None
     (solo_ticket,) = [t for t in tickets() if t.alone]
@@ -79,10 +80,6 @@ def test_a_run_that_does_not_fit_alone_has_failed_for_good() -> None:
     assert (failed_ticket.alone, failed_ticket.attempt, failed_ticket.failures) == (True, 2, 2)
     assert failed_ticket.error is not None and "with a GPU to itself" in failed_ticket.error
     assert result.tickets[failed_ticket.kind].failed == 1
-
-
-class AgentDied(BaseException):
-    """The agent's process ends here."""
 
 
 def test_an_agent_that_dies_before_the_second_attempt_leaves_it_to_another(

@@ -187,8 +187,8 @@ def _joiner(tmp_path: Path) -> subprocess.Popen[str]:
     program = FAKED + (
         "import sys\n"
         "from tempopt.service.studies import run_agent\n"
-        "from tempopt.agent.observer import Unobserved\n"
-        "class Notes(Unobserved):\n"
+        "from tempopt.agent.observer import NullObserver\n"
+        "class Notes(NullObserver):\n"
         "    def note(self, text): print(text, file=sys.stderr, flush=True)\n"
         f"join('toy', storage={URL!r}, workers=1, observer=Notes())\n"
     )

@@ -116,7 +116,7 @@ def test_what_is_left_is_weighed_against_what_the_confirmation_can_see(
     make_spec: Any, make_ticket: Any, num_left: int, rise: float, limit: float | None, ends: bool
 ) -> None:
     spec = make_spec(limits={"standard_errors": limit}, seeds={"confirm": 8})
-    arms: Any = SimpleNamespace(prospect=lambda ticket: (rise, 0.2))
+    arms: Any = SimpleNamespace(expected_improvement=lambda ticket: (rise, 0.2))
     reason = find_convergence_reason(
         spec, make_ticket("search", 30, state="waiting"), arms, num_left=num_left
     )
@@ -124,7 +124,7 @@ def test_what_is_left_is_weighed_against_what_the_confirmation_can_see(
     if reason is not None:
         assert f"all {num_left} that are left {num_left * rise:.2g}" in reason
         assert "standard error of 0.1." in reason
-    silent_arms: Any = SimpleNamespace(prospect=lambda ticket: None)
+    silent_arms: Any = SimpleNamespace(expected_improvement=lambda ticket: None)
     assert (
         find_convergence_reason(
             spec, make_ticket("search", 3, state="waiting"), silent_arms, num_left=num_left

@@ -19,6 +19,7 @@ from tempopt.api.calls import resume, search
 from tempopt.errors import StaleAttempt, StoreUnreachable, StudyFailed
 from tempopt.storage import changes as changes_of
 from tempopt.storage.store import Store
+from tests.fake_worker import AgentDied
 from tests.toy_study import (
     FAKED,
     SMALL,
@@ -141,9 +142,6 @@ def test_a_study_that_is_deleted_under_an_agent_ends_it_with_the_reason() -> Non
 def test_a_run_that_was_pruned_and_never_said_so_is_pruned_once_more_and_no_more(
     undisturbed_fake: EndedStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class AgentDied(BaseException):
-        pass
-
     dead_agents: set[str] = set()
     work = Store.write
 

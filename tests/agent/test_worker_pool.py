@@ -39,6 +39,7 @@ from tempopt.training.messages import (
     decode,
     encode,
 )
+from tests.fake_worker import AgentDied
 
 NAMES = itertools.count()
 
@@ -52,7 +53,7 @@ class Trial:
     deaths: int = 0
 
 
-class World(NullObserver):
+class PoolWorld(NullObserver):
     """Workers and the time that passes for them: one message for each look that the agent takes."""
 
     def __init__(self, trials: Sequence[Trial]) -> None:
@@ -118,7 +119,7 @@ class World(NullObserver):
 class Talker:
     """What an agent takes for a worker process."""
 
-    def __init__(self, slot: int, placement: Placement, world: World) -> None:
+    def __init__(self, slot: int, placement: Placement, world: PoolWorld) -> None:
         self.slot, self.placement = slot, placement
         self.ready, self.alive, self.used, self.training = False, True, False, False
         # a process that is capped may hold its share, whatever it has trained
@@ -174,7 +175,7 @@ def begin(store: Store, make_spec: Callable[..., StudySpec], tmp_path_factory: A
     """Return what writes a study of so many runs and returns what makes agents for it."""
     folder: Path = tmp_path_factory.mktemp("runs")
 
-    def begin_agent(world: World, **study: Any) -> Any:
+    def begin_agent(world: PoolWorld, **study: Any) -> Any:
         options = {"parallel": 99, "name": f"study-{next(NAMES)}", **study}
         spec = make_spec(**options)
         row = store.create_study(spec.study.name, spec.to_json(), spec.identity())
@@ -210,10 +211,10 @@ def begin(store: Store, make_spec: Callable[..., StudySpec], tmp_path_factory: A
 
 
 @pytest.fixture(autouse=True)
-def restart_workers(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
+def restart_workers(monkeypatch: pytest.MonkeyPatch) -> Callable[[PoolWorld], None]:
     """Have workers that are started anew be of a world's."""
 
-    def use_world(world: World) -> None:
+    def use_world(world: PoolWorld) -> None:
         monkeypatch.setattr(worker_pool, "WorkerProcess", world.start)
 
     return use_world
@@ -237,7 +238,7 @@ TRIALS = st.builds(Trial, st.sampled_from([0.1, 0.2, 0.4, 0.9, 1.5]), st.integer
 def test_whatever_runs_need_each_gets_it_and_no_card_is_overcommitted(
     begin: Any, restart_workers: Any, trials: list[Trial], cards: int, parts: int
 ) -> None:
-    world = World(trials)
+    world = PoolWorld(trials)
     restart_workers(world)
     agent, rows = begin(world, max_attempts=50)
     agent(pack_placements(cards, parts)).run()
@@ -258,7 +259,7 @@ def test_neighbours_finish_their_runs_first_and_are_started_again_afterwards(
     begin: Any, restart_workers: Any
 ) -> None:
     trials = [Trial(memory=0.9, length=2), Trial(length=50), *[Trial(length=5)] * 4]
-    world = World(trials)
+    world = PoolWorld(trials)
     restart_workers(world)
     agent, rows = begin(world)
     working = agent(pack_placements(1, 2))
@@ -275,7 +276,7 @@ def test_neighbours_finish_their_runs_first_and_are_started_again_afterwards(
 
 
 def test_other_cards_go_on_meanwhile(begin: Any, restart_workers: Any) -> None:
-    world = World([Trial(memory=0.9, length=2), *[Trial(length=20)] * 9])
+    world = PoolWorld([Trial(memory=0.9, length=2), *[Trial(length=20)] * 9])
     restart_workers(world)
     agent, rows = begin(world)
     agent(pack_placements(2, 2)).run()
@@ -287,7 +288,7 @@ def test_other_cards_go_on_meanwhile(begin: Any, restart_workers: Any) -> None:
 def test_a_run_that_had_its_card_to_itself_is_tried_once_more_in_a_fresh_process(
     begin: Any, restart_workers: Any
 ) -> None:
-    world = World([Trial(memory=1.5), Trial()])
+    world = PoolWorld([Trial(memory=1.5), Trial()])
     restart_workers(world)
     agent, rows = begin(world, max_attempts=9)
     agent([Placement(gpus=("GPU-0",))]).run()
@@ -299,14 +300,10 @@ def test_a_run_that_had_its_card_to_itself_is_tried_once_more_in_a_fresh_process
     assert len(used_workers) == 3
 
 
-class AgentDied(BaseException):
-    """The agent's process ends here."""
-
-
 def test_whichever_agent_takes_it_over_gives_it_a_card_to_itself(
     begin: Any, restart_workers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World([Trial(memory=0.9, length=2), Trial(length=9)])
+    world = PoolWorld([Trial(memory=0.9, length=2), Trial(length=9)])
     restart_workers(world)
     agent, rows = begin(world)
     dead_agents: set[str] = set()
@@ -337,7 +334,7 @@ def test_whichever_agent_takes_it_over_gives_it_a_card_to_itself(
 def test_a_study_whose_runs_all_run_out_of_memory_ends_with_the_reason(
     begin: Any, restart_workers: Any
 ) -> None:
-    world = World([Trial(memory=1.5)] * 9)
+    world = PoolWorld([Trial(memory=1.5)] * 9)
     restart_workers(world)
     agent, _ = begin(world)
     with pytest.raises(StudyFailed, match="CUDA out of memory"):
@@ -347,7 +344,7 @@ def test_a_study_whose_runs_all_run_out_of_memory_ends_with_the_reason(
 def test_whoever_waits_for_a_card_gives_its_ticket_back_at_once_when_told_to_leave(
     begin: Any, restart_workers: Any
 ) -> None:
-    class LeavingWorld(World):
+    class LeavingWorld(PoolWorld):
         def note(self, text: str) -> None:
             super().note(text)
             self.leaving = "tried once more" in text

@@ -34,7 +34,7 @@ from tempopt.storage.liveness import agent_name
 from tempopt.storage.rows import Checkpoint, Measurement
 
 
-class Clock:
+class QueueClock:
     """A clock that is set by hand."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
@@ -43,8 +43,8 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
+def clock(monkeypatch: pytest.MonkeyPatch) -> QueueClock:
+    return QueueClock(monkeypatch)
 
 
 class Records:
@@ -88,7 +88,7 @@ def notes() -> list[str]:
 
 
 @pytest.fixture
-def box(records: Records, clock: Clock, notes: list[str], tmp_path: Path) -> WriteQueue:
+def box(records: Records, clock: QueueClock, notes: list[str], tmp_path: Path) -> WriteQueue:
     line = StoreRetryPolicy(timeout=60.0, note=notes.append)
     path = tmp_path / "box"
     return WriteQueue(store=records, agent="me", connection=line, study_id=1, lease=300.0, path=path)  # type: ignore[arg-type]
@@ -121,7 +121,7 @@ EVERYTHING: list[Change] = [
 ]
 
 
-def test_reports_wait_for_each_other_and_an_end_does_not_wait(box: WriteQueue, clock: Clock) -> None:
+def test_reports_wait_for_each_other_and_an_end_does_not_wait(box: WriteQueue, clock: QueueClock) -> None:
     box.add(reported(1))
     assert not box.is_due()
     clock.now += write_queue.SOONEST_SECONDS
@@ -133,7 +133,7 @@ def test_reports_wait_for_each_other_and_an_end_does_not_wait(box: WriteQueue, c
     assert box.is_due()
 
 
-def test_the_reports_of_a_long_run_wait_longer_but_not_for_ever(box: WriteQueue, clock: Clock) -> None:
+def test_the_reports_of_a_long_run_wait_longer_but_not_for_ever(box: WriteQueue, clock: QueueClock) -> None:
     box.add(reported(1), age=40.0)
     clock.now += 7.9
     assert not box.is_due()
@@ -175,7 +175,7 @@ def test_a_run_that_has_more_time_for_its_first_step_gets_it(box: WriteQueue, re
 
 
 def test_what_could_not_be_delivered_is_on_disk_and_delivered_in_order_once(
-    box: WriteQueue, records: Records, clock: Clock, notes: list[str], tmp_path: Path
+    box: WriteQueue, records: Records, clock: QueueClock, notes: list[str], tmp_path: Path
 ) -> None:
     records.away = StoreUnreachable("The database failed: refused.")
     box.add(EVERYTHING[0])
@@ -199,7 +199,7 @@ def test_what_could_not_be_delivered_is_on_disk_and_delivered_in_order_once(
 def test_a_full_disk_under_what_could_not_be_delivered_loses_nothing_and_is_told_once(
     box: WriteQueue,
     records: Records,
-    clock: Clock,
+    clock: QueueClock,
     notes: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -235,7 +235,7 @@ def test_a_full_disk_under_what_could_not_be_delivered_loses_nothing_and_is_told
 
 
 def test_a_file_of_what_was_delivered_that_cannot_be_deleted_is_written_anew(
-    box: WriteQueue, records: Records, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    box: WriteQueue, records: Records, clock: QueueClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read_only(*names: Any, **options: Any) -> None:
         raise OSError(30, "Read-only file system")
@@ -254,7 +254,7 @@ def test_a_file_of_what_was_delivered_that_cannot_be_deleted_is_written_anew(
     assert records.changes == EVERYTHING[:2]
 
 
-def test_a_broken_line_is_not_tried_at_every_turn(clock: Clock, notes: list[str]) -> None:
+def test_a_broken_line_is_not_tried_at_every_turn(clock: QueueClock, notes: list[str]) -> None:
     line, attempt_times = StoreRetryPolicy(timeout=1e6, note=notes.append), []
 
     def fail() -> None:
@@ -269,7 +269,7 @@ def test_a_broken_line_is_not_tried_at_every_turn(clock: Clock, notes: list[str]
     assert len(notes) == 1
 
 
-def test_an_agent_gives_up_when_the_store_was_away_for_too_long(clock: Clock) -> None:
+def test_an_agent_gives_up_when_the_store_was_away_for_too_long(clock: QueueClock) -> None:
     line = StoreRetryPolicy(timeout=60.0, note=lambda text: None)
 
     def fail() -> None:
@@ -285,7 +285,7 @@ def test_an_agent_gives_up_when_the_store_was_away_for_too_long(clock: Clock) ->
         line.call(fail)
 
 
-def test_what_the_store_refuses_for_good_is_not_tried_for_ever(clock: Clock, notes: list[str]) -> None:
+def test_what_the_store_refuses_for_good_is_not_tried_for_ever(clock: QueueClock, notes: list[str]) -> None:
     line = StoreRetryPolicy(timeout=60.0, note=notes.append)
 
     def fail() -> None:
@@ -296,7 +296,7 @@ def test_what_the_store_refuses_for_good_is_not_tried_for_ever(clock: Clock, not
     assert notes == []
 
 
-def test_after_an_outage_others_are_given_time_to_come_back(clock: Clock) -> None:
+def test_after_an_outage_others_are_given_time_to_come_back(clock: QueueClock) -> None:
     line = StoreRetryPolicy(timeout=60.0, note=lambda text: None)
     assert line.is_recovered
 
@@ -312,7 +312,7 @@ def test_after_an_outage_others_are_given_time_to_come_back(clock: Clock) -> Non
     assert line.is_recovered
 
 
-def test_a_study_that_was_deleted_is_not_waited_for(clock: Clock) -> None:
+def test_a_study_that_was_deleted_is_not_waited_for(clock: QueueClock) -> None:
     line = StoreRetryPolicy(timeout=60.0, note=lambda text: None)
 
     def fail() -> None:

@@ -76,7 +76,7 @@ def test_a_wrapper_and_copies_of_an_attached_model_are_baked_as_it_is() -> None:
 
 
 def test_what_makes_queries_beside_a_projection_is_baked_with_it() -> None:
-    class Attention(nn.Module):
+    class PlainAttention(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.query, self.query_global, self.key = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
@@ -84,7 +84,7 @@ def test_what_makes_queries_beside_a_projection_is_baked_with_it() -> None:
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.attention = Attention()
+            self.attention = PlainAttention()
 
     model = Model()
     before = copy.deepcopy(model.state_dict())

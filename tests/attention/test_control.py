@@ -38,7 +38,7 @@ def still(level: float) -> EntropyTarget:
     return EntropyTarget(level=Constant(temperature_init=level))
 
 
-class Attention:
+class ControlledAttention:
     """Logits that stand still, whose entropy and slope at a temperature are known by definition."""
 
     def __init__(self, noise: float = 0.0) -> None:
@@ -68,7 +68,7 @@ class Attention:
 
 def closed_loop(
     controller: EntropyController,
-    attention: Attention,
+    attention: ControlledAttention,
     *,
     calls: int,
     progress: Callable[[int], float] = lambda call: 1.0,
@@ -88,7 +88,7 @@ def closed_loop(
 
 def test_a_hotter_attention_has_more_entropy_by_the_variance_of_its_logits() -> None:
     """d(H / ln n) / d ln tau = Var_a(s / tau) / ln n > 0, so the controller's sign is right."""
-    attention, step = Attention(), 1e-5
+    attention, step = ControlledAttention(), 1e-5
     for tau in (0.3, 1.0, 3.0):
         colder, hotter = (attention.entropies([tau * math.exp(d)] * LAYERS) for d in (-step, step))
         numeric = [(hot - cold) / (2 * step) for cold, hot in zip(colder, hotter, strict=True)]
@@ -144,7 +144,7 @@ def test_the_slope_is_what_entropy_gains_by_heating(padded: bool, masking: dict[
 
 
 def test_the_slope_of_a_tempered_query_is_that_at_its_temperature() -> None:
-    attention = Attention()
+    attention = ControlledAttention()
     for layer, tau in itertools.product(range(LAYERS), (0.5, 2.0)):
         q = torch.from_numpy(attention.logits[layer] / tau)[None, None]
         slope = entropy_slope(q, torch.eye(KEYS, dtype=torch.float64)[None, None], scale=1.0)
@@ -181,7 +181,7 @@ def test_a_layer_without_a_choice_has_no_slope() -> None:
 @pytest.mark.parametrize("level", [0.3, 0.6, 0.9])
 def test_the_loop_finds_its_target_from_both_sides_without_going_past_it(level: float, start: float) -> None:
     controller = EntropyController(LAYERS, target=still(level), initial=start, lowest=1e-2, highest=1e2)
-    path = closed_loop(controller, Attention(), calls=3000)
+    path = closed_loop(controller, ControlledAttention(), calls=3000)
     for layer in range(LAYERS):
         errors = [entropies[layer] - level for entropies in path]
         side = math.copysign(1.0, errors[0])
@@ -194,9 +194,9 @@ def test_newtons_step_takes_every_layer_there_at_once_whatever_its_slope(start: 
     target = still(0.6)
     options: dict[str, Any] = {"target": target, "initial": start, "lowest": 1e-2, "highest": 1e2}
     newton = EntropyController(LAYERS, newton=True, rate=1.0, decay=0.0, max_step=1.0, **options)
-    path = closed_loop(newton, Attention(), calls=15)
+    path = closed_loop(newton, ControlledAttention(), calls=15)
     assert path[-1] == pytest.approx([0.6] * LAYERS, abs=1e-9)
-    slow = closed_loop(EntropyController(LAYERS, **options), Attention(), calls=15)
+    slow = closed_loop(EntropyController(LAYERS, **options), ControlledAttention(), calls=15)
     assert min(abs(entropy - 0.6) for entropy in slow[-1]) > 0.05
 
 
@@ -212,7 +212,7 @@ def test_newtons_step_is_bounded_where_the_slope_vanishes() -> None:
 def test_the_average_keeps_noise_out_of_the_temperature() -> None:
     def unrest(decay: float) -> float:
         controller = EntropyController(LAYERS, target=still(0.6), rate=0.02, decay=decay)
-        attention, path = Attention(noise=0.1), []
+        attention, path = ControlledAttention(noise=0.1), []
         for _ in range(1000):
             closed_loop(controller, attention, calls=1)
             path.append(math.log(controller.temperatures[0]))
@@ -225,7 +225,9 @@ def test_the_loop_follows_a_curriculum() -> None:
     calls = 4000
     target = curriculum(init=0.9, final=0.4)
     controller = EntropyController(LAYERS, target=target, initial=5.0, rate=0.02)
-    path = closed_loop(controller, Attention(), calls=calls, progress=lambda call: call / (calls - 1))
+    path = closed_loop(
+        controller, ControlledAttention(), calls=calls, progress=lambda call: call / (calls - 1)
+    )
     for call in (1500, 2500, calls - 1):
         goal = target.entropies(call / (calls - 1), LAYERS)
         assert path[call] == pytest.approx(goal, abs=0.03)
@@ -234,7 +236,9 @@ def test_the_loop_follows_a_curriculum() -> None:
 def test_the_loop_moves_layers_apart() -> None:
     target = contrast(level=0.6, spread=8.0)
     controller = EntropyController(LAYERS, target=target, initial=3.0, rate=0.02)
-    path = closed_loop(controller, Attention(), calls=3000, progress=lambda call: min(1.0, call / 1500))
+    path = closed_loop(
+        controller, ControlledAttention(), calls=3000, progress=lambda call: min(1.0, call / 1500)
+    )
     assert path[-1] == pytest.approx(target.entropies(1.0, LAYERS), abs=5e-3)
     assert path[-1][0] > path[-1][1] > path[-1][2]
 
@@ -303,18 +307,18 @@ def test_a_loop_that_was_interrupted_goes_on_to_the_last_bit(at: int, newton: bo
     def make() -> EntropyController:
         return EntropyController(LAYERS, target=curriculum(), every=2, newton=newton, rate=0.05)
 
-    def go(controller: EntropyController, attention: Attention, calls: range) -> None:
+    def go(controller: EntropyController, attention: ControlledAttention, calls: range) -> None:
         closed_loop(controller, attention, calls=len(calls), progress=lambda call: calls[call] / 20)
 
     reference_controller = make()
-    go(reference_controller, Attention(), range(20))
+    go(reference_controller, ControlledAttention(), range(20))
     interrupted_controller, resumed_controller = make(), make()
-    go(interrupted_controller, Attention(), range(at))
+    go(interrupted_controller, ControlledAttention(), range(at))
     file = io.BytesIO()
     torch.save(interrupted_controller.state_dict(), file)
     file.seek(0)
     resumed_controller.load_state_dict(torch.load(file, weights_only=True))
-    go(resumed_controller, Attention(), range(at, 20))
+    go(resumed_controller, ControlledAttention(), range(at, 20))
     assert resumed_controller.state_dict() == reference_controller.state_dict()
 
 

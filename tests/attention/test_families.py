@@ -57,14 +57,14 @@ def test_query_rows_are_all_that_makes_queries_and_nothing_else(name) -> None:
     for way in ("query_rows", "auto"):
         assert outcomes[way].said == "right"
         assert outcomes[way].error < RIGHT
-    assert outcomes["auto"].way == "query_rows"
+    assert outcomes["auto"].method == "query_rows"
     assert not outcomes["attention_interface"].is_wrong
 
 
 @pytest.mark.parametrize("name", ["Phi3", "GPTNeoX", "GPTBigCode MQA", "GPTBigCode MHA"])
 def test_auto_takes_the_interface_where_query_rows_are_refused(name) -> None:
     outcomes = outcomes_of(name)
-    assert (outcomes["auto"].said, outcomes["auto"].way) == ("right", "attention_interface")
+    assert (outcomes["auto"].said, outcomes["auto"].method) == ("right", "attention_interface")
     with pytest.raises(AttachError, match=r'Or attach with method="attention_interface"'):
         model = build_family(name)
         attach(model, HOT, method="query_rows", example=lambda: BY_NAME[name].run(model))

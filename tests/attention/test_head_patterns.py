@@ -26,7 +26,7 @@ RATIO = 5.0
 each_pattern = pytest.mark.parametrize("pattern", PATTERNED)
 
 
-class Heads(TemperedModule):
+class PatternHeads(TemperedModule):
     """Two layers that do nothing but attend."""
 
     def __init__(self, **temperature: Any) -> None:
@@ -73,7 +73,9 @@ def each_query(tau_H: np.ndarray, n: int = 7) -> np.ndarray:
 def test_each_head_attends_at_its_own_temperature(pattern: str, key_heads: int) -> None:
     q, k, v = draw_qkv(key_heads=key_heads)
     layers = {"layer_pattern": "linear", "layer_ratio": 4.0}
-    module = Heads(temperature_init=0.7, head_pattern=pattern, head_ratio=RATIO, **layers).double().eval()
+    module = (
+        PatternHeads(temperature_init=0.7, head_pattern=pattern, head_ratio=RATIO, **layers).double().eval()
+    )
     out = module.attend(q, k, v, layer=1, is_causal=True)
     tau_H = 0.7 * 2.0 * factors(pattern, 4)
     np.testing.assert_allclose(out.numpy(), by_loops(q, k, v, each_query(tau_H)), rtol=1e-5, atol=1e-6)
@@ -81,7 +83,9 @@ def test_each_head_attends_at_its_own_temperature(pattern: str, key_heads: int) 
 
 def test_it_goes_with_length_scaling_and_with_a_learned_factor() -> None:
     q, k, v = draw_qkv()
-    module = Heads(head_pattern="exp", head_ratio=RATIO, length_scaling="log_n", n0=4.0).double().eval()
+    module = (
+        PatternHeads(head_pattern="exp", head_ratio=RATIO, length_scaling="log_n", n0=4.0).double().eval()
+    )
     learned_H = torch.tensor([1.0, 2.0, 0.5, 3.0], dtype=torch.float64)
     out = module.attend(q, k, v, layer=0, is_causal=True, inverse_temperature=learned_H[:, None, None])
     grown_Q = np.log(np.maximum(np.arange(1, 8), 2)) / np.log(4.0)
@@ -93,12 +97,12 @@ def test_it_goes_with_length_scaling_and_with_a_learned_factor() -> None:
 def test_a_neutral_pattern_is_plain_attention_to_the_bit(neutral: dict[str, Any]) -> None:
     q, k, v = (tensor.float() for tensor in draw_qkv())
     plain = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-    assert torch.equal(Heads(**neutral).attend(q, k, v, layer=0, is_causal=True), plain)
+    assert torch.equal(PatternHeads(**neutral).attend(q, k, v, layer=0, is_causal=True), plain)
 
 
 def test_the_gradient_is_that_of_finite_differences() -> None:
     q, k, v = (tensor.requires_grad_(True) for tensor in draw_qkv(n=4))
-    module = Heads(head_pattern="linear", head_ratio=RATIO).double()
+    module = PatternHeads(head_pattern="linear", head_ratio=RATIO).double()
     assert torch.autograd.gradcheck(
         lambda *tensors: module.attend(*tensors, layer=0, is_causal=True), (q, k, v)
     )
@@ -106,7 +110,7 @@ def test_the_gradient_is_that_of_finite_differences() -> None:
 
 def test_the_entropy_term_is_of_each_heads_own_weights() -> None:
     q, k, v = draw_qkv()
-    module = Heads(head_pattern="exp", head_ratio=RATIO, entropy_lambda=0.3).double().train()
+    module = PatternHeads(head_pattern="exp", head_ratio=RATIO, entropy_lambda=0.3).double().train()
     q.requires_grad_(True)
     (by_module,) = torch.autograd.grad(module.attend(q, k, v, layer=0, is_causal=True).sum(), q)
     tempered = q / torch.from_numpy(factors("exp", 4))[:, None, None]
@@ -119,7 +123,7 @@ def test_the_entropy_term_is_of_each_heads_own_weights() -> None:
 
 def test_observers_see_queries_at_each_heads_temperature() -> None:
     q, k, v = draw_qkv()
-    module, queries = Heads(head_pattern="alternate", head_ratio=RATIO).double(), list[Tensor]()
+    module, queries = PatternHeads(head_pattern="alternate", head_ratio=RATIO).double(), list[Tensor]()
     with module.observed(lambda layer, q_BHQD, k_BHKD, **masking: queries.append(q_BHQD)):
         module.attend(q, k, v, layer=0)
     tau = torch.from_numpy(factors("alternate", 4))[:, None, None]
@@ -128,19 +132,19 @@ def test_observers_see_queries_at_each_heads_temperature() -> None:
 
 def test_learned_heads_begin_at_the_pattern_and_say_so() -> None:
     q, k, v = draw_qkv()
-    module = Heads(temperature_init=2.0, head_pattern="exp", head_ratio=RATIO).double()
+    module = PatternHeads(temperature_init=2.0, head_pattern="exp", head_ratio=RATIO).double()
     before = module.attend(q, k, v, layer=0)
     heads = module.learn_heads()
     torch.testing.assert_close(module.attend(q, k, v, layer=0), before, rtol=1e-6, atol=1e-8)
     assert heads.layers[0].temperatures == pytest.approx(2.0 * factors("exp", 4))
     heads.layers[0].set_temperatures([1.0] * 4)
-    at_one = Heads().double().attend(q, k, v, layer=0)
+    at_one = PatternHeads().double().attend(q, k, v, layer=0)
     torch.testing.assert_close(module.attend(q, k, v, layer=0), at_one, rtol=1e-6, atol=1e-8)
 
 
 def test_learned_layers_keep_the_pattern() -> None:
     q, k, v = draw_qkv(n=5)
-    module = Heads(head_pattern="exp", head_ratio=RATIO).double()
+    module = PatternHeads(head_pattern="exp", head_ratio=RATIO).double()
     module.learn()
     weight = torch.randn(q.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
 
@@ -157,7 +161,7 @@ def test_learned_layers_keep_the_pattern() -> None:
 
 
 def test_one_module_serves_layers_of_any_number_of_heads_and_types() -> None:
-    module = Heads(head_pattern="exp", head_ratio=RATIO).eval()
+    module = PatternHeads(head_pattern="exp", head_ratio=RATIO).eval()
     for num_heads in (4, 2, 4, 1):
         q, k, v = draw_qkv(num_heads)
         tau = factors("exp", num_heads) if num_heads > 1 else np.ones(1)
@@ -176,7 +180,7 @@ def test_one_graph_serves_every_ratio() -> None:
     compiled = torch.compile(lambda module, x: module.attend(x, x, x, layer=0), backend=counter)
     x = torch.randn(2, 4, 6, 8, generator=torch.Generator().manual_seed(0))
     for ratio in (2.0, 5.0, 0.3):
-        module = Heads(head_pattern="exp", head_ratio=ratio).eval()
+        module = PatternHeads(head_pattern="exp", head_ratio=ratio).eval()
         # a number of heads that is new to a module breaks the graph once
         torch.testing.assert_close(module.attend(x, x, x, layer=0), compiled(module, x))
         before = compiled(module, x)

@@ -15,6 +15,7 @@ from lightning_modules import AssociativeRecall
 from lightning_modules.associative_recall import draw_recall
 from tempopt.attention.modules.head_gates import AttendGates, HeadGates, ProjectionGates, least_important
 from tempopt.errors import AttachError, SpecError, UsageError
+from tests.attention.test_projection import Conv1D
 
 M, H, L = 8, 4, 2
 Example = tuple[Tensor, Tensor]
@@ -260,20 +261,14 @@ def test_gates_are_the_losss_own_under_activation_checkpointing() -> None:
 
 
 def test_a_conv1d_keeps_its_inputs_in_rows() -> None:
-    class Conv1D(nn.Module):
-        """As in transformers: its weight is (input, output)."""
-
-        def __init__(self, linear: nn.Linear) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(linear.weight.detach().T.clone())
-            self.bias = nn.Parameter(linear.bias.detach().clone())
-
-        def forward(self, x: Tensor) -> Tensor:
-            return x @ self.weight + self.bias
+    def transposed(linear: nn.Linear) -> Conv1D:
+        layer = Conv1D(linear.out_features, linear.in_features)
+        layer.load_state_dict({"weight": linear.weight.detach().T, "bias": linear.bias.detach()})
+        return layer
 
     model = make_model(CausalAttention)
     turned = copy.deepcopy(model)
-    turned.out_proj = nn.ModuleList(Conv1D(linear) for linear in model.out_proj)
+    turned.out_proj = nn.ModuleList(transposed(linear) for linear in model.out_proj)
     gates, turned_gates = (
         ProjectionGates(network, projections=["out_proj.*"], num_heads=H) for network in (model, turned)
     )

@@ -324,7 +324,7 @@ def test_scalable_softmax_has_the_gradient_of_its_formula() -> None:
 # What holds for all.
 
 
-class Block(nn.Module):
+class LearnedBlock(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.project = nn.Linear(M, M)
@@ -335,7 +335,7 @@ class Block(nn.Module):
 
 
 def test_weight_decay_is_kept_off_what_is_a_temperature() -> None:
-    model = nn.Sequential(Block())
+    model = nn.Sequential(LearnedBlock())
     names = no_decay_names(model)
     assert names == {
         "0.head.log_temperature",

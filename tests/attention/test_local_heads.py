@@ -24,7 +24,7 @@ from tests.attention.test_interface import HEADS, bert, llama, same_with_a_cache
 N, WINDOW = 9, 3
 
 
-class Local(TemperedModule):
+class LocalMask(TemperedModule):
     """A layer that does nothing but attend, half of its heads locally."""
 
     def __init__(self, **temperature: Any) -> None:
@@ -84,7 +84,7 @@ def test_the_share_of_local_heads_is_rounded_a_half_up(share: float, num_heads: 
 @pytest.mark.parametrize("key_heads", [4, 2, 1])
 def test_a_local_head_sees_the_keys_near_each_query(window: int, causal: bool, key_heads: int) -> None:
     q, k, v = draw_qkv(key_heads=key_heads)
-    out = Local(window=window, local_share=0.75).double().attend(q, k, v, layer=0, is_causal=causal)
+    out = LocalMask(window=window, local_share=0.75).double().attend(q, k, v, layer=0, is_causal=causal)
     expected = by_loops(q, k, v, allowed_keys(4, 3, N, causal=causal, window=window))
     np.testing.assert_allclose(out.numpy(), expected, rtol=1e-7, atol=1e-9)
 
@@ -98,7 +98,7 @@ def test_blocks_of_queries_are_the_whole_matrix(length: int, causal: bool, monke
     parameters = {"head_pattern": "exp", "head_ratio": 3.0, "length_scaling": "log_n", "n0": 3.0}
     for normaliser in ("softmax", "top_k", "linear"):
         options = {} if normaliser == "linear" else parameters
-        module = Local(local_share=0.75, window=4, normaliser=normaliser, top_k=2, **options).double()
+        module = LocalMask(local_share=0.75, window=4, normaliser=normaliser, top_k=2, **options).double()
         inputs = [tensor.clone().requires_grad_(True) for tensor in (q, k, v)]
         block_output = module.attend(*inputs, layer=0, is_causal=causal)
         # a mask that hides nothing is one that blocks do not take
@@ -129,10 +129,10 @@ def test_blocks_are_taken_for_long_texts_without_a_mask_alone(monkeypatch: Any) 
         (2, torch.ones(N, N, dtype=torch.bool), []),
     ):
         lengths.clear()
-        Local(window=window).double().attend(q, k, v, layer=0, attn_mask=mask)
+        LocalMask(window=window).double().attend(q, k, v, layer=0, attn_mask=mask)
         assert lengths == expected_lengths
     with keys_counted():
-        Local(window=2).double().attend(q, k, v, layer=0)
+        LocalMask(window=2).double().attend(q, k, v, layer=0)
     assert not lengths
 
 
@@ -140,13 +140,13 @@ def test_blocks_are_taken_for_long_texts_without_a_mask_alone(monkeypatch: Any) 
 def test_without_a_local_head_attention_is_plain_to_the_bit(share: float) -> None:
     q, k, v = (tensor.float() for tensor in draw_qkv())
     plain = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-    assert torch.equal(Local(local_share=share).attend(q, k, v, layer=0, is_causal=True), plain)
+    assert torch.equal(LocalMask(local_share=share).attend(q, k, v, layer=0, is_causal=True), plain)
 
 
 def test_heads_without_a_window_are_plain_to_the_bit() -> None:
     q, k, v = (tensor.float() for tensor in draw_qkv())
     plain = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-    out = Local().attend(q, k, v, layer=0, is_causal=True)
+    out = LocalMask().attend(q, k, v, layer=0, is_causal=True)
     assert torch.equal(out[:, 2:], plain[:, 2:])
     assert not torch.equal(out[:, :2], plain[:, :2])
 
@@ -165,7 +165,7 @@ def test_padding_and_biases_are_combined_with_the_window() -> None:
         (by_head_HQK, visible_HQK & by_head_HQK.numpy(), None),
     ):
         # of padded queries and of those that see nothing the output is 0
-        out = Local().double().attend(q, k, v, layer=0, attn_mask=mask, is_causal=True)
+        out = LocalMask().double().attend(q, k, v, layer=0, attn_mask=mask, is_causal=True)
         np.testing.assert_allclose(
             out.numpy(), by_loops(q, k, v, expected_visible, bias=bias), rtol=1e-7, atol=1e-9
         )
@@ -175,9 +175,9 @@ def test_with_a_cache_queries_are_counted_from_the_end() -> None:
     q, k, v = draw_qkv(q_len=2)
     visible_HQK = allowed_keys(4, 2, 2, causal=True, offset=N - 2)
     causal_QK = torch.ones(2, N, dtype=torch.bool).tril(N - 2)
-    out = Local().double().attend(q, k, v, layer=0, attn_mask=causal_QK)
+    out = LocalMask().double().attend(q, k, v, layer=0, attn_mask=causal_QK)
     np.testing.assert_allclose(out.numpy(), by_loops(q, k, v, visible_HQK), rtol=1e-7, atol=1e-9)
-    last_output = Local().double().attend(q[:, :, 1:], k, v, layer=0)
+    last_output = LocalMask().double().attend(q[:, :, 1:], k, v, layer=0)
     torch.testing.assert_close(last_output, out[:, :, 1:])
 
 
@@ -193,7 +193,7 @@ def test_a_cache_with_free_places_is_told_by_what_a_query_sees_last() -> None:
 def test_more_queries_than_keys_are_refused() -> None:
     q, k, v = draw_qkv()
     with pytest.raises(UsageError, match=r"Given 9 queries and 4 keys.*local_share=0\.0"):
-        Local().double().attend(q, k[:, :, :4], v[:, :, :4], layer=0)
+        LocalMask().double().attend(q, k[:, :, :4], v[:, :, :4], layer=0)
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -207,7 +207,7 @@ def test_one_mask_for_all_heads_is_what_the_groups_see(causal: bool) -> None:
 
 def test_length_scaling_follows_the_keys_that_a_head_sees() -> None:
     q, k, v = draw_qkv()
-    module = Local(length_scaling="log_n", n0=5.0, head_pattern="exp", head_ratio=4.0).double()
+    module = LocalMask(length_scaling="log_n", n0=5.0, head_pattern="exp", head_ratio=4.0).double()
     with keys_counted() as counts:
         out = module.attend(q, k, v, layer=0, is_causal=True)
     assert counts == set(range(1, N + 1))
@@ -220,7 +220,7 @@ def test_length_scaling_follows_the_keys_that_a_head_sees() -> None:
 
 def test_the_gradient_is_that_of_finite_differences() -> None:
     q, k, v = (tensor[:1].requires_grad_(True) for tensor in draw_qkv(num_heads=2))
-    module = Local(window=2).double()
+    module = LocalMask(window=2).double()
     assert torch.autograd.gradcheck(
         lambda *tensors: module.attend(*tensors, layer=0, is_causal=True), (q, k, v)
     )
@@ -230,14 +230,14 @@ def test_the_gradient_is_that_of_finite_differences() -> None:
 def test_other_normalisers_see_the_same_keys(normaliser: str) -> None:
     q, k, v = draw_qkv()
     out = (
-        Local(normaliser=normaliser, top_k=2, min_weight=0.1)
+        LocalMask(normaliser=normaliser, top_k=2, min_weight=0.1)
         .double()
         .attend(q, k, v, layer=0, is_causal=True)
     )
     for head, keys in ((0, slice(N - WINDOW, N)), (3, slice(0, N))):
         # the last query alone, over the keys that it sees
         alone = (
-            Local(normaliser=normaliser, top_k=2, min_weight=0.1, local_share=0.0)
+            LocalMask(normaliser=normaliser, top_k=2, min_weight=0.1, local_share=0.0)
             .double()
             .attend(
                 q[:, head : head + 1, -1:], k[:, head : head + 1, keys], v[:, head : head + 1, keys], layer=0
@@ -249,7 +249,7 @@ def test_other_normalisers_see_the_same_keys(normaliser: str) -> None:
 def test_the_entropy_term_is_over_the_keys_that_a_head_sees() -> None:
     q, k, v = draw_qkv()
     q.requires_grad_(True)
-    module = Local(entropy_lambda=0.3).double().train()
+    module = LocalMask(entropy_lambda=0.3).double().train()
     (gradient,) = torch.autograd.grad(module.attend(q, k, v, layer=0, is_causal=True).sum(), q)
     visible_HQK = torch.from_numpy(allowed_keys(4, 2, N, causal=True))
     logits = (q @ k.transpose(-1, -2) / math.sqrt(8)).masked_fill(~visible_HQK, float("-inf"))
@@ -263,7 +263,7 @@ def test_the_entropy_term_is_over_the_keys_that_a_head_sees() -> None:
 def test_observers_are_told_what_each_head_sees() -> None:
     q, k, v = draw_qkv()
     maskings: list[dict[str, Any]] = []
-    module = Local().double()
+    module = LocalMask().double()
     with module.observed(lambda layer, q_BHQD, k_BHKD, **masking: maskings.append(masking)):
         out = module.attend(q, k, v, layer=0, is_causal=True)
     assert not maskings[0]["is_causal"]

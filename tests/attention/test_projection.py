@@ -32,7 +32,7 @@ class Conv1D(nn.Module):
         return x @ self.weight + self.bias
 
 
-class Block(nn.Module):
+class ProjectionBlock(nn.Module):
     """Causal attention over one fused projection or three separate ones, with dropout."""
 
     def __init__(self, projections: dict[str, nn.Module]) -> None:
@@ -76,10 +76,17 @@ MODELS = {
     "encoder": encoder,
     "encoder without bias": lambda: encoder(bias=False),
     "separate": lambda: nn.Sequential(
-        *(Block({name: nn.Linear(WIDTH, WIDTH) for name in ("q_proj", "k_proj", "v_proj")}) for _ in range(2))
+        *(
+            ProjectionBlock({name: nn.Linear(WIDTH, WIDTH) for name in ("q_proj", "k_proj", "v_proj")})
+            for _ in range(2)
+        )
     ),
-    "fused": lambda: nn.Sequential(*(Block({"qkv": nn.Linear(WIDTH, 3 * WIDTH)}) for _ in range(2))),
-    "fused Conv1D": lambda: nn.Sequential(*(Block({"c_attn": Conv1D(3 * WIDTH, WIDTH)}) for _ in range(2))),
+    "fused": lambda: nn.Sequential(
+        *(ProjectionBlock({"qkv": nn.Linear(WIDTH, 3 * WIDTH)}) for _ in range(2))
+    ),
+    "fused Conv1D": lambda: nn.Sequential(
+        *(ProjectionBlock({"c_attn": Conv1D(3 * WIDTH, WIDTH)}) for _ in range(2))
+    ),
     "other key and value": lambda: nn.Sequential(CrossAttention(), CrossAttention()),
 }
 

@@ -10,23 +10,12 @@ from torch.nn.utils import parametrizations, prune
 
 from tempopt.attention.attach.query_rows import query_rows
 from tempopt.errors import AttachError
+from tests.attention.test_projection import Conv1D
 
 WIDTH, HEADS, BATCH, TOKENS = 16, 4, 3, 7
 
 
-class Conv1D(nn.Module):
-    """As in transformers: the weight is (input, output)."""
-
-    def __init__(self, output: int, wide: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(wide, output) * 0.3)
-        self.bias = nn.Parameter(torch.randn(output))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.weight + self.bias
-
-
-class Attention(nn.Module):
+class RowAttention(nn.Module):
     """Attention over any projection; the names of its projections are given."""
 
     def __init__(self, projections: dict[str, nn.Module]) -> None:
@@ -40,23 +29,23 @@ class Attention(nn.Module):
         return scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
 
 
-def logits(model: Attention, x: Tensor) -> Tensor:
+def logits(model: RowAttention, x: Tensor) -> Tensor:
     """The logits of attention, computed apart from the model's own forward."""
     q, k, _ = torch.cat([projection(x) for projection in model.children()], dim=-1).chunk(3, dim=-1)
     return q @ k.transpose(-1, -2)
 
 
-def separate(query: str = "q_proj", *, bias: bool = True) -> Attention:
+def separate(query: str = "q_proj", *, bias: bool = True) -> RowAttention:
     names = (query, "k_proj", "v_proj")
-    return Attention({name: nn.Linear(WIDTH, WIDTH, bias=bias) for name in names})
+    return RowAttention({name: nn.Linear(WIDTH, WIDTH, bias=bias) for name in names})
 
 
 PROJECTIONS = {
     "separate": separate,
     "without bias": lambda: separate(bias=False),
-    "fused linear": lambda: Attention({"qkv": nn.Linear(WIDTH, 3 * WIDTH)}),
-    "fused without bias": lambda: Attention({"Wqkv": nn.Linear(WIDTH, 3 * WIDTH, bias=False)}),
-    "fused Conv1D": lambda: Attention({"c_attn": Conv1D(3 * WIDTH, WIDTH)}),
+    "fused linear": lambda: RowAttention({"qkv": nn.Linear(WIDTH, 3 * WIDTH)}),
+    "fused without bias": lambda: RowAttention({"Wqkv": nn.Linear(WIDTH, 3 * WIDTH, bias=False)}),
+    "fused Conv1D": lambda: RowAttention({"c_attn": Conv1D(3 * WIDTH, WIDTH)}),
 }
 
 
@@ -119,19 +108,19 @@ def test_a_pattern_chooses_among_the_layers() -> None:
 
 def test_a_pattern_can_give_a_projection_of_any_name() -> None:
     model = nn.ModuleList(
-        Attention({n: nn.Linear(WIDTH, WIDTH) for n in ("ask", "k", "v")}) for _ in range(2)
+        RowAttention({n: nn.Linear(WIDTH, WIDTH) for n in ("ask", "k", "v")}) for _ in range(2)
     )
     assert [layer.name for layer in query_rows(model, ["*.ask"])] == ["0.ask", "1.ask"]
     assert not query_rows(model, ["*.ask"])[0].fused
 
 
 def test_a_projection_of_any_name_that_is_three_times_as_wide_is_read_as_fused() -> None:
-    model = Attention({"together": nn.Linear(WIDTH, 3 * WIDTH)})
+    model = RowAttention({"together": nn.Linear(WIDTH, 3 * WIDTH)})
     assert query_rows(model, ["together"])[0].fused
 
 
 def test_nothing_found_names_the_candidates_and_says_to_give_patterns() -> None:
-    model = nn.ModuleDict({"attn": Attention({"ask": nn.Linear(4, 4)}), "head": nn.Linear(4, 4)})
+    model = nn.ModuleDict({"attn": RowAttention({"ask": nn.Linear(4, 4)}), "head": nn.Linear(4, 4)})
     with pytest.raises(AttachError, match=r'Candidates: attn\.ask\. Give patterns.*layers=\["attn\.ask"\]'):
         query_rows(model)
 
@@ -153,7 +142,7 @@ def test_a_model_without_projections_is_told_so() -> None:
     ],
 )
 def test_a_pattern_that_finds_no_query_is_refused(layers, message) -> None:
-    model = nn.ModuleList([Attention({name: nn.Linear(WIDTH, WIDTH) for name in ("ask", "k", "v")})])
+    model = nn.ModuleList([RowAttention({name: nn.Linear(WIDTH, WIDTH) for name in ("ask", "k", "v")})])
     with pytest.raises(AttachError) as error:
         query_rows(model, layers)
     assert message in str(error.value)
@@ -197,11 +186,11 @@ def adapter_inside() -> nn.Module:
             super().__init__(WIDTH, WIDTH)
             self.lora_A = nn.Parameter(torch.zeros(2, WIDTH))
 
-    return Attention({"q_proj": Adapted()})
+    return RowAttention({"q_proj": Adapted()})
 
 
 def adapter_around() -> nn.Module:
-    return Attention({"q_proj": nn.ModuleDict({"base_layer": nn.Linear(WIDTH, WIDTH)})})
+    return RowAttention({"q_proj": nn.ModuleDict({"base_layer": nn.Linear(WIDTH, WIDTH)})})
 
 
 def quantised_projection() -> nn.Module:
@@ -222,10 +211,10 @@ def quantised_projection() -> nn.Module:
         (adapter_around, '"q_proj" is a ModuleDict; a temperature can be put on nn.Linear'),
         (quantised_projection, '"q_proj.weight" is quantised (torch.int8)'),
         (
-            lambda: Attention({"qkv": nn.Linear(WIDTH, 24)}),
+            lambda: RowAttention({"qkv": nn.Linear(WIDTH, 24)}),
             "has 24 features and not 48, three times its input",
         ),
-        (lambda: Attention({"query_key_value": nn.Linear(WIDTH, 48)}), "head by head"),
+        (lambda: RowAttention({"query_key_value": nn.Linear(WIDTH, 48)}), "head by head"),
     ],
 )
 def test_what_cannot_be_scaled_from_outside_is_refused_with_the_reason(make, message) -> None:

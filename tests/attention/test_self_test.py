@@ -18,7 +18,7 @@ WIDTH, HEADS, BATCH, TOKENS = 16, 4, 3, 7
 HOT = TemperatureParameters(temperature_init=2.0)
 
 
-class Block(nn.Module):
+class SelfTestBlock(nn.Module):
     """A residual block of attention whose query may be treated further."""
 
     def __init__(self, treat: nn.Module | None = None, query: nn.Module | None = None) -> None:
@@ -73,7 +73,7 @@ MODELS = {
     "encoder": lambda: nn.TransformerEncoder(
         nn.TransformerEncoderLayer(WIDTH, HEADS, 32, batch_first=True), 3, enable_nested_tensor=False
     ),
-    "separate": lambda: nn.Sequential(Block(), Block()),
+    "separate": lambda: nn.Sequential(SelfTestBlock(), SelfTestBlock()),
     "fused": lambda: nn.Sequential(FusedAttention(interleaved=False), FusedAttention(interleaved=False)),
 }
 
@@ -85,25 +85,25 @@ def test_a_model_whose_temperature_acts_passes(make) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_a_model_of_another_type_passes(dtype) -> None:
-    prove(nn.Sequential(Block(), Block()).to(dtype), batch().to(dtype))
+    prove(nn.Sequential(SelfTestBlock(), SelfTestBlock()).to(dtype), batch().to(dtype))
 
 
 def test_a_small_initialisation_passes() -> None:
-    model = nn.Sequential(Block(), Block())
+    model = nn.Sequential(SelfTestBlock(), SelfTestBlock())
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.02)
     prove(model)
 
 
 def test_a_sharp_attention_passes() -> None:
-    model = Block()
+    model = SelfTestBlock()
     with torch.no_grad():
         model.q_proj.weight.mul_(30)
     prove(model)
 
 
 def test_a_branch_that_starts_closed_passes_and_stays_closed() -> None:
-    model = nn.Sequential(Block(), Block())
+    model = nn.Sequential(SelfTestBlock(), SelfTestBlock())
     for block in model:
         nn.init.zeros_(block.out.weight)
         nn.init.zeros_(block.out.bias)
@@ -128,7 +128,7 @@ class Normalise(nn.Module):
     ids=["rms", "layer", "rms without epsilon", "length 1"],
 )
 def test_a_query_that_is_normalised_after_its_projection_is_refused_with_its_name(normalisation) -> None:
-    model = nn.Sequential(Block(), Block(normalisation()))
+    model = nn.Sequential(SelfTestBlock(), SelfTestBlock(normalisation()))
     with pytest.raises(AttachError, match=r'"1.q_proj" did not move the output.*\(QK-norm\)'):
         prove(model)
 
@@ -136,7 +136,7 @@ def test_a_query_that_is_normalised_after_its_projection_is_refused_with_its_nam
 @pytest.mark.parametrize("seed", range(5))
 def test_a_loss_alone_tells_a_temperature_that_acts_from_one_that_is_undone(seed) -> None:
     torch.manual_seed(seed)
-    acting, undone = Block(), Block(nn.RMSNorm(WIDTH // HEADS, eps=1e-6))
+    acting, undone = SelfTestBlock(), SelfTestBlock(nn.RMSNorm(WIDTH // HEADS, eps=1e-6))
     attach(acting, HOT).self_test(lambda: acting(batch()).square().mean())
     attachment = attach(undone, HOT)
     with pytest.raises(AttachError, match="did not move the output"):
@@ -144,7 +144,7 @@ def test_a_loss_alone_tells_a_temperature_that_acts_from_one_that_is_undone(seed
 
 
 def test_a_layer_that_the_forward_does_not_use_is_refused_with_its_name() -> None:
-    model = nn.ModuleList([Block(), Block()])
+    model = nn.ModuleList([SelfTestBlock(), SelfTestBlock()])
     attachment = attach(model, HOT)
     x = batch()
     with pytest.raises(AttachError, match=r'"1.q_proj" did not move the output'):
@@ -160,7 +160,7 @@ def test_a_layer_that_reads_a_copy_of_its_weights_is_refused_with_its_name() -> 
             return x @ (self.kept + 0.1 * self._parameters["weight"]).T
 
     with pytest.raises(AttachError, match=r'"0.q_proj" does not act as it should'):
-        prove(nn.Sequential(Block(query=CachedLinear(WIDTH, WIDTH))))
+        prove(nn.Sequential(SelfTestBlock(query=CachedLinear(WIDTH, WIDTH))))
 
 
 def test_fused_projections_that_are_interleaved_are_found_out() -> None:
@@ -169,14 +169,14 @@ def test_fused_projections_that_are_interleaved_are_found_out() -> None:
 
 
 def test_a_forward_that_does_not_repeat_itself_is_refused() -> None:
-    model, draws = Block(), torch.Generator().manual_seed(2)
+    model, draws = SelfTestBlock(), torch.Generator().manual_seed(2)
     attachment = attach(model, HOT)
     with pytest.raises(AttachError, match="different outputs for the same model"):
         attachment.self_test(lambda: model(torch.randn(BATCH, TOKENS, WIDTH, generator=draws)))
 
 
 def test_a_forward_that_returns_no_tensor_is_refused() -> None:
-    attachment = attach(Block(), HOT)
+    attachment = attach(SelfTestBlock(), HOT)
     with pytest.raises(AttachError, match="returned no tensor"):
         attachment.self_test(lambda: None)
 
@@ -187,7 +187,7 @@ def test_outputs_may_be_nested_and_infinite() -> None:
         logits: Tensor
         rest: dict[str, object]
 
-    model = Block()
+    model = SelfTestBlock()
 
     def forward() -> Output:
         logits = model(batch())
@@ -198,7 +198,7 @@ def test_outputs_may_be_nested_and_infinite() -> None:
 
 
 def test_a_compiled_model_passes() -> None:
-    model = Block()
+    model = SelfTestBlock()
     compiled = torch.compile(model, backend="eager")
     x = batch()
     attach(model, HOT).self_test(lambda: compiled(x))
@@ -209,7 +209,7 @@ class Busy(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.block = Block()
+        self.block = SelfTestBlock()
         self.norm = nn.BatchNorm1d(WIDTH)
         self.register_buffer("calls", torch.zeros(()))
         self.register_buffer("mean", torch.zeros(WIDTH))
@@ -252,7 +252,7 @@ def test_the_model_is_left_as_it_was(training) -> None:
 
 
 def test_the_model_is_left_as_it_was_when_the_test_fails() -> None:
-    model = nn.Sequential(Block(), Block(Normalise()))
+    model = nn.Sequential(SelfTestBlock(), SelfTestBlock(Normalise()))
     before = copy.deepcopy(model.state_dict())
     attachment = attach(model, HOT)
     with pytest.raises(AttachError):

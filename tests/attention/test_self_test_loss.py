@@ -16,7 +16,7 @@ from tempopt.errors import AttachError
 WIDTH, HEADS, HOT = 16, 4, {"temperature_init": 2.0}
 
 
-class Attention(nn.Module):
+class LossAttention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.q_proj, self.k_proj, self.v_proj = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
@@ -32,14 +32,14 @@ class Attention(nn.Module):
         return x + F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
 
 
-class IgnoringAttention(Attention):
+class IgnoringAttention(LossAttention):
     """Its query is made of the parameter, past the temperature."""
 
     def query(self, x: Tensor) -> Tensor:
         return F.linear(x, dict(self.q_proj.named_parameters())["weight"])
 
 
-class Inverse(Attention):
+class Inverse(LossAttention):
     """Divides by what it should multiply by."""
 
     def query(self, x: Tensor) -> Tensor:
@@ -47,14 +47,14 @@ class Inverse(Attention):
         return F.linear(x, plain * plain / self.q_proj.weight)
 
 
-class NormedAttention(Attention):
+class NormedAttention(LossAttention):
     """QK-norm."""
 
     def query(self, x: Tensor) -> Tensor:
         return F.rms_norm(self.q_proj(x), (WIDTH,), eps=1e-6)
 
 
-class Twice(Attention):
+class CountedTwice(LossAttention):
     """Attends once more, with a query of its own."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Twice(Attention):
         return output + F.scaled_dot_product_attention(q, k, v)
 
 
-class Block(nn.Module):
+class LossBlock(nn.Module):
     def __init__(self, attention: nn.Module, used: bool = True) -> None:
         super().__init__()
         self.attention, self.used = attention, used
@@ -104,14 +104,14 @@ def prove(*blocks: nn.Module, tokens: int = 7) -> None:
             NormedAttention,
             r"attention.q_proj\" did not move the output. Its query may be normalised.*\(QK-norm\)",
         ),
-        (Twice, r"acts in only a part of \"body.*attention\""),
+        (CountedTwice, r"acts in only a part of \"body.*attention\""),
     ],
 )
 @pytest.mark.parametrize("block_index", [0, 1, 4])
 def test_a_fault_is_found_behind_a_loss_wherever_it_is(wrong: Any, reason: str, block_index: int) -> None:
-    prove(*(Block(Attention()) for _ in range(5)))
+    prove(*(LossBlock(LossAttention()) for _ in range(5)))
     with pytest.raises(AttachError, match=reason) as refused:
-        prove(*(Block(wrong() if index == block_index else Attention()) for index in range(5)))
+        prove(*(LossBlock(wrong() if index == block_index else LossAttention()) for index in range(5)))
     assert f'"body.{block_index}.' in str(refused.value)
 
 
@@ -119,14 +119,14 @@ def test_attention_whose_output_goes_nowhere_is_refused_with_that_reason() -> No
     with pytest.raises(
         AttachError, match=r'"body.1.*Nothing behind it depends on what it attends to\. Leave'
     ):
-        prove(Block(Attention()), Block(Attention(), used=False))
+        prove(LossBlock(LossAttention()), LossBlock(LossAttention(), used=False))
 
 
 def test_a_single_key_is_named_as_the_reason() -> None:
     with pytest.raises(
         AttachError, match=r"No query of this forward has more than one key.*try a longer batch"
     ):
-        prove(Block(Attention()), tokens=1)
+        prove(LossBlock(LossAttention()), tokens=1)
 
 
 class Language(L.LightningModule):

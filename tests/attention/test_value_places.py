@@ -10,12 +10,12 @@ from tempopt import AttachError, attach_value
 
 
 def test_an_attribute_of_a_container_is_a_number_of_it() -> None:
-    class Head(nn.Sequential):
+    class ScaledHead(nn.Sequential):
         def __init__(self) -> None:
             super().__init__(nn.Linear(2, 2))
             self.temperature = 0.5
 
-    model = nn.ModuleDict({"head": Head()})
+    model = nn.ModuleDict({"head": ScaledHead()})
     attached = attach_value(model, "head.temperature", {"temperature_init": 0.25})
     assert attached.initial_temperature == 0.5 and model["head"].temperature == 0.25
 

@@ -77,7 +77,7 @@ class InfoNCE(nn.Module):
         return torch.stack(parts).sum()
 
 
-class Model(nn.Module):
+class ScaledModel(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.encoder = nn.Linear(4, 4)
@@ -107,13 +107,13 @@ def value_at(model: Any, path: str) -> float:
 
 
 @pytest.fixture
-def model() -> Model:
+def model() -> ScaledModel:
     torch.manual_seed(0)
-    return Model()
+    return ScaledModel()
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_the_number_follows_the_schedule_from_what_was_found(model: Model, path: str) -> None:
+def test_the_number_follows_the_schedule_from_what_was_found(model: ScaledModel, path: str) -> None:
     transform, initial_tau = PATHS[path]
     before = value_at(model, path)
     attachment = attach_value(model, path, COSINE, transform=transform)  # type: ignore[arg-type]
@@ -143,7 +143,7 @@ def test_what_is_stored_is_the_temperature_by_each_transform(tau: float, transfo
     assert float(model.number) == pytest.approx(expected, rel=1e-12, abs=1e-12)
 
 
-def test_at_the_temperature_as_found_nothing_is_written(model: Model) -> None:
+def test_at_the_temperature_as_found_nothing_is_written(model: ScaledModel) -> None:
     scale = model.criterion.logit_scale
     before = scale.detach().clone()
     version = scale._version
@@ -155,7 +155,7 @@ def test_at_the_temperature_as_found_nothing_is_written(model: Model) -> None:
 
 
 def test_a_learned_number_is_held_while_it_follows_a_schedule_and_learned_again_afterwards(
-    model: Model,
+    model: ScaledModel,
 ) -> None:
     scale = model.criterion.logit_scale
     model(torch.randn(4, 4)).backward()
@@ -177,13 +177,13 @@ def test_a_learned_number_is_held_while_it_follows_a_schedule_and_learned_again_
     assert scale.item() == pytest.approx(math.log(1 / 0.07))
 
 
-def test_a_whole_number_is_given_back_as_it_was(model: Model) -> None:
+def test_a_whole_number_is_given_back_as_it_was(model: ScaledModel) -> None:
     with attach_value(model, "criterion.steps.0", {"temperature_init": 0.2}):
         assert model.criterion.steps[0] == 0.2
     assert repr(model.criterion.steps[0]) == "1"
 
 
-def test_it_follows_a_buffer_that_a_conversion_has_replaced(model: Model) -> None:
+def test_it_follows_a_buffer_that_a_conversion_has_replaced(model: ScaledModel) -> None:
     attachment = attach_value(model, "criterion.tau", COSINE)
     model.double()
     attachment.set_progress(1.0)
@@ -191,7 +191,7 @@ def test_it_follows_a_buffer_that_a_conversion_has_replaced(model: Model) -> Non
     assert float(model.criterion.tau) == 0.05
 
 
-def test_it_is_copied_and_pickled_with_its_model(model: Model) -> None:
+def test_it_is_copied_and_pickled_with_its_model(model: ScaledModel) -> None:
     attachment = attach_value(model, "criterion.temperature", COSINE)
     for copied_model, copied_attachment in (
         copy.deepcopy((model, attachment)),
@@ -223,14 +223,16 @@ def test_it_is_copied_and_pickled_with_its_model(model: Model) -> None:
         ("criterion.scale", r'"criterion.scale" is computed anew each time it is read'),
     ],
 )
-def test_a_path_that_leads_to_no_number_is_refused(model: Model, path: str, message: str) -> None:
+def test_a_path_that_leads_to_no_number_is_refused(model: ScaledModel, path: str, message: str) -> None:
     with pytest.raises(AttachError, match=message):
         attach_value(model, path, COSINE)
     # nothing is left behind that would refuse the right one
     attach_value(model, "criterion.temperature", COSINE)
 
 
-def test_a_number_that_does_not_keep_what_is_written_is_refused_and_left_as_it_was(model: Model) -> None:
+def test_a_number_that_does_not_keep_what_is_written_is_refused_and_left_as_it_was(
+    model: ScaledModel,
+) -> None:
     with pytest.raises(AttachError, match=r'"criterion.clamped" is 5.0 after 20.0 was written to it'):
         attach_value(model, "criterion.clamped", {"temperature_init": 0.05}, transform="inverse")
     assert model.criterion.clamped == 4.0
@@ -247,14 +249,14 @@ def test_a_number_that_does_not_keep_what_is_written_is_refused_and_left_as_it_w
     ],
 )
 def test_parameters_that_a_number_cannot_follow_are_refused(
-    model: Model, parameters: dict[str, Any], error: type[Exception], message: str
+    model: ScaledModel, parameters: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
         attach_value(model, "criterion.temperature", parameters)
     attach_value(model, "criterion.temperature", COSINE)
 
 
-def test_a_number_that_is_no_temperature_by_its_transform_is_refused(model: Model) -> None:
+def test_a_number_that_is_no_temperature_by_its_transform_is_refused(model: ScaledModel) -> None:
     model.criterion.temperature = -2.6
     with pytest.raises(
         AttachError, match=r'is -2.6, which by transform="identity" is no temperature.*log_inv'
@@ -267,7 +269,7 @@ def test_a_number_that_is_no_temperature_by_its_transform_is_refused(model: Mode
         attach_value(model, "criterion.tau", COSINE, transform="log")  # type: ignore[arg-type]
 
 
-def test_one_number_has_one_schedule(model: Model) -> None:
+def test_one_number_has_one_schedule(model: ScaledModel) -> None:
     model.criterion.also = model.criterion.tau
     attach_value(model, "criterion.tau", COSINE)
     for path in ("criterion.tau", "criterion.also"):
@@ -276,7 +278,7 @@ def test_one_number_has_one_schedule(model: Model) -> None:
     attach_value(model, "losses.0.tau", COSINE)
 
 
-def test_what_was_detached_sets_nothing(model: Model) -> None:
+def test_what_was_detached_sets_nothing(model: ScaledModel) -> None:
     attachment = attach_value(model, "criterion.temperature", COSINE)
     attachment.detach()
     attachment.detach()
@@ -285,7 +287,7 @@ def test_what_was_detached_sets_nothing(model: Model) -> None:
 
 
 @pytest.mark.parametrize("path", [path for path in PATHS if path.startswith("criterion")])
-def test_the_self_test_sees_each_number_that_the_loss_reads(model: Model, path: str) -> None:
+def test_the_self_test_sees_each_number_that_the_loss_reads(model: ScaledModel, path: str) -> None:
     x = torch.randn(4, 4)
     before = value_at(model, path)
     attachment = attach_value(model, path, {}, transform=PATHS[path][0], loss=lambda: model(x))  # type: ignore[arg-type]
@@ -293,7 +295,9 @@ def test_the_self_test_sees_each_number_that_the_loss_reads(model: Model, path: 
     assert isinstance(attachment, ValueAttachment)
 
 
-def test_the_self_test_refuses_a_number_that_nothing_reads_and_leaves_all_as_it_was(model: Model) -> None:
+def test_the_self_test_refuses_a_number_that_nothing_reads_and_leaves_all_as_it_was(
+    model: ScaledModel,
+) -> None:
     norm = nn.BatchNorm1d(4)
     model.encoder = nn.Sequential(nn.Linear(4, 4), norm, nn.Dropout(0.5))
     x = torch.randn(4, 4)
@@ -308,7 +312,7 @@ def test_the_self_test_refuses_a_number_that_nothing_reads_and_leaves_all_as_it_
     assert model.criterion.unused == 0.7
 
 
-def test_the_self_test_refuses_a_loss_that_tells_nothing(model: Model) -> None:
+def test_the_self_test_refuses_a_loss_that_tells_nothing(model: ScaledModel) -> None:
     def another() -> torch.Tensor:
         return model(torch.full((4, 4), float(next(numbers))))
 
@@ -319,7 +323,7 @@ def test_the_self_test_refuses_a_loss_that_tells_nothing(model: Model) -> None:
         attach_value(model, "criterion.temperature", {}, loss=lambda: None)
 
 
-def test_the_self_test_names_a_loss_that_is_no_number(model: Model) -> None:
+def test_the_self_test_names_a_loss_that_is_no_number(model: ScaledModel) -> None:
     with pytest.raises(AttachError) as excinfo:
         attach_value(model, "criterion.tau", {}, loss=lambda: model(torch.full((4, 4), math.nan)))
     assert str(excinfo.value) == (
@@ -328,7 +332,7 @@ def test_the_self_test_names_a_loss_that_is_no_number(model: Model) -> None:
     )
 
 
-def test_a_temperature_that_cancels_but_for_rounding_is_not_read(model: Model) -> None:
+def test_a_temperature_that_cancels_but_for_rounding_is_not_read(model: ScaledModel) -> None:
     x = torch.randn(4, 4)
 
     def cancelled_logits() -> torch.Tensor:
@@ -347,7 +351,7 @@ def test_a_temperature_that_cancels_but_for_rounding_is_not_read(model: Model) -
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64, np.float16])
-def test_a_number_of_numpy_is_one_and_is_given_back_as_it_was(model: Model, kind: Any) -> None:
+def test_a_number_of_numpy_is_one_and_is_given_back_as_it_was(model: ScaledModel, kind: Any) -> None:
     model.criterion.temperature = kind(0.5)
     x = torch.randn(4, 4)
     attachment = attach_value(model, "criterion.temperature", COSINE, loss=lambda: model(x))
@@ -358,7 +362,7 @@ def test_a_number_of_numpy_is_one_and_is_given_back_as_it_was(model: Model, kind
 
 
 @pytest.mark.parametrize("table", [np.linspace(0.04, 0.07, 30), torch.linspace(0.04, 0.07, 30), [0.04] * 30])
-def test_a_table_of_temperatures_over_epochs_is_told_from_a_number(model: Model, table: Any) -> None:
+def test_a_table_of_temperatures_over_epochs_is_told_from_a_number(model: ScaledModel, table: Any) -> None:
     model.criterion.temp_schedule = table
     with pytest.raises(AttachError) as excinfo:
         attach_value(model, "criterion.temp_schedule", {})
@@ -489,7 +493,7 @@ def test_the_best_constant_moves_with_a_factor_inside_of_the_loss(transform: str
 
 
 def test_what_was_learned_as_found_is_there_again_after_another_plan_and_after_detaching(
-    model: Model,
+    model: ScaledModel,
 ) -> None:
     attached = attach_value(model, "criterion.logit_scale", {}, transform="log_inverse")
     plan = attached.plan

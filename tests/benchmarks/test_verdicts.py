@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import binomtest
 
 from benchmarks.false_positives import CLAIMS, list_claims, with_named
-from benchmarks.recorded.world import World
+from benchmarks.recorded.world import RecordedWorld
 from benchmarks.simulated import judged, judgement
 from benchmarks.simulated.judged import Cell
 from benchmarks.simulated.luck import PAIR
@@ -146,7 +146,7 @@ def test_claims_where_nothing_is_to_be_gained_are_as_rare_as_is_allowed() -> Non
 
 @pytest.mark.parametrize("task", ["max_retrieval", "digits"])
 def test_recorded_trainings_with_named_temperatures_make_a_study_without_differences(task: str) -> None:
-    world = World(task, is_shuffled=True)
+    world = RecordedWorld(task, is_shuffled=True)
     spec = with_named(world.spec)
     assert spec.temperatures.keys() == {"contrast", "teacher"}
     counts = Counter[str]()

@@ -9,33 +9,33 @@ import pytest
 
 from benchmarks.recorded.make import recorded_rows, table_path
 from benchmarks.recorded.tasks import SEEDS, TASKS
-from benchmarks.recorded.world import World
+from benchmarks.recorded.world import RecordedWorld
 
 _CONFIGURATIONS = 400
 
 
 @pytest.fixture(scope="module", params=TASKS)
-def world(request: pytest.FixtureRequest) -> World:
+def world(request: pytest.FixtureRequest) -> RecordedWorld:
     if not table_path(request.param).exists():
         pytest.skip(f"NOT TESTED: nothing was recorded of {request.param} yet.")
-    return World(request.param)
+    return RecordedWorld(request.param)
 
 
-def test_no_training_comes_to_what_none_can(world: World) -> None:
+def test_no_training_comes_to_what_none_can(world: RecordedWorld) -> None:
     for seed, parameters in enumerate(world.draw_sets(4)[:_CONFIGURATIONS]):
         training = world.train(parameters, seed)
         for values in (training.final, training.current, training.test):
             assert np.all((np.asarray(values) > 0) & (np.asarray(values) < 1))
 
 
-def test_a_training_is_the_same_whoever_asks(world: World) -> None:
+def test_a_training_is_the_same_whoever_asks(world: RecordedWorld) -> None:
     parameters = world.draw_sets(4)[0]
-    training, other_training = world.train(parameters, 7), World(world.task).train(parameters, 7)
+    training, other_training = world.train(parameters, 7), RecordedWorld(world.task).train(parameters, 7)
     np.testing.assert_array_equal(training.final, other_training.final)
     assert training.test == other_training.test
 
 
-def test_the_truth_is_the_mean_over_seeds(world: World) -> None:
+def test_the_truth_is_the_mean_over_seeds(world: RecordedWorld) -> None:
     sets = world.draw_sets(4)[:_CONFIGURATIONS]
     truth = world.truth(sets)
     # a seed of a world is a recorded one by chance, so each configuration is given others
@@ -47,7 +47,7 @@ def test_the_truth_is_the_mean_over_seeds(world: World) -> None:
     assert abs(np.mean(errors)) < 0.1 * np.std(errors)
 
 
-def test_good_and_poor_configurations_are_as_noisy_as_those_recorded(world: World) -> None:
+def test_good_and_poor_configurations_are_as_noisy_as_those_recorded(world: RecordedWorld) -> None:
     sets = world.draw_sets(4)[:_CONFIGURATIONS]
     truth = world.truth(sets)
     simulated_values = np.array(

@@ -39,11 +39,11 @@ AGENT = """
 import sys
 from tests import fake_worker
 from tempopt.errors import StudyNotFound
-from tempopt.service import api
+from tempopt.service import studies
 fake_worker.install()
 while True:
     try:
-        api.join("toy", storage=sys.argv[1], workers=2)
+        studies.run_agent("toy", storage=sys.argv[1], workers=2)
         break
     except StudyNotFound:
         pass

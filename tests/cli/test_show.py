@@ -321,9 +321,9 @@ STANDING = """\
 from tempopt.launch.launcher import Job, Launcher
 
 class Mine(Launcher):
-    name, OPTIONS, spans_hosts, outlives = "mine", {"where": "where to"}, True, True
+    name, OPTIONS, is_multi_host, survives_command = "mine", {"where": "where to"}, True, True
     def has_gpus(self): return False
-    def room(self, need): return 1
+    def capacity(self, need): return 1
     def start(self, tasks): return []
     def cancel(self, ids): pass
     def jobs(self, ids):

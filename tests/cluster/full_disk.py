@@ -53,7 +53,7 @@ def why_not(backend: str) -> str:
 
 
 @dataclass
-class Scene:
+class DiskScene:
     """Where a study keeps what, and what can be done to it.
 
     Args:
@@ -100,11 +100,11 @@ class Scene:
                 disk.folder.rmdir()
 
 
-Trouble = Callable[[Scene, Site], contextlib.AbstractContextManager[None]]
+Trouble = Callable[[DiskScene, Site], contextlib.AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
-class Case:
+class DiskCase:
     """One thing that happens to the disk.
 
     Args:
@@ -115,7 +115,7 @@ class Case:
         backends: The databases that it can happen with.
     """
 
-    lay_out: Callable[[Scene, Site], None]
+    lay_out: Callable[[DiskScene, Site], None]
     trouble: Trouble
     told: str
     prefix: tuple[str, ...] = ()
@@ -139,7 +139,7 @@ def _is_over(site: Site) -> bool:
 
 
 @contextlib.contextmanager
-def _fill_disks(scene: Scene, *names: str) -> Iterator[None]:
+def _fill_disks(scene: DiskScene, *names: str) -> Iterator[None]:
     for name in names:
         scene.disks[name].fill()
     try:
@@ -149,22 +149,22 @@ def _fill_disks(scene: Scene, *names: str) -> Iterator[None]:
             scene.disks[name].free()
 
 
-def _checkpoints_on_a_disk(scene: Scene, site: Site) -> None:
+def _checkpoints_on_a_disk(scene: DiskScene, site: Site) -> None:
     scene.runs = scene.disk("runs-disk").folder / "runs"
 
 
 @contextlib.contextmanager
-def _runs_full(scene: Scene, site: Site) -> Iterator[None]:
+def _runs_full(scene: DiskScene, site: Site) -> Iterator[None]:
     with _fill_disks(scene, "runs-disk"):
         _goes_on(site, CASES["checkpoints"].told)
         yield
 
 
-def _do_nothing(scene: Scene, site: Site) -> None:
+def _do_nothing(scene: DiskScene, site: Site) -> None:
     pass
 
 
-def _logs_on_a_disk(scene: Scene, site: Site) -> None:
+def _logs_on_a_disk(scene: DiskScene, site: Site) -> None:
     # a log lies beside the checkpoints of its run, which are to have room
     disk = scene.disk("log-disk").folder
     for run_folder in (run_name(kind, number) for kind in KINDS for number in range(TICKETS)):
@@ -173,13 +173,13 @@ def _logs_on_a_disk(scene: Scene, site: Site) -> None:
 
 
 @contextlib.contextmanager
-def _logs_full(scene: Scene, site: Site) -> Iterator[None]:
+def _logs_full(scene: DiskScene, site: Site) -> Iterator[None]:
     with _fill_disks(scene, "log-disk"):
         _goes_on(site, CASES["logs"].told)
         yield
 
 
-def _database_on_a_disk(scene: Scene, site: Site) -> None:
+def _database_on_a_disk(scene: DiskScene, site: Site) -> None:
     scene.database = scene.disk("db-disk").folder / "tempopt.db"
 
 
@@ -190,20 +190,20 @@ def _is_told(site: Site, message: str) -> None:
 
 
 @contextlib.contextmanager
-def _database_full(scene: Scene, site: Site) -> Iterator[None]:
+def _database_full(scene: DiskScene, site: Site) -> Iterator[None]:
     with _fill_disks(scene, "db-disk"):
         _is_told(site, CASES["database"].told)
         yield
 
 
-def _both_on_disks(scene: Scene, site: Site) -> None:
+def _both_on_disks(scene: DiskScene, site: Site) -> None:
     _checkpoints_on_a_disk(scene, site)
     if scene.backend == "sqlite":
         _database_on_a_disk(scene, site)
 
 
 @contextlib.contextmanager
-def _store_away(scene: Scene) -> Iterator[None]:
+def _store_away(scene: DiskScene) -> Iterator[None]:
     if scene.server is None:
         with _fill_disks(scene, "db-disk"):
             yield
@@ -214,7 +214,7 @@ def _store_away(scene: Scene) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _outbox_full(scene: Scene, site: Site) -> Iterator[None]:
+def _outbox_full(scene: DiskScene, site: Site) -> Iterator[None]:
     with _fill_disks(scene, "runs-disk"), _store_away(scene):
         _is_told(site, CASES["outbox"].told)
         # the half of a line that was written before must not spoil those that are written now
@@ -226,7 +226,7 @@ def _outbox_full(scene: Scene, site: Site) -> Iterator[None]:
         yield
 
 
-def _tables_on_a_disk(scene: Scene, site: Site) -> None:
+def _tables_on_a_disk(scene: DiskScene, site: Site) -> None:
     # what is written ahead has room: a server refuses what needs more, and lives
     disk, scene.server = scene.server_disk().folder, start_private(scene.backend)
     shutil.chown(disk, scene.server.folder.owner(), scene.server.folder.group())
@@ -234,19 +234,19 @@ def _tables_on_a_disk(scene: Scene, site: Site) -> None:
     scene.url = scene.server.create_database("disk", "TABLESPACE small")
 
 
-def _server_on_a_disk(scene: Scene, site: Site) -> None:
+def _server_on_a_disk(scene: DiskScene, site: Site) -> None:
     scene.server = start_private(scene.backend, disk=scene.server_disk().folder)
 
 
 @contextlib.contextmanager
-def _server_full(scene: Scene, site: Site) -> Iterator[None]:
+def _server_full(scene: DiskScene, site: Site) -> Iterator[None]:
     with _fill_disks(scene, "server-disk"):
         _is_told(site, _SERVER_FULL)
         yield
 
 
 @contextlib.contextmanager
-def _server_log_full(scene: Scene, site: Site) -> Iterator[None]:
+def _server_log_full(scene: DiskScene, site: Site) -> Iterator[None]:
     assert scene.server is not None
     with _fill_disks(scene, "server-disk"):
         # a segment of the write-ahead log that cannot be made ends every process of the server
@@ -260,24 +260,24 @@ def _server_log_full(scene: Scene, site: Site) -> Iterator[None]:
     yield
 
 
-def _all_on_a_disk(scene: Scene, site: Site) -> None:
+def _all_on_a_disk(scene: DiskScene, site: Site) -> None:
     disk = scene.disk("disk").folder
     scene.database, scene.runs = disk / "tempopt.db", disk / "runs"
 
 
 @contextlib.contextmanager
-def _all_full(scene: Scene, site: Site) -> Iterator[None]:
+def _all_full(scene: DiskScene, site: Site) -> Iterator[None]:
     with _fill_disks(scene, "disk"):
         _is_told(site, CASES["all in one folder"].told)
         yield
 
 
-def _scratch_on_a_disk(scene: Scene, site: Site) -> None:
+def _scratch_on_a_disk(scene: DiskScene, site: Site) -> None:
     (site.folder / "trace").symlink_to(scene.disk("scratch").folder / "trace")
 
 
 @contextlib.contextmanager
-def _scratch_full(scene: Scene, site: Site) -> Iterator[None]:
+def _scratch_full(scene: DiskScene, site: Site) -> Iterator[None]:
     # the last block of the module's own file has room for some lines more
     with _fill_disks(scene, "scratch"):
         with (site.folder / "trace").open("ab", buffering=0) as trace, contextlib.suppress(OSError):
@@ -288,7 +288,7 @@ def _scratch_full(scene: Scene, site: Site) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _read_only(scene: Scene, site: Site) -> Iterator[None]:
+def _read_only(scene: DiskScene, site: Site) -> Iterator[None]:
     # files that are open now stay open to writing, or it would be refused
     runs_folder = str(scene.runs)
     run("mount", "--bind", runs_folder, runs_folder)
@@ -301,7 +301,7 @@ def _read_only(scene: Scene, site: Site) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _close_folder(scene: Scene, site: Site) -> Iterator[None]:
+def _close_folder(scene: DiskScene, site: Site) -> Iterator[None]:
     scene.runs.chmod(0)
     try:
         _goes_on(site, CASES["checkpoints without permission"].told)
@@ -311,19 +311,25 @@ def _close_folder(scene: Scene, site: Site) -> Iterator[None]:
 
 
 CASES = {
-    "checkpoints": Case(_checkpoints_on_a_disk, _runs_full, "No space left on device"),
-    "logs": Case(_logs_on_a_disk, _logs_full, "No space left on device"),
-    "database": Case(_database_on_a_disk, _database_full, "database or disk is full", backends=("sqlite",)),
-    "outbox": Case(_both_on_disks, _outbox_full, "cannot be kept on disk"),
-    "all in one folder": Case(_all_on_a_disk, _all_full, "database or disk is full", backends=("sqlite",)),
-    "the server's tables": Case(_tables_on_a_disk, _server_full, _SERVER_FULL, backends=("postgresql",)),
-    "the server's disk": Case(_server_on_a_disk, _server_full, _SERVER_FULL, backends=_SERVERS),
-    "the server's write-ahead log": Case(
+    "checkpoints": DiskCase(_checkpoints_on_a_disk, _runs_full, "No space left on device"),
+    "logs": DiskCase(_logs_on_a_disk, _logs_full, "No space left on device"),
+    "database": DiskCase(
+        _database_on_a_disk, _database_full, "database or disk is full", backends=("sqlite",)
+    ),
+    "outbox": DiskCase(_both_on_disks, _outbox_full, "cannot be kept on disk"),
+    "all in one folder": DiskCase(
+        _all_on_a_disk, _all_full, "database or disk is full", backends=("sqlite",)
+    ),
+    "the server's tables": DiskCase(_tables_on_a_disk, _server_full, _SERVER_FULL, backends=("postgresql",)),
+    "the server's disk": DiskCase(_server_on_a_disk, _server_full, _SERVER_FULL, backends=_SERVERS),
+    "the server's write-ahead log": DiskCase(
         _server_on_a_disk, _server_log_full, _STORE_AWAY, backends=("postgresql",)
     ),
-    "the module's own files": Case(_scratch_on_a_disk, _scratch_full, "No space left on device"),
-    "checkpoints read-only": Case(_do_nothing, _read_only, "Read-only file system"),
-    "checkpoints without permission": Case(_do_nothing, _close_folder, "Permission denied", _CLOSED_TO_ROOT),
+    "the module's own files": DiskCase(_scratch_on_a_disk, _scratch_full, "No space left on device"),
+    "checkpoints read-only": DiskCase(_do_nothing, _read_only, "Read-only file system"),
+    "checkpoints without permission": DiskCase(
+        _do_nothing, _close_folder, "Permission denied", _CLOSED_TO_ROOT
+    ),
 }
 
 
@@ -349,7 +355,7 @@ class Outcome:
 
 
 # Which disk is full before a search begins, and with which databases.
-BEGINNINGS: dict[str, tuple[Callable[[Scene, Site], None], str, tuple[str, ...]]] = {
+BEGINNINGS: dict[str, tuple[Callable[[DiskScene, Site], None], str, tuple[str, ...]]] = {
     "checkpoints": (_checkpoints_on_a_disk, "runs-disk", BACKENDS),
     "database": (_database_on_a_disk, "db-disk", ("sqlite",)),
     "the server's disk": (_server_on_a_disk, "server-disk", _SERVERS),
@@ -362,7 +368,7 @@ def begin(backend: str, name: str, folder: Path, undisturbed: Record) -> Outcome
     The exit code and what was said are those of the first search.
     """
     lay_out, disk, _ = BEGINNINGS[name]
-    scene = Scene(folder, backend)
+    scene = DiskScene(folder, backend)
     site = Site(folder / "here", "")
     try:
         lay_out(scene, site)
@@ -381,7 +387,7 @@ def begin(backend: str, name: str, folder: Path, undisturbed: Record) -> Outcome
         scene.close()
 
 
-def _search(site: Site, scene: Scene) -> subprocess.Popen[bytes]:
+def _search(site: Site, scene: DiskScene) -> subprocess.Popen[bytes]:
     spec = studies.spec(TICKETS, lease=60, max_attempts=3)
     return site.start("search", studies.write_spec(scene.folder, spec), "--checkpoints", str(scene.runs))
 
@@ -404,7 +410,7 @@ def _outcome(site: Site, undisturbed: Record, *, code: int, output: str, is_resu
 
 def carry_out(backend: str, name: str, folder: Path, undisturbed: Record) -> Outcome:
     """Search while one of :data:`CASES` happens, resume if need be, and return what became of it."""
-    case, scene = CASES[name], Scene(folder, backend)
+    case, scene = CASES[name], DiskScene(folder, backend)
     site = Site(folder / "here", "", case.prefix)
     try:
         case.lay_out(scene, site)

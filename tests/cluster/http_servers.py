@@ -62,14 +62,14 @@ class Line:
 
             do_GET = do_POST = do_PUT = do_DELETE = _pass
 
-        class Listener(ThreadingHTTPServer):
+        class SocketListener(ThreadingHTTPServer):
             daemon_threads = True
             request_queue_size = 256
 
             def handle_error(self, request: object, client_address: object) -> None:
                 """Say nothing: clients are killed here."""
 
-        self._server = Listener((self.host, 0), Handler)
+        self._server = SocketListener((self.host, 0), Handler)
         self.url = f"http://{self.host}:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 

@@ -14,7 +14,7 @@ from tempopt.spec.resources import Need
 from tempopt.storage.store import Store
 
 
-class Recorder(Launcher):
+class RecordingLauncher(Launcher):
     """Has room for three trials of any kind, on machines far away."""
 
     name: ClassVar[str] = "recorder"
@@ -47,7 +47,7 @@ class Recorder(Launcher):
         self.stand = [replace(job, state="gone") if job.id in ids else job for job in self.stand]
 
 
-class LocalRecorder(Recorder):
+class LocalRecordingLauncher(RecordingLauncher):
     """The same on this machine, with agents that end with the program."""
 
     name: ClassVar[str] = "beside"
@@ -56,15 +56,15 @@ class LocalRecorder(Recorder):
 
 
 @pytest.fixture
-def far_launcher() -> Recorder:
+def far_launcher() -> RecordingLauncher:
     """A launcher whose agents run elsewhere and outlive the program."""
-    return Recorder({})
+    return RecordingLauncher({})
 
 
 @pytest.fixture
-def local_launcher() -> LocalRecorder:
+def local_launcher() -> LocalRecordingLauncher:
     """A launcher whose agents run on this machine."""
-    return LocalRecorder({})
+    return LocalRecordingLauncher({})
 
 
 @pytest.fixture

@@ -16,15 +16,15 @@ OWN = """\
 from tempopt.launch.launcher import Launcher
 
 class Mine(Launcher):
-    name, OPTIONS, spans_hosts, outlives = "mine", {"where": "where to"}, True, True
+    name, OPTIONS, is_multi_host, survives_command = "mine", {"where": "where to"}, True, True
     def has_gpus(self): return False
-    def room(self, need): return 1
+    def capacity(self, need): return 1
     def start(self, tasks): return []
     def jobs(self, ids): return []
     def cancel(self, ids): pass
 
 class Half(Launcher):
-    name, OPTIONS, spans_hosts, outlives = "half", {}, True, True
+    name, OPTIONS, is_multi_host, survives_command = "half", {}, True, True
 
 class Other: pass
 """

@@ -60,7 +60,7 @@ def a_slurm(shared_slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sl
     shared_slurm.clear()
 
 
-class Scene:
+class SlurmScene:
     """A study, its database, and the jobs that work on it at a pace that can be set.
 
     Args:
@@ -193,9 +193,9 @@ def database(a_slurm: Slurm) -> Iterator[str]:
 
 
 @pytest.fixture
-def scene(a_slurm: Slurm, database: str, tmp_path: Path) -> Scene:
+def scene(a_slurm: Slurm, database: str, tmp_path: Path) -> SlurmScene:
     """A study that is not slowed down."""
-    slurm_scene = Scene(a_slurm, tmp_path, database)
+    slurm_scene = SlurmScene(a_slurm, tmp_path, database)
     slurm_scene.set_pace(_FAST)
     return slurm_scene
 
@@ -215,7 +215,7 @@ class TestContract(LauncherTests):
 @pytest.mark.long
 class TestTimeLimit:
     def test_a_job_that_meets_its_time_limit_goes_on_in_another_life_as_if_nothing_had_been(
-        self, scene: Scene, tmp_path: Path
+        self, scene: SlurmScene, tmp_path: Path
     ) -> None:
         spec = studies.spec(12)
         scene.make_launcher(signal="10")
@@ -252,7 +252,7 @@ exit $code
 class TestPreemption:
     """A job of a partition with a higher priority takes the node for a while."""
 
-    def _start_by_sbatch(self, scene: Scene, spec: dict[str, Any], patch: pytest.MonkeyPatch) -> None:
+    def _start_by_sbatch(self, scene: SlurmScene, spec: dict[str, Any], patch: pytest.MonkeyPatch) -> None:
         """Submit an agent of every study as the docs have it."""
         patch.chdir(scene.folder)
         for name, value in studies.environment(PACE=str(scene.folder / "pace")).items():
@@ -275,7 +275,7 @@ class TestPreemption:
 
     @pytest.mark.parametrize("submission", ["sbatch", "launcher"])
     def test_an_agent_that_makes_room_is_queued_again_and_goes_on_to_the_same_numbers(
-        self, scene: Scene, submission: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, scene: SlurmScene, submission: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         spec = studies.spec(12)
         scene.set_pace(_SLOW)
@@ -302,7 +302,7 @@ class TestPreemption:
 
 
 class TestRanks:
-    def test_ranks_in_a_job_are_the_agents_and_not_slurms(self, scene: Scene) -> None:
+    def test_ranks_in_a_job_are_the_agents_and_not_slurms(self, scene: SlurmScene) -> None:
         spec = studies.spec(1, steps=8)
         spec["trainer"].update(devices=2, strategy="ddp")
         scene.start(scene.task(spec, cpus=2))
@@ -312,7 +312,7 @@ class TestRanks:
 
 @pytest.mark.long
 class TestDeaths:
-    def test_a_job_whose_process_or_node_is_lost_is_queued_again_each_time(self, scene: Scene) -> None:
+    def test_a_job_whose_process_or_node_is_lost_is_queued_again_each_time(self, scene: SlurmScene) -> None:
         scene.set_pace(1.0)
         scene.start(scene.task(studies.spec(1)))
         job, step = r"^(?!srun).*submitit\.core\._submit", r"slurmstepd: \[\d+\.0\]"
@@ -336,7 +336,7 @@ class TestDeaths:
 
 class TestJobs:
     def test_jobs_wait_with_a_reason_run_and_are_known_when_slurm_has_forgotten_them_or_is_away(
-        self, scene: Scene, monkeypatch: pytest.MonkeyPatch
+        self, scene: SlurmScene, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         launcher = scene.make_launcher(parallel="1")
         spec = studies.spec(1, steps=8)
@@ -371,7 +371,7 @@ class TestJobs:
         assert second_launcher.jobs([*scene.ids, "4711_0"]) == [*ended_jobs, Job(id="4711_0", state="gone")]
         assert second_launcher.jobs(["4711"]) == [Job(id="4711", state="gone")]
 
-    def test_jobs_that_wait_are_cancelled_at_once_and_need_nothing_any_more(self, scene: Scene) -> None:
+    def test_jobs_that_wait_are_cancelled_at_once_and_need_nothing_any_more(self, scene: SlurmScene) -> None:
         scene.slurm.command("scontrol", "update", f"PartitionName={PARTITION}", "State=DOWN")
         try:
             ids = scene.start(scene.task(studies.spec(1)), scene.task(studies.spec(1)))
@@ -385,7 +385,9 @@ class TestJobs:
 
 
 class TestWhatIsAsked:
-    def test_an_agent_gets_the_cards_the_cores_and_the_setup_that_were_asked_for(self, scene: Scene) -> None:
+    def test_an_agent_gets_the_cards_the_cores_and_the_setup_that_were_asked_for(
+        self, scene: SlurmScene
+    ) -> None:
         environment = scene.folder / "environment"
         scene.make_launcher(setup=f"env > {environment}", extra="comment=hello;nice", partition=PARTITION)
         scene.start(scene.task(studies.spec(1), gpus=2, cpus=3, memory=2_000_000_000))
@@ -395,7 +397,7 @@ class TestWhatIsAsked:
         assert "NumCPUs=3 NumTasks=1" in job_text and "Comment=hello" in job_text
         assert "TresPerNode=gres:gpu:2" in job_text and "MinMemoryNode=1908M" in job_text
 
-    def test_a_setup_that_fails_ends_the_job_with_its_message_at_hand(self, scene: Scene) -> None:
+    def test_a_setup_that_fails_ends_the_job_with_its_message_at_hand(self, scene: SlurmScene) -> None:
         scene.make_launcher(setup="echo no such module >&2; false")
         scene.start(scene.task(studies.spec(1)))
         ended_job = scene.wait_for(_ENDED)
@@ -418,7 +420,7 @@ class TestWhatIsAsked:
         finally:
             a_slurm.command("scontrol", "update", f"NodeName={cluster.NODE}", "State=RESUME")
 
-    def test_what_slurm_refuses_is_said_in_its_words_and_nothing_is_left(self, scene: Scene) -> None:
+    def test_what_slurm_refuses_is_said_in_its_words_and_nothing_is_left(self, scene: SlurmScene) -> None:
         fits = scene.task(studies.spec(1))
         with pytest.raises(UsageError, match="Requested node configuration is not available"):
             scene.launcher.start([fits, replace(fits, gpus=GPUS + 1)])

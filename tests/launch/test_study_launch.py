@@ -13,7 +13,7 @@ from tempopt.launch.launcher import Job
 from tempopt.launch.study_launch import PROGRAM, StudyLaunch
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.store import Store
-from tests.launch.conftest import LocalRecorder, Recorder
+from tests.launch.conftest import LocalRecordingLauncher, RecordingLauncher
 from tests.servers import find_or_start
 
 
@@ -37,11 +37,13 @@ class NoteObserver(NullObserver):
         self.notes.append(text)
 
 
-def _launch(launcher: Recorder, store: Store, spec: StudySpec, workers: Any = None) -> StudyLaunch:
+def _launch(launcher: RecordingLauncher, store: Store, spec: StudySpec, workers: Any = None) -> StudyLaunch:
     return StudyLaunch(launcher, launcher.name, store, spec, workers=workers, program=PROGRAM)
 
 
-def test_sqlite_is_refused_for_agents_on_other_machines(far_launcher: Recorder, store: Store) -> None:
+def test_sqlite_is_refused_for_agents_on_other_machines(
+    far_launcher: RecordingLauncher, store: Store
+) -> None:
     with pytest.raises(UsageError, match=r"recorder starts agents on other machines.*--storage postgresql"):
         _launch(far_launcher, store, _spec())
     assert far_launcher.tasks == []
@@ -52,7 +54,7 @@ def test_sqlite_is_refused_for_agents_on_other_machines(far_launcher: Recorder, 
     [(None, 8, 3), ("auto", 8, 3), ("auto", 2, 2), (4, 4, 4), (1, 8, 1)],
 )
 def test_auto_fills_what_there_is_room_for_as_far_as_the_study_allows(
-    workers_setting: Any, parallel: int, workers: int, local_launcher: LocalRecorder, store: Store
+    workers_setting: Any, parallel: int, workers: int, local_launcher: LocalRecordingLauncher, store: Store
 ) -> None:
     launch = _launch(local_launcher, store, _spec(parallel=parallel), workers_setting)
     notes = launch.start(None, _spec(parallel=parallel), checkpoints_at=None)
@@ -61,7 +63,7 @@ def test_auto_fills_what_there_is_room_for_as_far_as_the_study_allows(
 
 
 def test_more_workers_than_the_study_allows_and_trials_that_fit_nowhere_are_refused(
-    local_launcher: LocalRecorder, store: Store
+    local_launcher: LocalRecordingLauncher, store: Store
 ) -> None:
     with pytest.raises(UsageError, match=r"study\.parallel allows 1 to 2"):
         _launch(local_launcher, store, _spec(parallel=2), 3)
@@ -71,7 +73,7 @@ def test_more_workers_than_the_study_allows_and_trials_that_fit_nowhere_are_refu
 
 
 def test_agents_are_told_where_everything_is_by_paths_that_hold_everywhere(
-    local_launcher: LocalRecorder, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local_launcher: LocalRecordingLauncher, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", "modules:/elsewhere")
     spec = _spec()
@@ -86,7 +88,7 @@ def test_agents_are_told_where_everything_is_by_paths_that_hold_everywhere(
 
 
 def test_a_study_that_was_paused_goes_on_once_it_is_launched(
-    local_launcher: LocalRecorder, store: Store
+    local_launcher: LocalRecordingLauncher, store: Store
 ) -> None:
     study = store.create_study("pairs", _spec().to_json(), _spec().identity())
     store.set_state(study.id, "paused")
@@ -95,7 +97,7 @@ def test_a_study_that_was_paused_goes_on_once_it_is_launched(
     assert local_launcher.tasks[0].spec is None
 
 
-def _watch_jobs(launcher: Recorder, store: Store, *jobs: Job) -> list[str]:
+def _watch_jobs(launcher: RecordingLauncher, store: Store, *jobs: Job) -> list[str]:
     observer = NoteObserver()
     launch = _launch(launcher, store, _spec(), len(jobs))
     launch.start(None, _spec(), checkpoints_at=None)
@@ -109,7 +111,7 @@ def _job(number: int, state: Any, message: str = "", code: int | None = None) ->
 
 
 def test_a_spec_that_an_agent_cannot_carry_out_is_told_once_and_the_others_are_taken_back(
-    local_launcher: LocalRecorder, store: Store
+    local_launcher: LocalRecordingLauncher, store: Store
 ) -> None:
     job_message = "a warning\ntempopt: error: model: there is no such class\nGive another."
     with pytest.raises(UsageError) as error:
@@ -119,7 +121,7 @@ def test_a_spec_that_an_agent_cannot_carry_out_is_told_once_and_the_others_are_t
 
 
 def test_when_every_agent_has_failed_each_reason_is_told_once(
-    local_launcher: LocalRecorder, store: Store
+    local_launcher: LocalRecordingLauncher, store: Store
 ) -> None:
     jobs = [_job(0, "failed", "killed", -9), _job(1, "failed", "killed", -9), _job(2, "failed", "no disk", 1)]
     with pytest.raises(StudyFailed) as error:
@@ -128,13 +130,13 @@ def test_when_every_agent_has_failed_each_reason_is_told_once(
 
 
 def test_when_every_agent_has_left_and_the_study_is_not_done_that_is_told(
-    local_launcher: LocalRecorder, store: Store
+    local_launcher: LocalRecordingLauncher, store: Store
 ) -> None:
     with pytest.raises(StudyFailed, match="Every agent has left.*tempopt resume pairs"):
         _watch_jobs(local_launcher, store, _job(0, "done", code=130), _job(1, "gone"))
 
 
-def test_what_agents_wait_for_is_told_once(local_launcher: LocalRecorder, store: Store) -> None:
+def test_what_agents_wait_for_is_told_once(local_launcher: LocalRecordingLauncher, store: Store) -> None:
     launch = _launch(local_launcher, store, _spec(), 2)
     launch.start(None, _spec(), checkpoints_at=None)
     local_launcher.stand = [_job(0, "waiting", "no room"), _job(1, "waiting", "no room")]
@@ -146,7 +148,7 @@ def test_what_agents_wait_for_is_told_once(local_launcher: LocalRecorder, store:
 
 
 def test_a_study_that_is_paused_ends_the_watching_and_takes_back_what_waits(
-    local_launcher: LocalRecorder, store: Store
+    local_launcher: LocalRecordingLauncher, store: Store
 ) -> None:
     study = store.create_study("pairs", _spec().to_json(), _spec().identity())
     launch = _launch(local_launcher, store, _spec(), 2)
@@ -163,7 +165,7 @@ def test_jobs_that_outlive_the_program_are_in_the_store_until_the_study_is_done(
     if server is None:
         pytest.skip(why_not)
     name = "tempopt_launching"
-    launcher = Recorder({"partition": "gpu"})
+    launcher = RecordingLauncher({"partition": "gpu"})
     url = server.create_database(name)
     try:
         with Store.open(url, create=True) as store:

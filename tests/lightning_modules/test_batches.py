@@ -10,14 +10,14 @@ from torch import Tensor
 from lightning_modules.batches import Drawn, Stored, batches
 
 
-class Pair(NamedTuple):
+class SampledPair(NamedTuple):
     number: Tensor
     nothing: None
     label: Tensor
 
 
-def make_stored(size: int) -> Stored[Pair]:
-    return Stored(Pair(torch.arange(size), None, torch.arange(size) * 10))
+def make_stored(size: int) -> Stored[SampledPair]:
+    return Stored(SampledPair(torch.arange(size), None, torch.arange(size) * 10))
 
 
 def test_a_stored_batch_keeps_its_fields_together() -> None:

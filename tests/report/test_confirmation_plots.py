@@ -128,7 +128,7 @@ def test_each_constant_has_a_row_with_its_estimate_and_its_interval(confirmed_re
     paired = verdict.over_constant.paired
     wide = replace(verdict.over_constant, paired=replace(paired, gain=0.66, ci_low=-0.11, ci_high=1.43))
     narrow = replace(verdict.over_constant, paired=replace(paired, gain=0.59, ci_low=0.08, ci_high=1.10))
-    both = replace(wide, paired=replace(wide.paired, gain=0.59), each=(wide, narrow))
+    both = replace(wide, paired=replace(wide.paired, gain=0.59), component_results=(wide, narrow))
     data = plots.differences_data(
         replace(
             confirmed_result,

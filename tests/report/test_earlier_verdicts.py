@@ -134,7 +134,7 @@ def test_what_is_shown_of_the_same_parameters_takes_a_recommendation_back(two_ro
     first_result, second_result = two_rounds(0)
     earlier, latest = first_result.verdict, second_result.verdict
     test = dataclasses.replace(latest.total.paired, gain=-GAIN, p_value=0.001)
-    worse_total = dataclasses.replace(latest.total, paired=test, each=())
+    worse_total = dataclasses.replace(latest.total, paired=test, component_results=())
     other_verdict, same_verdict = (
         dataclasses.replace(latest, total=worse_total, params=params)
         for params in ({"temperature_init": 1.7}, earlier.params)
@@ -151,7 +151,7 @@ def test_what_is_shown_of_the_same_parameters_takes_a_recommendation_back(two_ro
     assert find_valid_earlier_verdict(small, [earlier]) is None
     # the winner says nothing of inference alone
     inference_advice = dataclasses.replace(
-        recommendation_of(earlier), now="inference_only", plan="constant=0.5"
+        recommendation_of(earlier), action_without_training="inference_only", plan="constant=0.5"
     )
     of_inference = dataclasses.replace(earlier, recommendation=inference_advice)
     assert find_valid_earlier_verdict(same_verdict, [of_inference]) == of_inference

@@ -297,9 +297,14 @@ def test_an_attached_module_that_was_trained_gets_its_temperature_of_inference(
     at_half = {"temperature_init": 0.5}
     result = result_of(make_spec(sections), whole_study, measure_baseline(whole_study))
     result_inference = with_recommendation(
-        result, action="inference_only", now="inference_only", parameters={}, at_inference=at_half,
-        plan="constant=0.5", gain=result.verdict.total,
-    )  # fmt: skip
+        result,
+        action="inference_only",
+        action_without_training="inference_only",
+        parameters={},
+        at_inference=at_half,
+        plan="constant=0.5",
+        gain=result.verdict.total,
+    )
     exec(compile(to_python(result_inference), "export", "exec"), space)
     assert temperatures(space) == (0.5,)
     assert space["trainer"].global_step == 0 and "val_loss" in space["trainer"].callback_metrics
@@ -319,7 +324,10 @@ def test_an_attached_module_that_was_trained_gets_its_temperature_of_inference(
     assert attached_by(to_yaml(result_both))["at_inference"] == at_half
     # at τ = 1 there is nothing to attach
     result_unchanged = with_recommendation(
-        result, action="change_nothing", now="change_nothing", parameters={"temperature_init": 1.0}
+        result,
+        action="change_nothing",
+        action_without_training="change_nothing",
+        parameters={"temperature_init": 1.0},
     )
     assert "attach" not in to_python(result_unchanged)
 

@@ -108,7 +108,7 @@ def test_means_count_from_the_base_and_by_their_weights() -> None:
 def test_what_is_named_is_the_best_of_what_is_likely_to_keep_the_guards() -> None:
     # the best x is 0.7; the guard asks for less than 0.5
     trials = with_cost(start(24, noise=0.01), lambda features: -float(features[0]))
-    options: dict[str, Any] = {"maximize": True, "streams": 2, "seed": 1}
+    options: dict[str, Any] = {"maximize": True, "num_seeds": 2, "seed": 1}
     free = KnowledgeGradient(SPACE, describe, **options)
     bound = KnowledgeGradient(SPACE, describe, **options, guarding=make_guarding(threshold=-0.5, base=-2.0))
     best_places = [describe(sampler.recommend(trials, count=1, seed=0)[0])[0] for sampler in (free, bound)]

@@ -36,7 +36,7 @@ def truth(params: Any) -> float:
 
 
 def strategy(**options: Any) -> KnowledgeGradient:
-    settings = {"maximize": True, "streams": 2, "seed": 1, **options}
+    settings = {"maximize": True, "num_seeds": 2, "seed": 1, **options}
     return KnowledgeGradient(SPACE, describe, **settings)
 
 
@@ -119,7 +119,7 @@ def slope(*, advantage: float, noise: float = 0.0) -> tuple[KnowledgeGradient, l
         _complete(n, {"x": from_unit(SPACE["x"], rng.random()), "y": y}, advantage * y + noise * rng.normal())
         for n, y in enumerate([0.0, 1.0] * 8)
     ]
-    return strategy(streams=None), trials
+    return strategy(num_seeds=None), trials
 
 
 @pytest.mark.parametrize(("advantage", "is_clear"), [(2.0, True), (0.0, False), (-2.0, False)])

@@ -65,7 +65,7 @@ def serve_app(app: FastAPI, port: int = 0) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{port}"
     finally:
-        app.state.tempopt.leaving.set()
+        app.state.tempopt.is_shutting_down.set()
         server.should_exit = True
         thread.join(30)
         assert not thread.is_alive(), "the server did not end"

@@ -37,7 +37,7 @@ from tests.toy_study import toy_spec
 STEPS = 24
 
 
-class Agent:
+class HttpAgent:
     """An agent that trains nothing: it says what its caller passes.
 
     Args:
@@ -122,9 +122,9 @@ def begin(store: Store, **study: Any) -> StudySpec:
 
 
 @pytest.fixture
-def agent(running_server: RunningServer) -> Iterator[Agent]:
+def agent(running_server: RunningServer) -> Iterator[HttpAgent]:
     begin(running_server.store, lease=60, parallel=4, trials=12)
-    agent = Agent(running_server)
+    agent = HttpAgent(running_server)
     agent.join()
     yield agent
     agent.http.close()
@@ -137,7 +137,7 @@ def _row(server: RunningServer, ticket: TicketRow) -> TicketRow:
 
 
 def test_a_ticket_comes_with_all_that_a_worker_needs_and_nothing_of_where_things_lie(
-    running_server: RunningServer, agent: Agent
+    running_server: RunningServer, agent: HttpAgent
 ) -> None:
     reply = agent.sync(take=TakeRequest())["claim"]
     ticket, request = reply["ticket"], reply["request"]
@@ -148,7 +148,7 @@ def test_a_ticket_comes_with_all_that_a_worker_needs_and_nothing_of_where_things
     assert str(running_server.checkpoints) not in text and "sqlite" not in text
 
 
-def test_everything_that_is_said_may_be_said_again(running_server: RunningServer, agent: Agent) -> None:
+def test_everything_that_is_said_may_be_said_again(running_server: RunningServer, agent: HttpAgent) -> None:
     ticket = agent.take()
     assert ticket is not None
     for _ in range(3):
@@ -160,7 +160,7 @@ def test_everything_that_is_said_may_be_said_again(running_server: RunningServer
     assert [(report.step, report.value) for report in reports] == [(8, 3.0), (16, 2.0), (24, 1.0)]
 
 
-def test_an_answer_that_was_lost_costs_no_failure(running_server: RunningServer, agent: Agent) -> None:
+def test_an_answer_that_was_lost_costs_no_failure(running_server: RunningServer, agent: HttpAgent) -> None:
     first = agent.take()
     assert first is not None
     retaken = agent.take()
@@ -171,7 +171,7 @@ def test_an_answer_that_was_lost_costs_no_failure(running_server: RunningServer,
 
 
 def test_a_run_is_pruned_where_it_would_be_on_the_database_however_late_that_is_told(
-    running_server: RunningServer, agent: Agent
+    running_server: RunningServer, agent: HttpAgent
 ) -> None:
     values = {"baseline": [3.0, 2.0, 1.0], "constant": [3.0, 2.0, 1.0], "search": [3.0, 2.0, 1.0]}
     pruned_rows: list[TicketRow] = []
@@ -191,7 +191,7 @@ def test_a_run_is_pruned_where_it_would_be_on_the_database_however_late_that_is_
 
 
 def test_a_server_that_was_started_anew_judges_a_run_by_all_of_its_reports(
-    running_server: RunningServer, agent: Agent
+    running_server: RunningServer, agent: HttpAgent
 ) -> None:
     for _ in range(13):
         ticket = agent.take()
@@ -213,9 +213,9 @@ def test_a_server_that_was_started_anew_judges_a_run_by_all_of_its_reports(
 
 
 def test_who_comes_late_is_refused_and_what_another_does_stays(
-    running_server: RunningServer, agent: Agent
+    running_server: RunningServer, agent: HttpAgent
 ) -> None:
-    late, other_agent = agent.take(), Agent(running_server, "there:2:m:1.1")
+    late, other_agent = agent.take(), HttpAgent(running_server, "there:2:m:1.1")
     assert late is not None
     other_agent.join()
     running_server.store.write(late.study_id, [], agent=f"{agent.name}@other", renew={late.id: 1}, lease=-1.0)
@@ -235,13 +235,13 @@ def test_who_comes_late_is_refused_and_what_another_does_stays(
 
 
 def test_a_token_of_another_name_cannot_speak_for_an_agent(
-    running_server: RunningServer, agent: Agent
+    running_server: RunningServer, agent: HttpAgent
 ) -> None:
     from tempopt.server.tokens import create_token
 
     ticket = agent.take()
     assert ticket is not None
-    thief = Agent(
+    thief = HttpAgent(
         running_server, agent.name, create_token(running_server.store, name="thief", scopes=["agent"])[0]
     )
     thief.join()
@@ -250,8 +250,8 @@ def test_a_token_of_another_name_cannot_speak_for_an_agent(
     thief.http.close()
 
 
-def test_two_agents_of_one_name_are_told_apart(running_server: RunningServer, agent: Agent) -> None:
-    double = Agent(running_server, agent.name)
+def test_two_agents_of_one_name_are_told_apart(running_server: RunningServer, agent: HttpAgent) -> None:
+    double = HttpAgent(running_server, agent.name)
     double.session = "anothersession"
     answer = double.http.post(
         "/api/agents/join", json={"study": "toy", "agent": double.name, "session": double.session}
@@ -262,7 +262,7 @@ def test_two_agents_of_one_name_are_told_apart(running_server: RunningServer, ag
     double.http.close()
 
 
-def test_a_lost_and_a_returned_run_wait_again(running_server: RunningServer, agent: Agent) -> None:
+def test_a_lost_and_a_returned_run_wait_again(running_server: RunningServer, agent: HttpAgent) -> None:
     ticket = agent.take()
     assert ticket is not None
     agent.sync(AttemptReleased(ticket_id=ticket.id, attempt=1, seconds=2.0))
@@ -278,7 +278,7 @@ def test_a_lost_and_a_returned_run_wait_again(running_server: RunningServer, age
 
 
 def test_checkpoints_are_recorded_where_the_server_has_them_and_come_back_for_the_next_attempt(
-    running_server: RunningServer, agent: Agent
+    running_server: RunningServer, agent: HttpAgent
 ) -> None:
     ticket = agent.take()
     assert ticket is not None
@@ -312,7 +312,7 @@ def test_checkpoints_are_recorded_where_the_server_has_them_and_come_back_for_th
     ],
 )
 def test_a_checkpoint_of_another_place_is_refused(
-    running_server: RunningServer, agent: Agent, url: str
+    running_server: RunningServer, agent: HttpAgent, url: str
 ) -> None:
     ticket = agent.take()
     assert ticket is not None
@@ -325,7 +325,7 @@ def test_a_checkpoint_of_another_place_is_refused(
 
 
 def test_measurements_of_another_ticket_are_refused_and_the_server_goes_on(
-    running_server: RunningServer, agent: Agent
+    running_server: RunningServer, agent: HttpAgent
 ) -> None:
     ticket = agent.take()
     assert ticket is not None
@@ -343,7 +343,7 @@ def test_measurements_of_another_ticket_are_refused_and_the_server_goes_on(
 
 
 def test_a_stage_is_opened_and_the_study_ended_by_whoever_tells_the_last_run(
-    running_server: RunningServer, agent: Agent
+    running_server: RunningServer, agent: HttpAgent
 ) -> None:
     kinds: list[str] = []
     while (ticket := agent.take()) is not None:
@@ -362,7 +362,7 @@ def test_a_stage_is_opened_and_the_study_ended_by_whoever_tells_the_last_run(
 
 
 def test_who_waits_for_a_ticket_is_answered_as_soon_as_there_is_one(
-    running_server: RunningServer, agent: Agent
+    running_server: RunningServer, agent: HttpAgent
 ) -> None:
     tickets: list[TicketRow] = []
     while (ticket := agent.take([row.id for row in tickets])) is not None:
@@ -372,7 +372,7 @@ def test_who_waits_for_a_ticket_is_answered_as_soon_as_there_is_one(
     *first_tickets, last = tickets
     for ticket in first_tickets:
         agent.report_training(ticket, [3.0, 2.0, 1.0])
-    waiting = Agent(running_server, "there:2:m:1.1")
+    waiting = HttpAgent(running_server, "there:2:m:1.1")
     waiting.join()
     with ThreadPoolExecutor() as pool:
         start_time = time.monotonic()
@@ -387,7 +387,7 @@ def test_who_waits_for_a_ticket_is_answered_as_soon_as_there_is_one(
 
 
 def test_who_leaves_gives_back_what_was_given_a_moment_ago(
-    running_server: RunningServer, agent: Agent
+    running_server: RunningServer, agent: HttpAgent
 ) -> None:
     ticket = agent.take()
     assert ticket is not None
@@ -397,7 +397,7 @@ def test_who_leaves_gives_back_what_was_given_a_moment_ago(
 
 
 def test_a_study_that_was_deleted_or_begun_anew_is_none_of_the_agents(
-    running_server: RunningServer, agent: Agent
+    running_server: RunningServer, agent: HttpAgent
 ) -> None:
     running_server.store.delete_study("toy")
     assert agent.sync_response(take=TakeRequest()).json()["error"]["code"] == "study_not_found"
@@ -408,7 +408,7 @@ def test_a_study_that_was_deleted_or_begun_anew_is_none_of_the_agents(
 
 
 def test_an_agent_is_not_told_where_the_database_is(running_server: RunningServer) -> None:
-    agent = Agent(running_server)
+    agent = HttpAgent(running_server)
     body = {"study": "toy", "agent": agent.name, "session": agent.session}
     response = agent.http.post("/api/agents/join", json=body)
     agent.http.close()
@@ -417,7 +417,7 @@ def test_an_agent_is_not_told_where_the_database_is(running_server: RunningServe
 
 
 def test_a_paused_study_gives_no_tickets_and_takes_what_was_trained(
-    running_server: RunningServer, agent: Agent
+    running_server: RunningServer, agent: HttpAgent
 ) -> None:
     ticket = agent.take()
     assert ticket is not None
@@ -445,7 +445,7 @@ def test_a_paused_study_gives_no_tickets_and_takes_what_was_trained(
 )
 def test_agents_of_this_version_and_the_one_before_are_served(
     running_server: RunningServer,
-    agent: Agent,
+    agent: HttpAgent,
     monkeypatch: pytest.MonkeyPatch,
     version: str | None,
     status: int,
@@ -470,7 +470,7 @@ def test_an_outage_that_was_long_is_told_in_parts_that_keep_the_order() -> None:
 
 
 def test_leases_are_renewed_by_steps_and_for_no_longer_than_a_run_may_take(
-    running_server: RunningServer, agent: Agent
+    running_server: RunningServer, agent: HttpAgent
 ) -> None:
     ticket = agent.take()
     assert ticket is not None
@@ -479,10 +479,10 @@ def test_leases_are_renewed_by_steps_and_for_no_longer_than_a_run_may_take(
     assert row.steps == 7 and row.lease is not None and 100 < row.lease <= 180
 
 
-def test_many_agents_at_once_get_each_ticket_once(running_server: RunningServer, agent: Agent) -> None:
-    crowd = [Agent(running_server, f"crowd:{number}:m:1.1") for number in range(8)]
+def test_many_agents_at_once_get_each_ticket_once(running_server: RunningServer, agent: HttpAgent) -> None:
+    crowd = [HttpAgent(running_server, f"crowd:{number}:m:1.1") for number in range(8)]
 
-    def work(worker: Agent) -> list[tuple[str, int]]:
+    def work(worker: HttpAgent) -> list[tuple[str, int]]:
         worker.join()
         keys = []
         while (ticket := worker.take()) is not None and ticket.kind in ("baseline", "constant", "search"):

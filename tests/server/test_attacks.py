@@ -16,7 +16,7 @@ from tempopt.storage.changes import ClaimRequest, RunEnded, RunOutcome
 from tempopt.storage.optuna_calls import make_study
 from tempopt.verdict.stages import first_tickets
 from tests.server.conftest import RunningServer
-from tests.server.test_agents import Agent
+from tests.server.test_agents import HttpAgent
 from tests.toy_study import toy_spec
 
 SECRET = 0.123456789
@@ -110,7 +110,7 @@ def test_a_study_does_not_begin_with_runs_of_others(
 
 
 def test_an_agent_for_some_studies_trains_for_no_others(running_server: RunningServer, secret: int) -> None:
-    agent = Agent(running_server, token=running_server.new_token("agent", studies="vision-"))
+    agent = HttpAgent(running_server, token=running_server.new_token("agent", studies="vision-"))
     agent_fields = {"study": "speech-secret", "agent": agent.name, "session": agent.session}
     response = agent.http.post("/api/agents/join", json=agent_fields)
     assert response.status_code == 404
@@ -128,7 +128,7 @@ def test_an_agent_for_some_studies_trains_for_no_others(running_server: RunningS
 def test_a_study_that_is_not_there_is_refused_without_the_names_of_others(
     running_server: RunningServer, secret: int, team: httpx.Client
 ) -> None:
-    agent = Agent(running_server, token=running_server.new_token("agent", studies="vision-"))
+    agent = HttpAgent(running_server, token=running_server.new_token("agent", studies="vision-"))
     file = "/api/checkpoints/vision-none/search-0000/step-1-1.ckpt"
     body = {"study": "vision-none", "run": "search-0000", "file": "step-1-1.ckpt", "purpose": "get"}
     upload = {"upload": "0" * 32, "offset": 0, "total": 1}

@@ -23,7 +23,7 @@ from tempopt.storage.checkpoints import open_filesystem
 from tempopt.storage.http import filesystem
 from tempopt.storage.http.filesystem import SERVER
 from tests.server.conftest import RunningServer, serve_app
-from tests.server.test_agents import Agent
+from tests.server.test_agents import HttpAgent
 from tests.server.test_checkpoints import (
     FILE,
     RUN,
@@ -45,7 +45,7 @@ pytest_plugins = ["tests.training.object_store"]
 @pytest.fixture
 def in_bucket(
     running_server: RunningServer,
-    agent: Agent,  # noqa: F811
+    agent: HttpAgent,  # noqa: F811
     bucket: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[str]:
@@ -70,7 +70,7 @@ def _files_in(folder: str) -> dict[str, bytes]:
     return {name.rpartition("/")[2]: fs.cat_file(name) for name in fs.find(path)}
 
 
-def _step(agent: Agent, step: int, content: bytes = b"abc", **options: Any) -> httpx.Response:  # noqa: F811
+def _step(agent: HttpAgent, step: int, content: bytes = b"abc", **options: Any) -> httpx.Response:  # noqa: F811
     query_params = {"upload": "0" * 16, "offset": 0, "total": len(content), **options}
     return agent.http.put(
         f"/api/checkpoints/toy/{RUN}/step-{step}-1.ckpt", params=query_params, content=content
@@ -80,7 +80,7 @@ def _step(agent: Agent, step: int, content: bytes = b"abc", **options: Any) -> h
 @pytest.mark.parametrize("size", [0, 1, 1000, 1001, 23_456])
 def test_a_store_that_signs_nothing_gets_files_in_pieces_through_the_server(
     running_server: RunningServer,
-    agent: Agent,  # noqa: F811
+    agent: HttpAgent,  # noqa: F811
     in_bucket: str,
     disable_signing: None,
     small_pieces: None,  # noqa: F811
@@ -102,7 +102,7 @@ def test_a_store_that_signs_nothing_gets_files_in_pieces_through_the_server(
 
 
 def test_what_is_too_large_for_one_signed_request_comes_in_pieces(
-    agent: Agent,  # noqa: F811
+    agent: HttpAgent,  # noqa: F811
     in_bucket: str,
     small_pieces: None,  # noqa: F811
     tmp_path: Path,
@@ -118,7 +118,7 @@ def test_what_is_too_large_for_one_signed_request_comes_in_pieces(
 
 
 def test_pieces_of_an_object_may_come_twice_and_it_is_there_whole_or_not_at_all(
-    agent: Agent,  # noqa: F811
+    agent: HttpAgent,  # noqa: F811
     in_bucket: str,
     disable_signing: None,
 ) -> None:
@@ -138,7 +138,7 @@ def test_pieces_of_an_object_may_come_twice_and_it_is_there_whole_or_not_at_all(
 
 
 def test_a_large_file_is_asked_for_again_until_it_is_in_its_place(
-    agent: Agent,  # noqa: F811
+    agent: HttpAgent,  # noqa: F811
     in_bucket: str,
     disable_signing: None,
     small_pieces: None,  # noqa: F811
@@ -174,7 +174,7 @@ def test_a_large_file_is_asked_for_again_until_it_is_in_its_place(
 
 
 def test_an_object_that_cannot_be_put_together_is_not_there_and_is_tried_again(
-    agent: Agent,  # noqa: F811
+    agent: HttpAgent,  # noqa: F811
     in_bucket: str,
     disable_signing: None,
     monkeypatch: pytest.MonkeyPatch,
@@ -199,7 +199,7 @@ def test_an_object_that_cannot_be_put_together_is_not_there_and_is_tried_again(
 
 
 def test_a_signed_request_takes_a_file_of_the_size_that_was_said_alone(
-    agent: Agent,  # noqa: F811
+    agent: HttpAgent,  # noqa: F811
     in_bucket: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -213,7 +213,7 @@ def test_a_signed_request_takes_a_file_of_the_size_that_was_said_alone(
 
 def test_a_worker_without_any_key_of_the_bucket_puts_and_gets_and_loads_no_client_of_it(
     running_server: RunningServer,
-    agent: Agent,  # noqa: F811
+    agent: HttpAgent,  # noqa: F811
     in_bucket: str,
     tmp_path: Path,
 ) -> None:
@@ -222,9 +222,9 @@ def test_a_worker_without_any_key_of_the_bucket_puts_and_gets_and_loads_no_clien
 
     def worker(statements: str) -> None:
         code = (
-            "import os, sys; from tempopt.storage.checkpoints import opened;"
+            "import os, sys; from tempopt.storage.checkpoints import open_filesystem;"
             "assert not [name for name in os.environ if name.startswith('AWS')];"
-            f"fs, path = opened({URL!r}); {statements};"
+            f"fs, path = open_filesystem({URL!r}); {statements};"
             "assert not {'s3fs', 'botocore', 'sqlalchemy'} & set(sys.modules)"
         )
         names = ("TEMPOPT_SERVER", "TEMPOPT_TOKEN")
@@ -247,7 +247,10 @@ def _in_folder(server: RunningServer, name: str) -> bool:
     return (server.checkpoints / "toy" / RUN / name).exists()
 
 
-def test_files_that_nobody_records_are_kept_up_to_four(running_server: RunningServer, agent: Agent) -> None:  # noqa: F811
+def test_files_that_nobody_records_are_kept_up_to_four(
+    running_server: RunningServer,
+    agent: HttpAgent,  # noqa: F811
+) -> None:
     _step(agent, 2)
     _record_checkpoint(agent, _ticket(running_server), b"abc", step=2)
     (running_server.checkpoints / "toy" / RUN / "log.txt").write_text("kept")
@@ -261,7 +264,7 @@ def test_files_that_nobody_records_are_kept_up_to_four(running_server: RunningSe
     assert _in_folder(running_server, "step-1-1.ckpt") and _in_folder(running_server, "step-2-1.ckpt")
 
 
-def test_objects_that_nobody_records_are_kept_up_to_four(agent: Agent, in_bucket: str) -> None:  # noqa: F811
+def test_objects_that_nobody_records_are_kept_up_to_four(agent: HttpAgent, in_bucket: str) -> None:  # noqa: F811
     for step in range(10, 20):
         body = {"study": "toy", "run": RUN, "file": f"step-{step}-1.ckpt", "size": 3, "purpose": "put"}
         httpx.put(agent.http.post(WHERE, json=body).json()["url"], content=b"abc").raise_for_status()
@@ -272,7 +275,7 @@ def test_objects_that_nobody_records_are_kept_up_to_four(agent: Agent, in_bucket
 @pytest.mark.parametrize("fixture_name", ["running_server", "in_bucket"])
 def test_what_was_broken_off_goes_with_the_study(
     running_server: RunningServer,
-    agent: Agent,  # noqa: F811
+    agent: HttpAgent,  # noqa: F811
     disable_signing: None,
     request: pytest.FixtureRequest,
     fixture_name: str,
@@ -296,7 +299,7 @@ def test_what_was_broken_off_goes_with_the_study(
     assert _files_in(folder) == {}
 
 
-def test_one_run_has_one_name(running_server: RunningServer, agent: Agent) -> None:  # noqa: F811
+def test_one_run_has_one_name(running_server: RunningServer, agent: HttpAgent) -> None:  # noqa: F811
     for run in ("baseline-00000", "baseline-000000000"):
         query_params: dict[str, Any] = {"upload": "0" * 16, "offset": 0, "total": 3}
         answer = agent.http.put(f"/api/checkpoints/toy/{run}/{FILE}", params=query_params, content=b"abc")
@@ -306,7 +309,7 @@ def test_one_run_has_one_name(running_server: RunningServer, agent: Agent) -> No
 
 def test_a_study_is_not_known_by_another_spelling(
     running_server: RunningServer,
-    agent: Agent,  # noqa: F811
+    agent: HttpAgent,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # as on databases that compare names without regard to case
@@ -318,7 +321,7 @@ def test_a_study_is_not_known_by_another_spelling(
 
 def test_a_disk_that_is_full_is_said_at_once(
     running_server: RunningServer,
-    agent: Agent,  # noqa: F811
+    agent: HttpAgent,  # noqa: F811
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

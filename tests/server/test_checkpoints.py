@@ -22,7 +22,7 @@ from tempopt.storage.http import filesystem
 from tempopt.storage.http.filesystem import SERVER, ServerFileSystem
 from tempopt.storage.rows import Checkpoint, TicketRow
 from tests.server.conftest import RunningServer, serve_app
-from tests.server.test_agents import Agent, begin
+from tests.server.test_agents import HttpAgent, begin
 
 pytest_plugins = ["tests.training.object_store"]
 
@@ -32,13 +32,13 @@ URL = f"tempopt://toy/{RUN}/{FILE}"
 
 
 @pytest.fixture
-def agent(running_server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
+def agent(running_server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpAgent]:
     """An agent that holds the run ``baseline-0000``, whose workers know the server."""
     begin(running_server.store, lease=60)
     token = running_server.new_token("agent")
     monkeypatch.setenv(SERVER, running_server.url)
     monkeypatch.setenv("TEMPOPT_TOKEN", token)
-    agent = Agent(running_server, token=token)
+    agent = HttpAgent(running_server, token=token)
     agent.join()
     assert agent.take() is not None
     yield agent
@@ -56,7 +56,7 @@ def _ticket(server: RunningServer) -> TicketRow:
     return ticket
 
 
-def _record_checkpoint(agent: Agent, ticket: TicketRow, content: bytes, step: int = 8) -> None:
+def _record_checkpoint(agent: HttpAgent, ticket: TicketRow, content: bytes, step: int = 8) -> None:
     url = f"tempopt://toy/{RUN}/step-{step}-{ticket.attempt}.ckpt"
     checkpoint = Checkpoint(step=step, url=url, digest="d", size=len(content))
     agent.sync(CheckpointRecorded(ticket_id=ticket.id, attempt=ticket.attempt, checkpoint=checkpoint))
@@ -64,7 +64,7 @@ def _record_checkpoint(agent: Agent, ticket: TicketRow, content: bytes, step: in
 
 @pytest.mark.parametrize("size", [0, 1, 999, 1000, 1001, 54_321])
 def test_a_file_comes_back_as_it_was_put(
-    running_server: RunningServer, agent: Agent, small_pieces: None, tmp_path: Path, size: int
+    running_server: RunningServer, agent: HttpAgent, small_pieces: None, tmp_path: Path, size: int
 ) -> None:
     content = os.urandom(size)
     (tmp_path / "a").write_bytes(content)
@@ -76,7 +76,9 @@ def test_a_file_comes_back_as_it_was_put(
     assert (tmp_path / "b").read_bytes() == content and fs.size(path) == size
 
 
-def test_a_part_of_a_file_can_be_fetched(running_server: RunningServer, agent: Agent, tmp_path: Path) -> None:
+def test_a_part_of_a_file_can_be_fetched(
+    running_server: RunningServer, agent: HttpAgent, tmp_path: Path
+) -> None:
     (tmp_path / "a").write_bytes(bytes(range(256)))
     fs, path = open_filesystem(URL)
     fs.put_file(str(tmp_path / "a"), path)
@@ -85,13 +87,13 @@ def test_a_part_of_a_file_can_be_fetched(running_server: RunningServer, agent: A
     assert (answer.status_code, answer.content) == (206, bytes(range(10, 20)))
 
 
-def _put(agent: Agent, offset: int, content: bytes, total: int, upload: str = "0" * 16) -> httpx.Response:
+def _put(agent: HttpAgent, offset: int, content: bytes, total: int, upload: str = "0" * 16) -> httpx.Response:
     query_params = {"upload": upload, "offset": offset, "total": total}
     return agent.http.put(f"/api/checkpoints/toy/{RUN}/{FILE}", params=query_params, content=content)
 
 
 def test_pieces_may_come_twice_and_a_file_is_there_whole_or_not_at_all(
-    running_server: RunningServer, agent: Agent
+    running_server: RunningServer, agent: HttpAgent
 ) -> None:
     target = running_server.checkpoints / "toy" / RUN / FILE
     assert _put(agent, 0, b"abc", 8).json() == {"bytes": 3, "is_complete": False}
@@ -105,14 +107,14 @@ def test_pieces_may_come_twice_and_a_file_is_there_whole_or_not_at_all(
     assert target.read_bytes() == b"abcdefgh" and len(list(target.parent.iterdir())) == 1
 
 
-def test_what_was_broken_off_does_not_fill_the_disk(running_server: RunningServer, agent: Agent) -> None:
+def test_what_was_broken_off_does_not_fill_the_disk(running_server: RunningServer, agent: HttpAgent) -> None:
     for number in range(12):
         _put(agent, 0, b"abc", 8, upload=f"{number:016x}")
     assert len(list((running_server.checkpoints / "toy" / RUN).iterdir())) <= 4
 
 
 def test_a_piece_that_is_too_large_or_longer_than_the_file_is_refused(
-    running_server: RunningServer, agent: Agent, small_pieces: None
+    running_server: RunningServer, agent: HttpAgent, small_pieces: None
 ) -> None:
     for answer in (
         _put(agent, 0, b"x" * 1001, 5000),
@@ -125,7 +127,7 @@ def test_a_piece_that_is_too_large_or_longer_than_the_file_is_refused(
 
 def test_a_worker_puts_its_file_through_a_server_that_is_started_again(
     running_server: RunningServer,
-    agent: Agent,
+    agent: HttpAgent,
     small_pieces: None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -152,7 +154,7 @@ def test_a_worker_puts_its_file_through_a_server_that_is_started_again(
 
 
 def test_a_server_that_stays_away_is_told_as_a_checkpoint_that_could_not_be_written(
-    running_server: RunningServer, agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    running_server: RunningServer, agent: HttpAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SERVER, "http://127.0.0.1:9")
     monkeypatch.setattr(filesystem, "_PATIENCE_SECONDS", 0.0)
@@ -161,7 +163,7 @@ def test_a_server_that_stays_away_is_told_as_a_checkpoint_that_could_not_be_writ
         ServerFileSystem().put_file(str(tmp_path / "a"), f"toy/{RUN}/{FILE}")
 
 
-def _codes(agent: Agent, run: str, file: str, study: str = "toy") -> set[str]:
+def _codes(agent: HttpAgent, run: str, file: str, study: str = "toy") -> set[str]:
     """Return the codes with which all ways to a file are refused."""
     responses = []
     for purpose in ("put", "get"):
@@ -196,18 +198,18 @@ def _codes(agent: Agent, run: str, file: str, study: str = "toy") -> set[str]:
     ],
 )
 def test_names_that_are_none_of_a_checkpoint_reach_no_file(
-    running_server: RunningServer, agent: Agent, run: str, file: str
+    running_server: RunningServer, agent: HttpAgent, run: str, file: str
 ) -> None:
     _codes(agent, run, file)
     assert not running_server.checkpoints.exists() or not any(running_server.checkpoints.rglob("*.*"))
 
 
 def test_only_who_holds_a_run_puts_its_checkpoints_and_only_of_this_attempt(
-    running_server: RunningServer, agent: Agent
+    running_server: RunningServer, agent: HttpAgent
 ) -> None:
     assert _codes(agent, "baseline-0001", FILE) == {"checkpoint_not_found", "stale_attempt"}
     assert "stale_attempt" in _codes(agent, RUN, "step-8-2.ckpt")
-    thief = Agent(running_server, "thief:1:m:1.1", running_server.new_token("admin"))
+    thief = HttpAgent(running_server, "thief:1:m:1.1", running_server.new_token("admin"))
     thief.http.headers["authorization"] = f"Bearer {running_server.token}"
     assert "checkpoint_refused" in _codes(thief, RUN, FILE)
     thief.http.close()
@@ -217,7 +219,7 @@ def test_only_who_holds_a_run_puts_its_checkpoints_and_only_of_this_attempt(
 
 
 def test_a_file_that_the_study_does_not_record_is_not_given_out(
-    running_server: RunningServer, agent: Agent
+    running_server: RunningServer, agent: HttpAgent
 ) -> None:
     _put(agent, 0, b"abc", 3)
     (running_server.checkpoints / "toy" / RUN / "step-9-1.ckpt").write_bytes(b"secret")
@@ -226,7 +228,7 @@ def test_a_file_that_the_study_does_not_record_is_not_given_out(
 
 
 def test_links_that_lie_in_the_folder_are_not_followed(
-    running_server: RunningServer, agent: Agent, tmp_path: Path
+    running_server: RunningServer, agent: HttpAgent, tmp_path: Path
 ) -> None:
     outside_folder = tmp_path / "outside"
     outside_folder.mkdir()
@@ -246,13 +248,13 @@ def test_links_that_lie_in_the_folder_are_not_followed(
     assert (outside_folder / FILE).read_bytes() == b"secret"
 
 
-def test_a_study_of_others_is_not_there(running_server: RunningServer, agent: Agent) -> None:
+def test_a_study_of_others_is_not_there(running_server: RunningServer, agent: HttpAgent) -> None:
     agent.http.headers["authorization"] = f"Bearer {running_server.new_token('agent', studies='mine-')}"
     assert _codes(agent, RUN, FILE) == {"study_not_found"}
 
 
 def test_a_url_says_neither_the_server_nor_works_without_one(
-    agent: Agent, monkeypatch: pytest.MonkeyPatch
+    agent: HttpAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(SERVER)
     with pytest.raises(UsageError, match="no place for checkpoints"):
@@ -261,7 +263,7 @@ def test_a_url_says_neither_the_server_nor_works_without_one(
         ServerFileSystem()
 
 
-def test_nobody_deletes_or_lists_what_others_keep(agent: Agent) -> None:
+def test_nobody_deletes_or_lists_what_others_keep(agent: HttpAgent) -> None:
     fs, path = open_filesystem(URL)
     with pytest.raises(PermissionError):
         fs.rm_file(path)
@@ -273,7 +275,7 @@ def test_nobody_deletes_or_lists_what_others_keep(agent: Agent) -> None:
 
 def test_bytes_go_straight_to_a_bucket_by_a_request_that_the_server_has_signed(
     running_server: RunningServer,
-    agent: Agent,
+    agent: HttpAgent,
     bucket: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

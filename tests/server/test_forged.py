@@ -30,16 +30,16 @@ from tempopt.storage.models import TICKET
 from tempopt.storage.rows import LARGEST_VALUE, Checkpoint, TicketRow
 from tempopt.storage.store import Store
 from tests.server.conftest import RunningServer
-from tests.server.test_agents import STEPS, Agent, make_end, run_counts
+from tests.server.test_agents import STEPS, HttpAgent, make_end, run_counts
 from tests.server.test_agents import agent as agent
 
 REPORTS = {8: 3.0, 16: 2.0, 24: 1.0}
 
 
 @pytest.fixture
-def liar(running_server: RunningServer, agent: Agent) -> Iterator[Agent]:
+def liar(running_server: RunningServer, agent: HttpAgent) -> Iterator[HttpAgent]:
     """An agent with a token of another name."""
-    liar_agent = Agent(
+    liar_agent = HttpAgent(
         running_server, "there:2:m:1.1", create_token(running_server.store, name="liar", scopes=["agent"])[0]
     )
     liar_agent.join()
@@ -51,7 +51,7 @@ def _row(server: RunningServer, ticket: TicketRow) -> TicketRow:
     return next(row for row in server.store.tickets(ticket.study_id) if row.id == ticket.id)
 
 
-def _prunable(agent: Agent) -> TicketRow:
+def _prunable(agent: HttpAgent) -> TicketRow:
     """Return a search ticket that the agent has taken, whose run would be pruned if it did badly."""
     for _ in range(13):
         ticket = agent.take()
@@ -73,7 +73,7 @@ def _said_of(ticket: TicketRow, step: int, value: float) -> tuple[MetricReported
 
 @pytest.mark.parametrize(("step", "value"), [(17, 99.0), (16, 99.0), (2**52, 0.0)])
 def test_what_others_say_of_a_run_neither_prunes_it_nor_keeps_it_from_being_pruned(
-    running_server: RunningServer, agent: Agent, liar: Agent, step: int, value: float
+    running_server: RunningServer, agent: HttpAgent, liar: HttpAgent, step: int, value: float
 ) -> None:
     ticket = _prunable(agent)
     start_change = RunStarted(ticket_id=ticket.id, attempt=1, total_steps=STEPS, code="code")
@@ -90,7 +90,7 @@ def test_what_others_say_of_a_run_neither_prunes_it_nor_keeps_it_from_being_prun
 
 
 def test_a_good_run_ends_as_it_did_whatever_others_have_said_of_it(
-    running_server: RunningServer, agent: Agent, liar: Agent
+    running_server: RunningServer, agent: HttpAgent, liar: HttpAgent
 ) -> None:
     ticket = _prunable(agent)
     forged_report, _ = _said_of(ticket, 17, 99.0)
@@ -101,7 +101,7 @@ def test_a_good_run_ends_as_it_did_whatever_others_have_said_of_it(
 
 
 def test_nothing_that_others_say_of_a_run_is_kept(
-    running_server: RunningServer, agent: Agent, liar: Agent
+    running_server: RunningServer, agent: HttpAgent, liar: HttpAgent
 ) -> None:
     ticket = agent.take()
     assert ticket is not None
@@ -138,7 +138,9 @@ def test_nothing_that_others_say_of_a_run_is_kept(
     assert agent.report_training(ticket, [3.0, 2.0, 1.0])["refused"] == []
 
 
-def test_of_tickets_that_are_not_there_nothing_is_taken(running_server: RunningServer, agent: Agent) -> None:
+def test_of_tickets_that_are_not_there_nothing_is_taken(
+    running_server: RunningServer, agent: HttpAgent
+) -> None:
     ticket = agent.take()
     assert ticket is not None
     of_it: dict[str, Any] = {"ticket_id": 2**31 - 1, "attempt": 1}
@@ -151,7 +153,7 @@ def test_of_tickets_that_are_not_there_nothing_is_taken(running_server: RunningS
 
 
 def test_a_run_whose_pruning_report_is_told_no_more_still_ends(
-    running_server: RunningServer, agent: Agent
+    running_server: RunningServer, agent: HttpAgent
 ) -> None:
     ticket = _prunable(agent)
     agent.sync(*(_said_of(ticket, step, value)[0] for step, value in ((8, 3.0), (16, 9.0))))
@@ -161,7 +163,7 @@ def test_a_run_whose_pruning_report_is_told_no_more_still_ends(
 
 
 def test_an_attempt_that_is_ended_before_an_older_one_is_judged_all_the_same(
-    running_server: RunningServer, agent: Agent
+    running_server: RunningServer, agent: HttpAgent
 ) -> None:
     first = agent.take()
     assert first is not None
@@ -175,7 +177,7 @@ def test_an_attempt_that_is_ended_before_an_older_one_is_judged_all_the_same(
 
 @pytest.mark.parametrize("name", ["step-10-9.ckpt", "step-9-1.ckpt", "step-10-01.ckpt"])
 def test_a_checkpoint_of_another_attempt_or_step_is_refused(
-    running_server: RunningServer, agent: Agent, name: str
+    running_server: RunningServer, agent: HttpAgent, name: str
 ) -> None:
     ticket = agent.take()
     assert ticket is not None
@@ -190,7 +192,7 @@ def test_a_checkpoint_of_another_attempt_or_step_is_refused(
 
 
 def test_no_more_time_counts_than_has_passed_since_a_run_was_taken(
-    running_server: RunningServer, agent: Agent
+    running_server: RunningServer, agent: HttpAgent
 ) -> None:
     max_seconds = 3600.0
     for change in (RunEnded, AttemptLost, AttemptReleased):
@@ -215,7 +217,7 @@ def test_no_more_time_counts_than_has_passed_since_a_run_was_taken(
         max_seconds += 3600.0
 
 
-def test_time_that_has_passed_counts_as_it_was_told(running_server: RunningServer, agent: Agent) -> None:
+def test_time_that_has_passed_counts_as_it_was_told(running_server: RunningServer, agent: HttpAgent) -> None:
     ticket = agent.take()
     assert ticket is not None
     assert ticket.started is not None
@@ -235,7 +237,7 @@ def test_time_that_has_passed_counts_as_it_was_told(running_server: RunningServe
 
 
 def test_a_pool_whose_store_holds_times_without_end_is_served(
-    running_server: RunningServer, agent: Agent
+    running_server: RunningServer, agent: HttpAgent
 ) -> None:
     """As an older version took them from agents."""
     for _ in range(2):
@@ -267,7 +269,7 @@ def test_a_pool_whose_store_holds_times_without_end_is_served(
 
 @pytest.mark.parametrize("value", [1e101, -1e160, 1.7e308])
 def test_a_run_whose_metric_is_beyond_the_largest_that_counts_has_diverged(
-    running_server: RunningServer, agent: Agent, value: float
+    running_server: RunningServer, agent: HttpAgent, value: float
 ) -> None:
     for _ in range(17):
         ticket = agent.take()
@@ -293,7 +295,7 @@ def test_a_run_whose_metric_is_beyond_the_largest_that_counts_has_diverged(
 
 
 def test_a_study_of_the_largest_values_that_count_is_served(
-    running_server: RunningServer, agent: Agent
+    running_server: RunningServer, agent: HttpAgent
 ) -> None:
     values = (LARGEST_VALUE, -LARGEST_VALUE, 0.5)
     for number in range(17):
@@ -381,7 +383,7 @@ UNFIT: list[dict[str, Any]] = [
 
 
 def test_what_no_run_can_have_done_is_refused_and_nothing_is_written(
-    running_server: RunningServer, agent: Agent
+    running_server: RunningServer, agent: HttpAgent
 ) -> None:
     ticket = agent.take()
     assert ticket is not None
@@ -413,7 +415,7 @@ def test_what_no_run_can_have_done_is_refused_and_nothing_is_written(
     ],
 )
 def test_what_no_database_holds_is_refused(
-    running_server: RunningServer, agent: Agent, path: str, fields: dict[str, Any]
+    running_server: RunningServer, agent: HttpAgent, path: str, fields: dict[str, Any]
 ) -> None:
     of_study = {"study": "toy", "agent": agent.name, "session": agent.session}
     if path in ("/api/agents/sync", "/api/agents/leave"):
@@ -442,7 +444,7 @@ def test_an_id_of_a_token_that_is_none_is_refused(running_server: RunningServer)
 )
 def test_nobody_is_told_where_the_database_is_and_the_log_says_what_failed(
     running_server: RunningServer,
-    agent: Agent,
+    agent: HttpAgent,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     error: type[StorageError],

@@ -10,7 +10,7 @@ import pytest
 from tempopt.server import auth
 from tempopt.storage.rows import TicketRow
 from tests.server.conftest import RunningServer
-from tests.server.test_agents import Agent
+from tests.server.test_agents import HttpAgent
 from tests.server.test_agents import agent as agent
 
 
@@ -25,7 +25,7 @@ def _id(token: str) -> str:
 
 
 def test_who_waits_for_a_ticket_with_a_token_that_is_revoked_gets_none(
-    running_server: RunningServer, agent: Agent
+    running_server: RunningServer, agent: HttpAgent
 ) -> None:
     tickets: list[TicketRow] = []
     while (ticket := agent.take([row.id for row in tickets])) is not None:
@@ -35,7 +35,7 @@ def test_who_waits_for_a_ticket_with_a_token_that_is_revoked_gets_none(
     for ticket in earlier:
         agent.report_training(ticket, [3.0, 2.0, 1.0])
     token = running_server.new_token("agent")
-    waiting = Agent(running_server, "there:2:m:1.1", token)
+    waiting = HttpAgent(running_server, "there:2:m:1.1", token)
     waiting.join()
     with ThreadPoolExecutor() as pool:
         answer = pool.submit(waiting.take, None, 2.0)

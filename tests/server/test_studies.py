@@ -152,11 +152,11 @@ import sys
 sys.path.insert(0, {str(tmp_path)!r})
 from fastapi.testclient import TestClient
 from tempopt.server.app import create_app
-from tempopt.server.tokens import made
+from tempopt.server.tokens import create_token
 from tempopt.storage import Store
 from tests.toy_study import toy_spec
 with Store.open("sqlite:///{tmp_path}/t.db") as store:
-    token, _ = made(store, name="all", scopes=["admin"])
+    token, _ = create_token(store, name="all", scopes=["admin"])
     client = TestClient(create_app(store, checkpoints="file://{tmp_path}/c"))
     client.headers["authorization"] = "Bearer " + token
     trap = {{"class_path": "trap.Model"}}

@@ -10,8 +10,8 @@ from tempopt.errors import SpecError
 from tests.specs import make
 
 TEMPERATURE = {"temperature_init": {"low": 0.25, "high": 4.0}}
-ROWS = {"attach__way": "query_rows"}
-INTERFACE = {"attach__way": "attention_interface"}
+ROWS = {"attach__method": "query_rows"}
+INTERFACE = {"attach__method": "attention_interface"}
 BEYOND: list[tuple[dict[str, Any], str]] = [
     ({"entropy_lambda": {"low": 0.0, "high": 0.1}}, "entropy_lambda"),
     ({"length_scaling": ["none", "log_n"]}, "length_scaling"),

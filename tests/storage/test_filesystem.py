@@ -23,7 +23,7 @@ from tempopt.storage.rows import Checkpoint
 from tempopt.training.messages import CheckpointFailed, CheckpointRef, Started
 from tempopt.training.run import Run
 from tests.server.conftest import RunningServer, running_server, serve_app  # noqa: F401  # a fixture
-from tests.server.test_agents import Agent
+from tests.server.test_agents import HttpAgent
 from tests.server.test_checkpoints import (
     FILE,
     RUN,
@@ -79,7 +79,7 @@ def _refusal(status: int, code: str) -> httpx.Response:
 
 def test_an_upload_goes_on_where_it_was_when_the_server_is_started_again(
     running_server: RunningServer,  # noqa: F811
-    agent: Agent,  # noqa: F811
+    agent: HttpAgent,  # noqa: F811
     small_pieces: None,  # noqa: F811
     source: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -118,7 +118,7 @@ def test_an_upload_goes_on_where_it_was_when_the_server_is_started_again(
 
 def test_an_upload_of_which_the_server_has_lost_pieces_is_sent_again_from_there(
     running_server: RunningServer,  # noqa: F811
-    agent: Agent,  # noqa: F811
+    agent: HttpAgent,  # noqa: F811
     small_pieces: None,  # noqa: F811
     source: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -327,7 +327,7 @@ class _Clock:
 
 def test_a_token_that_is_replaced_on_the_way_is_read_anew(
     running_server: RunningServer,  # noqa: F811
-    agent: Agent,  # noqa: F811
+    agent: HttpAgent,  # noqa: F811
     small_pieces: None,  # noqa: F811
     source: Path,
     tmp_path: Path,
@@ -359,7 +359,7 @@ def test_a_token_that_is_replaced_on_the_way_is_read_anew(
 
 def test_a_run_keeps_and_goes_on_behind_a_server_as_in_a_folder(
     running_server: RunningServer,  # noqa: F811
-    agent: Agent,  # noqa: F811
+    agent: HttpAgent,  # noqa: F811
     small_pieces: None,  # noqa: F811
     request_for: Any,
     listener: Any,
@@ -404,7 +404,7 @@ def test_a_run_keeps_and_goes_on_behind_a_server_as_in_a_folder(
     assert list((tmp_path / "near").iterdir()) == []
 
 
-def _taken_again(server: RunningServer, agent: Agent, checkpoints: list[CheckpointRef]) -> int:  # noqa: F811
+def _taken_again(server: RunningServer, agent: HttpAgent, checkpoints: list[CheckpointRef]) -> int:  # noqa: F811
     """Have the run's checkpoints recorded and the run returned and taken again; return its attempt."""
     ticket = _ticket(server)
     for saved_checkpoint in reversed(checkpoints):
@@ -423,7 +423,7 @@ def _taken_again(server: RunningServer, agent: Agent, checkpoints: list[Checkpoi
 
 def test_a_run_that_may_not_put_goes_on_without_a_checkpoint(
     running_server: RunningServer,  # noqa: F811
-    agent: Agent,  # noqa: F811
+    agent: HttpAgent,  # noqa: F811
     request_for: Any,
     listener: Any,
     tmp_path: Path,
@@ -437,7 +437,7 @@ def test_a_run_that_may_not_put_goes_on_without_a_checkpoint(
 
 def test_what_the_server_has_not_any_more_is_no_checkpoint_to_go_on_from(
     running_server: RunningServer,  # noqa: F811
-    agent: Agent,  # noqa: F811
+    agent: HttpAgent,  # noqa: F811
     request_for: Any,
     listener: Any,
     tmp_path: Path,
@@ -453,7 +453,11 @@ def test_what_the_server_has_not_any_more_is_no_checkpoint_to_go_on_from(
     assert start_message.step == 4 and "step-8-1.ckpt of step 8 is not there" in start_message.notes[0]
 
 
-def test_a_file_that_was_recorded_is_seen(running_server: RunningServer, agent: Agent, source: Path) -> None:  # noqa: F811
+def test_a_file_that_was_recorded_is_seen(
+    running_server: RunningServer,  # noqa: F811
+    agent: HttpAgent,  # noqa: F811
+    source: Path,
+) -> None:
     fs, path = open_filesystem(URL)
     fs.put_file(str(source), path)
     assert not fs.exists(path)

@@ -292,7 +292,9 @@ def test_work_that_comes_after_the_ticket_has_failed_for_good_or_was_withdrawn_i
 def test_nothing_is_taken_over_for_an_agent_that_is_dead(
     store: Store, study: StudyRow, silent_ticket: TicketRow
 ) -> None:
-    reply = store.write(study.id, [make_end(silent_ticket)], agent="agent", lease=HOUR, adopt=False)
+    reply = store.write(
+        study.id, [make_end(silent_ticket)], agent="agent", lease=HOUR, allow_readoption=False
+    )
     assert reply.refused.keys() == {silent_ticket.id}
     assert (of_search(store, study).state, of_search(store, study).failures) == ("waiting", 1)
 
@@ -310,16 +312,21 @@ def test_an_attempt_that_did_not_come_to_its_end_changes_nothing_after_the_lease
 
 
 @pytest.mark.parametrize("is_over", [False, True], ids=["running", "waiting again"])
-@pytest.mark.parametrize("adopt", [False, True])
+@pytest.mark.parametrize("allow_readoption", [False, True])
 def test_an_attempt_of_the_same_number_by_another_agent_is_refused(
-    store: Store, study: StudyRow, ticket: TicketRow, is_over: bool, adopt: bool
+    store: Store, study: StudyRow, ticket: TicketRow, is_over: bool, allow_readoption: bool
 ) -> None:
     """What an agent could not deliver to one database may meet another with the same ids."""
     if is_over:
         assert take(store, study.id, "second", limits={}, dead=["agent"]) is None
     ticket_before = only_ticket(store, study.id)
     reply = store.write(
-        study.id, [make_end(ticket)], agent="stranger", renew={ticket.id: 1}, lease=3 * HOUR, adopt=adopt
+        study.id,
+        [make_end(ticket)],
+        agent="stranger",
+        renew={ticket.id: 1},
+        lease=3 * HOUR,
+        allow_readoption=allow_readoption,
     )
     assert "attempt 1 is thrown away" in reply.refused[ticket.id]
     assert replace(only_ticket(store, study.id), lease=None) == replace(ticket_before, lease=None)
@@ -329,7 +336,10 @@ def test_an_attempt_of_the_same_number_by_another_agent_is_refused(
 def test_an_agent_that_lives_delivers_what_a_dead_one_held(
     store: Store, study: StudyRow, ticket: TicketRow
 ) -> None:
-    assert store.write(study.id, [make_end(ticket)], agent="agent", lease=HOUR, adopt=False).refused == {}
+    assert (
+        store.write(study.id, [make_end(ticket)], agent="agent", lease=HOUR, allow_readoption=False).refused
+        == {}
+    )
     assert only_ticket(store, study.id).state == "done"
 
 

@@ -57,7 +57,7 @@ COLUMNS_APART = {"datetime_start", "datetime_complete", "library_version"}
 
 
 @dataclass(frozen=True)
-class Scene:
+class TableScene:
     """One trial: what is suggested and reported, and how it ends (None: it is running)."""
 
     params: dict[str, Any] = field(default_factory=lambda: VALUES)
@@ -73,34 +73,36 @@ def outcome(name: Any, value: float | None = None, **fields: Any) -> RunOutcome:
 
 
 SCENES = {
-    "running": Scene(reports=REPORTS),
-    "complete": Scene(
+    "running": TableScene(reports=REPORTS),
+    "complete": TableScene(
         reports=REPORTS,
         outcomes=outcome("complete", 0.1 + 0.7, attributes=NUMBERS),
         state=TrialState.COMPLETE,
         attributes=NUMBERS,
     ),
-    "constrained": Scene(
+    "constrained": TableScene(
         outcomes=outcome("complete", 0.5, constraints=CONSTRAINTS),
         state=TrialState.COMPLETE,
         constraints=CONSTRAINTS,
     ),
-    "without parameters": Scene(params={}, outcomes=outcome("complete", -1.0), state=TrialState.COMPLETE),
-    "pruned": Scene(reports=REPORTS, outcomes=outcome("pruned", 0.25), state=TrialState.PRUNED),
-    "pruned before a report": Scene(outcomes=outcome("pruned"), state=TrialState.PRUNED),
-    "diverged": Scene(
+    "without parameters": TableScene(
+        params={}, outcomes=outcome("complete", -1.0), state=TrialState.COMPLETE
+    ),
+    "pruned": TableScene(reports=REPORTS, outcomes=outcome("pruned", 0.25), state=TrialState.PRUNED),
+    "pruned before a report": TableScene(outcomes=outcome("pruned"), state=TrialState.PRUNED),
+    "diverged": TableScene(
         reports={3: 0.5, 7: math.nan},
         outcomes=outcome("diverged", diverged_at=7, attributes={"tau_final": 2.0}),
         state=TrialState.PRUNED,
         attributes={"tau_final": 2.0, "diverged_at": 7},
     ),
-    "failed": Scene(
+    "failed": TableScene(
         reports={3: 0.5},
         outcomes=outcome("failed", error='no "layer" τ'),
         state=TrialState.FAIL,
         attributes={"error": 'no "layer" τ'},
     ),
-    "failed with many words": Scene(
+    "failed with many words": TableScene(
         outcomes=outcome("failed", error="x" * 5000), state=TrialState.FAIL, attributes={"error": "x" * 1000}
     ),
 }
@@ -117,7 +119,7 @@ def as_params(params: dict[str, Any]) -> list[TrialParam]:
     ]
 
 
-def by_us(store: Store, study: StudyRow, scene: Scene) -> int:
+def by_us(store: Store, study: StudyRow, scene: TableScene) -> int:
     """Write a scene with the store; return the id of the ticket."""
     ticket = take_next(store, study)
     store.begin(ticket.id, 1, PARAMETERS, SAMPLED, as_params(scene.params))
@@ -129,7 +131,7 @@ def by_us(store: Store, study: StudyRow, scene: Scene) -> int:
     return ticket.id
 
 
-def by_optuna(study: optuna.Study, scene: Scene, ticket_id: int) -> None:
+def by_optuna(study: optuna.Study, scene: TableScene, ticket_id: int) -> None:
     """Write the same with Optuna's public calls."""
     template = FrozenTrial(
         number=-1,
@@ -214,7 +216,7 @@ def test_optuna_takes_a_trial_that_breaks_a_guard_for_infeasible(
 ) -> None:
     store.add_tickets(study.id, [new_ticket(n) for n in range(3)])
     for value, excess in ((0.9, 0.1), (0.5, -0.1), (0.7, 0.0)):
-        by_us(store, study, Scene(outcomes=outcome("complete", value, constraints={"val_loss": excess})))
+        by_us(store, study, TableScene(outcomes=outcome("complete", value, constraints={"val_loss": excess})))
     assert [trial.constraints for trial in optuna_study.trials] == [
         {"val_loss": 0.1},
         {"val_loss": -0.1},

@@ -106,7 +106,7 @@ class Contrast(L.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=self.lr)
 
 
-class Manual(Contrast):
+class ManualContrast(Contrast):
     """Optimizes its towers one after the other by itself, and returns no loss."""
 
     def __init__(self, **kwargs: Any) -> None:
@@ -125,7 +125,7 @@ class Manual(Contrast):
         return [torch.optim.SGD(tower.parameters(), lr=self.lr) for tower in self.towers]
 
 
-class Backward(Manual):
+class Backward(ManualContrast):
     """Goes back through its loss without a word to Lightning."""
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:  # type: ignore[override]
@@ -224,7 +224,7 @@ class Registered(TemperedModule):
         self.log("val_gap", similarity_NN.diagonal().mean() - similarity_NN.mean())
 
 
-class Stock(Contrast):
+class StockContrast(Contrast):
     """Attention that can be attached to before one of the towers."""
 
     def __init__(self, **kwargs: Any) -> None:

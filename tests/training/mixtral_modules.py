@@ -43,7 +43,7 @@ class Mixtral(L.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=self.lr)
 
 
-class Texts(L.LightningDataModule):
+class MixtralTexts(L.LightningDataModule):
     """Texts whose next token is three times the last one and seven, but for one in five, which is any."""
 
     def _loader(self, count: int, seed: int) -> DataLoader[Tensor]:

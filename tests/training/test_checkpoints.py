@@ -133,13 +133,13 @@ def test_a_single_byte_that_is_another_is_found_out(killed_run: Any, tmp_path: P
 
 
 def test_a_checkpoint_that_is_code_is_not_run(killed_run: Any, tmp_path: Path) -> None:
-    class Trap:
+    class CheckpointTrap:
         def __reduce__(self) -> tuple[Any, ...]:
             return Path.touch, (tmp_path / "sprung",)
 
     request, (_, before) = killed_run
     path = tmp_path / "trap.ckpt"
-    torch.save({"tempopt_run": run_identity(request), "state_dict": Trap()}, path)
+    torch.save({"tempopt_run": run_identity(request), "state_dict": CheckpointTrap()}, path)
     newest_path, (note,) = newest(request, [of(path), before])
     assert newest_path == Path(before.url)
     assert "cannot be loaded as data" in note

@@ -77,7 +77,7 @@ def test_a_family_that_an_exported_script_has_trained_is_the_same_without_tempop
         "model": {"class_path": "family_modules.FamilyModule", "init_args": {"family": family}},
         "data": None,
         "trainer": TRAINER,
-        "attach": {"layers": "auto", "way": TWELVE[family]},
+        "attach": {"layers": "auto", "method": TWELVE[family]},
         "search": {
             "schedule": ["linear"],
             "temperature_init": {"low": 0.5, "high": 4.0},

@@ -18,7 +18,7 @@ DIFFERING = {"head_pattern": "exp", "head_ratio": 6.0, "local_share": 0.5, "wind
 MOVING = {"schedule": "linear", "temperature_init": 2.0, "temperature_final": 0.5, "length_scaling": "log_n"}
 
 
-class CausalAttention(TemperedModule):
+class DifferingCausalAttention(TemperedModule):
     """Two layers of causal attention and a read-out."""
 
     def __init__(self, **temperature: Any) -> None:
@@ -39,16 +39,16 @@ class CausalAttention(TemperedModule):
         return torch.optim.AdamW(self.parameters(), lr=0.01)
 
 
-def make_module(**parameters: Any) -> CausalAttention:
+def make_module(**parameters: Any) -> DifferingCausalAttention:
     torch.manual_seed(0)
-    return CausalAttention(**parameters)
+    return DifferingCausalAttention(**parameters)
 
 
 def items(count: int = 12) -> Tensor:
     return torch.randn(count, N, WIDTH, generator=torch.Generator().manual_seed(1))
 
 
-def fit(module: CausalAttention, *, max_epochs: int, ckpt_path: Path | None = None) -> L.Trainer:
+def fit(module: DifferingCausalAttention, *, max_epochs: int, ckpt_path: Path | None = None) -> L.Trainer:
     lean: dict[str, Any] = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
     trainer = L.Trainer(accelerator="cpu", max_epochs=max_epochs, enable_checkpointing=False, **lean)
     trainer.fit(
@@ -69,7 +69,7 @@ def test_a_training_that_goes_on_from_a_checkpoint_ends_with_the_same_bits(
     assert not any(
         torch.equal(a, b) for a, b in zip(reference_module.parameters(), half.parameters(), strict=True)
     )
-    resumed_module = CausalAttention(**parameters)
+    resumed_module = DifferingCausalAttention(**parameters)
     fit(resumed_module, max_epochs=4, ckpt_path=tmp_path / "half.ckpt")
     for reference_param, resumed_param in zip(
         reference_module.parameters(), resumed_module.parameters(), strict=True
@@ -80,7 +80,7 @@ def test_a_training_that_goes_on_from_a_checkpoint_ends_with_the_same_bits(
 def test_a_module_from_its_checkpoint_has_the_same_heads(tmp_path: Path) -> None:
     module = make_module(**DIFFERING, **MOVING)
     fit(module, max_epochs=1).save_checkpoint(tmp_path / "end.ckpt")
-    loaded_module = CausalAttention.load_from_checkpoint(tmp_path / "end.ckpt", weights_only=True)
+    loaded_module = DifferingCausalAttention.load_from_checkpoint(tmp_path / "end.ckpt", weights_only=True)
     assert loaded_module.plan == module.plan
     assert torch.equal(loaded_module.eval()(items()), module.eval()(items()))
 

@@ -141,7 +141,7 @@ def test_a_training_that_goes_on_from_a_checkpoint_ends_with_the_same_bits(
 
 
 def test_an_attached_module_is_controlled_too(data: torch.Tensor) -> None:
-    class Stock(L.LightningModule):
+    class ControlStock(L.LightningModule):
         def __init__(self) -> None:
             super().__init__()
             torch.manual_seed(1)
@@ -154,7 +154,7 @@ def test_an_attached_module_is_controlled_too(data: torch.Tensor) -> None:
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD(self.parameters(), lr=1e-5)
 
-    stock = Stock()
+    stock = ControlStock()
     attachment = attach(stock, {})
     shares: list[float] = []
 

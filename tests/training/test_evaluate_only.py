@@ -238,7 +238,7 @@ def test_what_holds_no_weights_is_refused_with_what_does(tmp_path: Path) -> None
 # ---- models of transformers
 
 
-class Writer(L.LightningModule):
+class EvaluatedWriter(L.LightningModule):
     """A small GPT-2, whose input and output share their weights, on random tokens."""
 
     def __init__(self, width: int = 8, head: bool = False, has_second: bool = False) -> None:
@@ -274,18 +274,18 @@ def loss(model: L.LightningModule, *callbacks: L.Callback) -> float:
 
 
 @pytest.fixture
-def writer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Writer:
+def writer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> EvaluatedWriter:
     pytest.importorskip("transformers", reason="NOT TESTED: models of transformers.")
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(1)
-    model = Writer()
+    model = EvaluatedWriter()
     model.model.save_pretrained("folder")
     return model
 
 
-def test_a_folder_of_save_pretrained_goes_into_the_model_within(writer: Writer) -> None:
+def test_a_folder_of_save_pretrained_goes_into_the_model_within(writer: EvaluatedWriter) -> None:
     for load in (load_as_trained, load_checkpoint):
-        loaded_writer = Writer()
+        loaded_writer = EvaluatedWriter()
         assert loss(loaded_writer) != loss(writer)
         load(loaded_writer, "folder")
         assert loss(loaded_writer) == loss(writer)
@@ -293,35 +293,35 @@ def test_a_folder_of_save_pretrained_goes_into_the_model_within(writer: Writer) 
         assert loaded_writer.model.lm_head.weight is loaded_writer.model.transformer.wte.weight
 
 
-def test_a_folder_of_another_model_is_refused_in_words(writer: Writer) -> None:
+def test_a_folder_of_another_model_is_refused_in_words(writer: EvaluatedWriter) -> None:
     with pytest.raises(
         UsageError, match=r"folder is of another model than GPT2LMHeadModel: other shapes: .*8"
     ):
-        load_as_trained(Writer(width=16), "folder")
+        load_as_trained(EvaluatedWriter(width=16), "folder")
     with pytest.raises(UsageError, match="Pair has no model of transformers to load it into"):
         load_as_trained(Pair(), "folder")
     with pytest.raises(UsageError, match=r"several models of transformers \(model, second\)"):
-        load_as_trained(Writer(has_second=True), "folder")
+        load_as_trained(EvaluatedWriter(has_second=True), "folder")
     (Path("folder") / "model.safetensors").unlink()
     with pytest.raises(UsageError, match="folder cannot be loaded as GPT2LMHeadModel"):
-        load_as_trained(Writer(), "folder")
+        load_as_trained(EvaluatedWriter(), "folder")
 
 
-def test_a_folder_that_leaves_a_part_of_the_module_random_is_refused(writer: Writer) -> None:
+def test_a_folder_that_leaves_a_part_of_the_module_random_is_refused(writer: EvaluatedWriter) -> None:
     with pytest.raises(
         UsageError, match=r"stay as they were initialised: head.weight, head.bias. Give a state"
     ):
-        load_as_trained(Writer(head=True), "folder")
+        load_as_trained(EvaluatedWriter(head=True), "folder")
 
 
-def test_a_folder_with_a_temperature_in_its_weights_is_evaluated_at_no_other(writer: Writer) -> None:
+def test_a_folder_with_a_temperature_in_its_weights_is_evaluated_at_no_other(writer: EvaluatedWriter) -> None:
     attach(writer, {"temperature_init": 2.0}, example=None)
     at_two = loss(writer)
     bake(writer)
     writer.model.save_pretrained("folder")
     with pytest.raises(AttachError, match=r"folder have a temperature in them already"):
-        load_as_trained(Writer(), "folder")
-    served = Writer()
+        load_as_trained(EvaluatedWriter(), "folder")
+    served = EvaluatedWriter()
     load_checkpoint(served, "folder")
     assert loss(served) == pytest.approx(at_two)
     with pytest.raises(AttachError, match="has the temperature 2 in its weights already"):
@@ -331,14 +331,14 @@ def test_a_folder_with_a_temperature_in_its_weights_is_evaluated_at_no_other(wri
 # ---- the callback
 
 
-def test_the_callback_loads_weights_before_a_temperature_is_attached(writer: Writer) -> None:
+def test_the_callback_loads_weights_before_a_temperature_is_attached(writer: EvaluatedWriter) -> None:
     plan = {"temperature_init": 3.0}
     torch.save(writer.state_dict(), "weights.pt")
     at_one, at_three = loss(writer), loss(writer, AttachCallback(plan))
     assert at_one != at_three
     for path in ("folder", "weights.pt"):
-        assert loss(Writer(), LoadCallback(path)) == at_one
-        assert loss(Writer(), LoadCallback(path), AttachCallback(plan)) == at_three
+        assert loss(EvaluatedWriter(), LoadCallback(path)) == at_one
+        assert loss(EvaluatedWriter(), LoadCallback(path), AttachCallback(plan)) == at_three
 
 
 def test_weights_of_another_model_are_refused(request_for: Any, listener: Any, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tempopt.training.messages import Evaluation
 from tempopt.training.no_effect import refuse_unread_generation
 
 
-class Writer(TemperedModule):
+class GenerationWriter(TemperedModule):
     """Draws a token for each position, in validation or in training."""
 
     def __init__(self, draws_in: str = "validation", **temperature: Any) -> None:
@@ -50,7 +50,7 @@ class Writer(TemperedModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def fit(module: Writer) -> L.Trainer:
+def fit(module: GenerationWriter) -> L.Trainer:
     batches: Any = [torch.randn(4, 3, 4, generator=torch.Generator().manual_seed(seed)) for seed in range(2)]
     trainer = L.Trainer(
         accelerator="cpu",
@@ -68,7 +68,7 @@ def fit(module: Writer) -> L.Trainer:
 @pytest.mark.filterwarnings("ignore:.*num_workers.*")
 def test_validation_reads_them_and_they_are_saved_with_the_module() -> None:
     generation_params = {"sampling_temperature": 0.5, "top_p": 0.9, "top_k_tokens": 3, "min_p": 0.1}
-    module = Writer(**generation_params)
+    module = GenerationWriter(**generation_params)
     assert dict(module.hparams) | generation_params == dict(module.hparams)
     fit(module)
     assert module.reads_generation and module.generation == GenerationParameters(**generation_params)
@@ -78,12 +78,12 @@ def test_validation_reads_them_and_they_are_saved_with_the_module() -> None:
 @pytest.mark.filterwarnings("ignore:.*num_workers.*")
 def test_training_that_reads_them_is_refused_with_what_to_do() -> None:
     with pytest.raises(UsageError, match="Writer reads self.generation in training.*register_temperature"):
-        fit(Writer(draws_in="training"))
+        fit(GenerationWriter(draws_in="training"))
 
 
 @pytest.mark.filterwarnings("ignore:.*num_workers.*")
 def test_a_module_that_never_reads_them_is_refused() -> None:
-    module = Writer(draws_in="never")
+    module = GenerationWriter(draws_in="never")
     fit(module)
     with pytest.raises(SpecError, match="search.top_p: Writer never reads self.generation.*take top_p out"):
         refuse_unread_generation(module, ["temperature_init", "top_p"])
@@ -105,7 +105,7 @@ def test_the_dry_run_refuses_it_before_a_study_begins(request_for: Any, listener
         dry_run(request, listener())
 
 
-class Stock(L.LightningModule):
+class GenerationStock(L.LightningModule):
     """A module that is not ours, and draws tokens by an argument of its own."""
 
     def __init__(self, top_p: float = 1.0) -> None:
@@ -131,4 +131,4 @@ def test_they_are_arguments_of_a_module_that_is_attached_to() -> None:
 
 def test_a_number_out_of_range_is_refused_by_the_module() -> None:
     with pytest.raises(SpecError, match="top_p=0.0 is out of range"):
-        Writer(top_p=0.0)
+        GenerationWriter(top_p=0.0)

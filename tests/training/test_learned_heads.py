@@ -27,7 +27,7 @@ HEADS = (2, 4)
 """Number of heads of each of two layers."""
 
 
-class Heads(TemperedModule):
+class LearnedHeads(TemperedModule):
     """Two layers of attention with unlike numbers of heads, at temperatures of a plan."""
 
     def __init__(self, optimizer: type[torch.optim.Optimizer]) -> None:
@@ -52,7 +52,7 @@ class Heads(TemperedModule):
         return self.optimizer([{"params": params, "weight_decay": 0.1}], lr=LR)  # type: ignore[call-arg]
 
 
-class ByItself(Heads):
+class HeadByItself(LearnedHeads):
     """The same with ln τ of each head as a parameter in a group of its own."""
 
     def __init__(self, optimizer: type[torch.optim.Optimizer]) -> None:
@@ -81,7 +81,7 @@ def test_each_head_learns_what_a_parameter_of_the_module_would(
     optimizer: type[torch.optim.Optimizer],
 ) -> None:
     torch.manual_seed(0)
-    plain, module = ByItself(optimizer), Heads(optimizer)
+    plain, module = HeadByItself(optimizer), LearnedHeads(optimizer)
     weights = {name: value for name, value in plain.state_dict().items() if not name.startswith("log_tau")}
     module.load_state_dict(weights)
     train(plain, data=texts())
@@ -101,7 +101,7 @@ def test_each_head_learns_what_a_parameter_of_the_module_would(
 
 
 def test_a_plan_that_is_put_in_force_has_one_temperature_a_layer_again() -> None:
-    module = Heads(torch.optim.SGD)
+    module = LearnedHeads(torch.optim.SGD)
     q = torch.randn(1, 2, 5, 4)
     before = module.layer_output(0, q, q, q)
     heads = module.learn_heads()
@@ -150,7 +150,7 @@ def test_the_gradient_of_heads_of_transformers_is_that_of_finite_differences() -
             assert gradients[head] == pytest.approx((ends[0] - ends[1]) / (2 * eps), rel=1e-4, abs=1e-7)
 
 
-class Late(Heads):
+class Late(LearnedHeads):
     """Its second layer attends from the fifth batch on."""
 
     def layer_output(self, layer: int, q_BHND: Tensor, k_BHND: Tensor, v_BHND: Tensor) -> Tensor:

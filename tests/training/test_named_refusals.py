@@ -222,6 +222,6 @@ def test_a_clamp_is_met_by_the_schedules_that_go_beyond_it(
 
 
 def test_layers_that_are_none_are_named_with_those_there_are(make_request: Any, listener: Any) -> None:
-    request = make_request("contrast_modules.Stock", OWN, attach={"layers": ["tower.*"]})
+    request = make_request("contrast_modules.StockContrast", OWN, attach={"layers": ["tower.*"]})
     message = refusal_message(request, listener())
     assert '"tower.*"' in message and "attention" in message

@@ -413,14 +413,14 @@ def test_temperatures_at_the_ends_of_what_is_allowed_are_tested_too(
     assert dry_run(request, listener()).initial_temperatures == {"contrast": 2e-6}
 
 
-@pytest.mark.parametrize("module", ["Manual", "Backward"])
+@pytest.mark.parametrize("module", ["ManualContrast", "Backward"])
 def test_a_module_that_optimizes_by_itself_is_note_stage_and_follows_its_schedule(
     make_request: RequestMaker, listener: Any, module: str
 ) -> None:
     dry_run(make_request(module=module, task="dry_run", parameters=LINEAR, evaluations=TEST), listener())
     run = Run(make_request(module=module, parameters=LINEAR), listener())
     assert run.execute().state == "complete"
-    followed = step_taus(run) if module == "Manual" else [run.module.criterion.temperature]  # type: ignore[union-attr]
+    followed = step_taus(run) if module == "ManualContrast" else [run.module.criterion.temperature]  # type: ignore[union-attr]
     # a batch takes two steps
     assert followed[-1] == pytest.approx(linear()[-2])
     with pytest.raises(AttachError, match='nothing reads "criterion.tau" in training'):

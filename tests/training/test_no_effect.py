@@ -129,7 +129,7 @@ def test_what_is_refused_on_a_real_model_leaves_its_outputs_as_they_are(
         model={"class_path": "family_modules.FamilyModule", "init_args": {"family": name}},
         data=None,
         trainer={"max_steps": 2, "accelerator": "cpu"},
-        attach={"layers": "auto", "way": way},
+        attach={"layers": "auto", "method": way},
     )
     space = {key: [NEUTRAL[key], v] if isinstance(v, str) else [v] for key, v in plan.items()}
     request = replace(request, program=program, space=space, parameters=plan)

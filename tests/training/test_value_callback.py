@@ -19,7 +19,7 @@ STEPS = 12
 LINEAR = {"schedule": "linear", "temperature_final": 0.1}
 
 
-class Criterion(nn.Module):
+class CallbackCriterion(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.temperature = 0.5
@@ -34,14 +34,14 @@ class Criterion(nn.Module):
         return torch.stack(parts).sum()
 
 
-class Contrast(L.LightningModule):
+class CallbackContrast(L.LightningModule):
     """Two towers and a contrastive loss, with dropout so that the random numbers of a training count."""
 
     def __init__(self) -> None:
         super().__init__()
         self.one = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.2), nn.Linear(8, 4))
         self.other = nn.Linear(6, 4)
-        self.criterion = Criterion()
+        self.criterion = CallbackCriterion()
         self.seen: list[tuple[float, float, float]] = []
         self.validated: list[float] = []
 
@@ -87,14 +87,14 @@ def trainer(*callbacks: L.Callback, **options: Any) -> L.Trainer:
     return L.Trainer(callbacks=list(callbacks), **{**quiet, "max_steps": STEPS, **options})
 
 
-def fit(*callbacks: L.Callback, ckpt_path: Any = None, **options: Any) -> tuple[Contrast, L.Trainer]:
+def fit(*callbacks: L.Callback, ckpt_path: Any = None, **options: Any) -> tuple[CallbackContrast, L.Trainer]:
     torch.manual_seed(0)
-    model, pl_trainer = Contrast(), trainer(*callbacks, **options)
+    model, pl_trainer = CallbackContrast(), trainer(*callbacks, **options)
     pl_trainer.fit(model, ckpt_path=ckpt_path, **({} if ckpt_path is None else {"weights_only": True}))
     return model, pl_trainer
 
 
-def assert_equal(model: Contrast, other_model: Contrast) -> None:
+def assert_equal(model: CallbackContrast, other_model: CallbackContrast) -> None:
     for (name, a), (_, b) in zip(model.state_dict().items(), other_model.state_dict().items(), strict=True):
         assert torch.equal(a, b), name
 
@@ -172,12 +172,12 @@ def test_a_training_that_is_resumed_in_mid_schedule_ends_with_the_same_bits(tmp_
             ValueCallback("criterion.logit_scale", LINEAR, "log_inverse"),
         ]
 
-    class SaveCheckpoint(L.Callback):
+    class SaveValueCheckpoint(L.Callback):
         def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
             if trainer.global_step == 6:
                 trainer.save_checkpoint(tmp_path / "mid.ckpt")
 
-    reference_model, _ = fit(*callbacks(), SaveCheckpoint())
+    reference_model, _ = fit(*callbacks(), SaveValueCheckpoint())
     resumed_model, _ = fit(*callbacks(), ckpt_path=tmp_path / "mid.ckpt")
     assert len(resumed_model.seen) == 6
     assert resumed_model.seen == reference_model.seen[6:]
@@ -193,19 +193,19 @@ def test_a_checkpoint_holds_the_number_that_validation_was_at(tmp_path: Path, we
     ]
     path = tmp_path / "trained.ckpt"
 
-    class SaveCheckpoint(L.Callback):
+    class SaveValueCheckpoint(L.Callback):
         def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
             if trainer.global_step == 4:
                 trainer.save_checkpoint(path, weights_only=weights_only)
 
-    model, _ = fit(*callbacks, SaveCheckpoint())
+    model, _ = fit(*callbacks, SaveValueCheckpoint())
     # what is saved does not reach back into the training
     assert [taus[2] for taus in model.seen] == pytest.approx(expected_taus(), rel=1e-6)
-    plain = Contrast.load_from_checkpoint(path, weights_only=True)
+    plain = CallbackContrast.load_from_checkpoint(path, weights_only=True)
     assert plain.criterion.tau.item() == pytest.approx(0.2)
     assert plain.criterion.logit_scale.item() == pytest.approx(math.log(1 / 0.1))
     assert plain.criterion.temperature == 0.5
-    loaded = Contrast()
+    loaded = CallbackContrast()
     assert load_checkpoint(loaded, path) is None
     assert loaded.criterion.temperature == 0.1
     assert loaded.criterion.tau.item() == pytest.approx(0.2)
@@ -223,7 +223,7 @@ def test_a_checkpoint_holds_the_number_that_validation_was_at(tmp_path: Path, we
 def test_a_temperature_of_inference_is_that_of_evaluations_and_checkpoints_and_of_no_training(
     path: str, parameters: dict[str, Any], transform: Any, tmp_path: Path
 ) -> None:
-    class SaveCheckpoint(L.Callback):
+    class SaveValueCheckpoint(L.Callback):
         def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
             if trainer.global_step == 6:
                 trainer.save_checkpoint(tmp_path / "mid.ckpt")
@@ -232,13 +232,13 @@ def test_a_temperature_of_inference_is_that_of_evaluations_and_checkpoints_and_o
         return ValueCallback(path, parameters, transform, at_inference=0.7)
 
     plain_model, _ = fit(SeedStep(), ValueCallback(path, parameters, transform))
-    reference_model, pl_trainer = fit(SeedStep(), callback(), SaveCheckpoint())
+    reference_model, pl_trainer = fit(SeedStep(), callback(), SaveValueCheckpoint())
     assert reference_model.seen == plain_model.seen
     resumed_model, _ = fit(SeedStep(), callback(), ckpt_path=tmp_path / "mid.ckpt")
     assert resumed_model.seen == reference_model.seen[6:]
     assert_equal(reference_model, resumed_model)
     pl_trainer.validate(reference_model, verbose=False)
-    loaded_model = Contrast()
+    loaded_model = CallbackContrast()
     load_checkpoint(loaded_model, tmp_path / "mid.ckpt")
     for model in (reference_model, resumed_model, loaded_model):
         value = torch.as_tensor(getattr(model.criterion, path.removeprefix("criterion."))).detach()
@@ -247,13 +247,13 @@ def test_a_temperature_of_inference_is_that_of_evaluations_and_checkpoints_and_o
 
 def test_a_checkpoint_whose_numbers_are_none_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "odd.ckpt"
-    state = {"state_dict": Contrast().state_dict()}
+    state = {"state_dict": CallbackContrast().state_dict()}
     torch.save({**state, "tempopt_values": {"criterion.temperature": "x"}}, path)
     with pytest.raises(UsageError, match=r"The checkpoint gives 'x' for \"criterion.temperature\""):
-        load_checkpoint(Contrast(), path)
+        load_checkpoint(CallbackContrast(), path)
     torch.save({**state, "tempopt_values": {"criterion.tempo": 0.1}}, path)
     with pytest.raises(AttachError, match=r'Unknown name "tempo" in "criterion"'):
-        load_checkpoint(Contrast(), path)
+        load_checkpoint(CallbackContrast(), path)
 
 
 def test_one_trainer_tests_at_the_last_temperature_and_detaching_gives_back_what_was_found() -> None:
@@ -280,7 +280,7 @@ def test_compiled_a_schedule_costs_one_more_graph_at_most(path: str) -> None:
     from tempopt import attach_value
 
     torch._dynamo.reset()
-    criterion, counter = nn.ModuleDict({"criterion": Criterion()}), CompileCounter()
+    criterion, counter = nn.ModuleDict({"criterion": CallbackCriterion()}), CompileCounter()
     compiled = torch.compile(criterion["criterion"], backend=counter)
     attachment = attach_value(criterion, path, LINEAR)
     anchors, positives = torch.randn(4, 3), torch.randn(4, 3)
@@ -319,7 +319,7 @@ def test_validation_of_averaged_weights_is_at_the_temperature_of_the_schedule(
 
 
 def test_a_temperature_that_differs_in_float32_alone_is_the_one_as_found() -> None:
-    module = Contrast()
+    module = CallbackContrast()
     module.criterion.register_buffer("kept", torch.tensor(0.07))
     attachment = attach_value(module, "criterion.kept", {"temperature_init": 0.07})
     assert attachment.final is None, "something would be written"
@@ -337,6 +337,6 @@ def test_a_temperature_that_differs_in_float32_alone_is_the_one_as_found() -> No
 )
 def test_parameters_that_are_none_are_refused_in_words(parameters: Any, message: str) -> None:
     with pytest.raises(AttachError, match=message):
-        attach_value(Contrast(), "criterion.temperature", parameters)
+        attach_value(CallbackContrast(), "criterion.temperature", parameters)
     with pytest.raises(SpecError, match="validate_at is 'finall'; allowed are final and current"):
         ValueCallback("criterion.temperature", {}, validate_at="finall")

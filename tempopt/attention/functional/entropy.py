@@ -144,7 +144,7 @@ def entropy_regulariser(
 ) -> Tensor:
     """Return the attention's output as it is, with the entropy term's gradient attached to it.
 
-    The term is that of :func:`term_of_entropy`, -weight * mean(H / ln n) without a target: a positive weight
+    The term is that of :func:`entropy_penalty`, -weight * mean(H / ln n) without a target: a positive weight
     rewards entropy, a negative one punishes it. It is worth adding to the loss and is added without the
     loss's knowledge, through :func:`add_to_gradient`. Where attention itself need not be untouched to the
     bit, :func:`regularised_attention` costs less.
@@ -156,7 +156,7 @@ def entropy_regulariser(
         weight: ``entropy_lambda``, for all heads or for each; divide it by the number of layers, so that the
             term does not grow with depth, and multiply it with the scale of the loss where a gradient scaler
             is used. A layer has its own weight and target by being given them.
-        target: As for :func:`term_of_entropy`.
+        target: As for :func:`entropy_penalty`.
         inverse_temperature: 1 / tau, as for
             :func:`tempopt.attention.functional.attention.tempered_attention`.
         length_scaling: As there.
@@ -207,7 +207,7 @@ def regularised_attention(
         k_BHKD: Keys, as for :func:`attention_with_entropy`, and the arguments that are not named here.
         v_BHKD: Values.
         weight: As for :func:`entropy_regulariser`.
-        target: As for :func:`term_of_entropy`.
+        target: As for :func:`entropy_penalty`.
         attn_mask: Boolean or floating mask, or None.
         is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
         dropout_p: Dropout probability of the weights in [0, 1).
@@ -239,12 +239,12 @@ def entropy_term(
     is_causal: bool = False,
     valid_BQ: Tensor | None = None,
 ) -> Tensor:
-    """Return :func:`term_of_entropy` of attention's entropy.
+    """Return :func:`entropy_penalty` of attention's entropy.
 
     Args:
         q_BHQD: Queries, tempered already.
         k_BHKD: Keys.
-        weight: As for :func:`term_of_entropy`.
+        weight: As for :func:`entropy_penalty`.
         target: As there.
         scale: Factor on the logits; None is 1 / sqrt(D).
         attn_mask: Boolean or floating mask that broadcasts to BHQK, or None.

@@ -75,12 +75,12 @@ def non_inferior(
     0.05 with a gain below 0.
 
     Args:
-        arm: As in :func:`headroom`, and so are the others up to ``relative``.
-        test: As in :func:`~tempopt.verdict.statistics.paired_tests.paired`.
+        arm: As in :func:`margin_left`, and so are the others up to ``relative``.
+        test: As in :func:`~tempopt.verdict.statistics.paired_tests.paired_test`.
         alpha: As there.
 
     Raises:
-        UsageError: As in :func:`headroom` and :func:`~tempopt.verdict.statistics.paired_tests.paired`.
+        UsageError: As in :func:`margin_left` and :func:`~.paired_tests.paired_test`.
     """
     slacks = margin_left(arm, reference, side=side, margin=margin, relative=relative)
     return paired_test(slacks, test=test, direction="maximize", alpha=alpha)
