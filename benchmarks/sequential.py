@@ -18,7 +18,7 @@ from scipy.stats import binomtest
 
 from tempopt.spec.alpha_ledger import alpha_for_verdict
 from tempopt.verdict.statistics.group_sequential import Look, boundaries, nominal_p, spent
-from tempopt.verdict.statistics.paired_tests import TESTS, PairedTest, Test, TestStage, paired_test
+from tempopt.verdict.statistics.paired_tests import TESTS, PairedTest, StageDifferences, Test, paired_test
 
 _EFFECTS = (0.0, 0.5, 1.0, 1.5, 2.5)
 _LOOKS = (4, 8, 12, 16)
@@ -93,7 +93,7 @@ def _with_more(d: np.ndarray, test: Test) -> PairedTest:
     first = paired_test(d[:8].tolist(), test=test, direction="maximize", alpha=alpha_for_verdict(1))
     if first.significant:
         return first
-    first_stage = TestStage(differences=tuple(d[:8].tolist()))
+    first_stage = StageDifferences(differences=tuple(d[:8].tolist()))
     return paired_test(
         d[8:12].tolist(), test=test, direction="maximize", alpha=alpha_for_verdict(2), earlier=[first_stage]
     )

@@ -109,7 +109,7 @@ _NAMES = {
         "entropy_term",
         "normalised_entropy",
         "regularised_attention",
-        "term_of_entropy",
+        "entropy_penalty",
     ],
     "functional.attention": ["temper_query", "tempered_attention", "visible_keys"],
     "modules.head_gates": ["AttendGates", "ProjectionGates", "least_important"],
@@ -120,7 +120,7 @@ _NAMES = {
         "QueryKeyNorm",
         "ScalableSoftmax",
         "no_decay_names",
-        "paper_gain",
+        "qk_norm_init_scale",
         "parameter_groups",
     ],
     "modules.losses": [

@@ -16,7 +16,7 @@ from tempopt.storage.http.address import is_server
 from tempopt.storage.store import Store
 
 
-def run_server(arguments: argparse.Namespace) -> int:
+def serve(arguments: argparse.Namespace) -> int:
     """Serve a database until Ctrl-C; the first token is made, and shown once, where there is none."""
     try:
         from tempopt.server.serving import Listening

@@ -148,7 +148,7 @@ class Launcher(abc.ABC):
 
     @abc.abstractmethod
     def jobs(self, ids: Sequence[str]) -> list[Job]:
-        """Return the jobs in the order of ``ids``; those of earlier programs, too, if ``survives_command``."""
+        """Return the jobs in the order of ``ids``; also those of earlier programs if ``survives_command``."""
 
     @abc.abstractmethod
     def cancel(self, ids: Sequence[str]) -> None:

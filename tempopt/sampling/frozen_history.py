@@ -173,7 +173,7 @@ class History:
         return self._ready > number - self._parallel
 
     def ask(self, number: int, sampler: optuna.samplers.BaseSampler) -> dict[str, Any]:
-        """Return the sampler's suggestion for ticket ``number``; report its use with :meth:`register_asked`."""
+        """Return the sampler's suggestion for ticket ``number``; then call :meth:`register_asked`."""
         trials = [*self.visible_trials(number), *self.pending(number)]
         view = WindowedStorage(
             name=self._name, direction=self._direction, trials=trials, running_trial=None, number=number

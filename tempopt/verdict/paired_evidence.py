@@ -32,7 +32,13 @@ from tempopt.storage.ticket_queries import (
 )
 from tempopt.verdict.statistics.failure_rates import FailureRates, failure_rates
 from tempopt.verdict.statistics.group_sequential import Look, spent
-from tempopt.verdict.statistics.paired_tests import Direction, PairedTest, TestStage, paired_test, skewness
+from tempopt.verdict.statistics.paired_tests import (
+    Direction,
+    PairedTest,
+    StageDifferences,
+    paired_test,
+    skewness,
+)
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
@@ -230,13 +236,13 @@ class Evidence:
             earlier=earlier,
         )
 
-    def stages(self, arm: Sequence[PairedRuns], reference: Sequence[PairedRuns]) -> list[TestStage]:
+    def stages(self, arm: Sequence[PairedRuns], reference: Sequence[PairedRuns]) -> list[StageDifferences]:
         """Return the differences of each round that has any, and how they were looked at."""
         return self._stages(self._differences(arm, reference))
 
-    def _stages(self, differences: Sequence[Mapping[int, float]]) -> list[TestStage]:
+    def _stages(self, differences: Sequence[Mapping[int, float]]) -> list[StageDifferences]:
         return [
-            TestStage(
+            StageDifferences(
                 differences=tuple(round_differences.values()),
                 looks=self._looks(round_differences.keys(), of_round),
             )

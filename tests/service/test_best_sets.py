@@ -81,7 +81,7 @@ def test_what_is_no_finished_search_is_refused(result: StudyResult) -> None:
         best_sets(result, top=0)
     with pytest.raises(StudyNotFound):
         tempopt.compare(big(), from_study="other", storage=URL)
-    with pytest.raises(UsageError, match="Give no sets"):
+    with pytest.raises(UsageError, match="Give no SET"):
         tempopt.compare(big(), [{}], from_study="toy", storage=URL)
 
 

@@ -79,7 +79,7 @@ def test_a_log_gets_one_flushed_line_for_each_stage_that_is_over(
     for _ in range(2):
         lines.update(make_snapshot(best_params=WAVE, done=done_counts))
     assert not stream.pending
-    fields = {"asked": {**done_counts, "choose": 4}, "best_params": WAVE}
+    fields = {"requested": {**done_counts, "choose": 4}, "best_params": WAVE}
     lines.update(make_snapshot(done={**done_counts, "choose": 3}, **fields))
     lines.update(make_snapshot(done={**done_counts, "choose": 4}, **fields))
     assert stream.getvalue().splitlines() == [

@@ -43,7 +43,7 @@ def test_at_temperature_one_a_run_is_that_of_the_model_alone(
     attached, alone = (Run(make_hugging_request(), listener()) for _ in range(2))
     alone.tempered.detach()
     alone.trainer.callbacks = [c for c in alone.trainer.callbacks if not isinstance(c, TemperatureCallback)]
-    assert attached.tempered.way == "attention_interface"
+    assert attached.tempered.method == "attention_interface"
     assert attached.execute().reports == alone.execute().reports
     assert all(torch.equal(a, b) for a, b in zip(weights(attached), weights(alone), strict=True))
 

@@ -20,7 +20,7 @@ from tempopt.verdict.paired_evidence import (
     most_conservative,
 )
 from tempopt.verdict.statistics.group_sequential import spent
-from tempopt.verdict.statistics.paired_tests import TestStage, paired_test
+from tempopt.verdict.statistics.paired_tests import StageDifferences, paired_test
 
 differences = st.lists(st.integers(-50, 50).map(lambda n: n / 100), min_size=4, max_size=8)
 
@@ -95,7 +95,7 @@ def test_looks_count_the_pairs_that_could_be_used_and_spend_by_those_that_were_p
         num_usable = sum(value != "lost" for value in values[:look])
         if num_usable > 1:
             looks[num_usable] = spent(look, 8)
-    stage = TestStage(differences=tuple(usable_values), looks=tuple(looks.items()) or None)
+    stage = StageDifferences(differences=tuple(usable_values), looks=tuple(looks.items()) or None)
     expected = paired_test(usable_values, test="t", direction="maximize", alpha=0.05, looks=stage.looks)
     assert measured_gain is not None and measured_gain.paired == expected
     assert measured_gain.dropped == 8 - len(usable_values)

@@ -17,7 +17,7 @@ from tempopt.errors import UsageError
 from tempopt.verdict.statistics.group_sequential import boundaries, repeated_p, spent
 from tempopt.verdict.statistics.paired_tests import (
     TESTS,
-    TestStage,
+    StageDifferences,
     least_pairs,
     non_inferiority_test,
     paired_test,
@@ -307,7 +307,7 @@ def test_added_pairs_are_combined_by_the_inverse_normal_method_with_doubling_wei
     first = [d + 0.001 * i for i, d in enumerate(FIRST)]
     second = [d + 0.0007 * i for i, d in enumerate(SECOND)]
     third = [d + 0.1 for d in second]
-    earlier_stages = [TestStage(differences=tuple(first)), TestStage(differences=tuple(second))]
+    earlier_stages = [StageDifferences(differences=tuple(first)), StageDifferences(differences=tuple(second))]
     paired_test = gains(third, test, earlier=earlier_stages, alpha=0.1)
     assert paired_test.p_value == pytest.approx(2 * combined_p([first, second, third], test), rel=1e-6)
     weighted_p = stats.combine_pvalues(
@@ -331,8 +331,8 @@ def test_added_pairs_are_combined_by_the_inverse_normal_method_with_doubling_wei
 
 def test_the_later_of_two_stages_has_twice_the_weight() -> None:
     strong, weak = [1.0, 1.1, 0.9, 1.05, 0.95], [0.4, -0.3, 0.2, 0.1, -0.15]
-    early_test = gains(weak, "t", earlier=[TestStage(differences=tuple(strong))])
-    late = gains(strong, "t", earlier=[TestStage(differences=tuple(weak))])
+    early_test = gains(weak, "t", earlier=[StageDifferences(differences=tuple(strong))])
+    late = gains(strong, "t", earlier=[StageDifferences(differences=tuple(weak))])
     assert early_test.gain == pytest.approx(late.gain) and late.p_value < early_test.p_value
     scores = {name: stats.norm.isf(one_sided(v, "t", "greater")) for name, v in [("s", strong), ("w", weak)]}
     expected = 2 * stats.norm.sf((math.sqrt(2) * scores["s"] + scores["w"]) / math.sqrt(3))
@@ -346,7 +346,7 @@ def test_combined_p_and_interval_never_disagree(
     test: str, first: list[float], second: list[float], has_looks: bool
 ) -> None:
     looks = ((4, 0.2), (len(first), 0.7)) if has_looks else None
-    paired_test = gains(second, test, earlier=[TestStage(differences=tuple(first), looks=looks)])
+    paired_test = gains(second, test, earlier=[StageDifferences(differences=tuple(first), looks=looks)])
     assert paired_test.significant == (paired_test.ci_low > 0)
     assert paired_test.is_worse == (paired_test.ci_high < 0)
     assert paired_test.ci_low <= paired_test.gain <= paired_test.ci_high
@@ -354,19 +354,19 @@ def test_combined_p_and_interval_never_disagree(
         [-d for d in second],
         test,
         direction="minimize",
-        earlier=[TestStage(differences=tuple(-d for d in first), looks=looks)],
+        earlier=[StageDifferences(differences=tuple(-d for d in first), looks=looks)],
     )
     assert mirrored_test == paired_test
 
 
 def test_a_stage_that_was_looked_at_on_the_way_counts_with_its_repeated_p() -> None:
     looks = ((4, 0.2), (8, 0.7))
-    paired_test = gains(SECOND, "t", earlier=[TestStage(differences=tuple(FIRST), looks=looks)])
+    paired_test = gains(SECOND, "t", earlier=[StageDifferences(differences=tuple(FIRST), looks=looks)])
     earlier_p = repeated_p(looks, stats.ttest_1samp(FIRST, 0).pvalue) / 2
     second_p = stats.ttest_1samp(SECOND, 0, alternative="greater").pvalue
     score = (stats.norm.isf(earlier_p) + math.sqrt(2) * stats.norm.isf(second_p)) / math.sqrt(3)
     assert paired_test.p_value == pytest.approx(2 * stats.norm.sf(score))
-    plain = gains(SECOND, "t", earlier=[TestStage(differences=tuple(FIRST))])
+    plain = gains(SECOND, "t", earlier=[StageDifferences(differences=tuple(FIRST))])
     assert plain.p_value < paired_test.p_value
 
 
@@ -376,7 +376,7 @@ def test_stages_that_contradict_each_other_show_nothing(sign: int) -> None:
     strong = (sign * 100.0, sign * 100.0001)
     weak = [sign * (-30.0 + 200 * (-1) ** i) for i in range(20)]
     assert combined_p([list(strong), weak], "t", "greater" if sign > 0 else "less") < 0.05
-    paired_test = gains(weak, "t", earlier=[TestStage(differences=strong)])
+    paired_test = gains(weak, "t", earlier=[StageDifferences(differences=strong)])
     assert sign * paired_test.gain < 0 and paired_test.p_value == 1
     assert paired_test.ci_low <= paired_test.gain <= paired_test.ci_high
     assert not paired_test.significant
@@ -386,7 +386,7 @@ def test_stages_that_contradict_each_other_show_nothing(sign: int) -> None:
 def test_one_pair_that_was_added_changes_the_estimate_alone(test: str) -> None:
     first_test, paired_test = (
         gains(FIRST, test),
-        gains([0.2], test, earlier=[TestStage(differences=tuple(FIRST))]),
+        gains([0.2], test, earlier=[StageDifferences(differences=tuple(FIRST))]),
     )
     assert (paired_test.p_value, paired_test.n_pairs) == (first_test.p_value, 9)
     assert paired_test.gain == gains([*FIRST, 0.2], test).gain
@@ -396,12 +396,12 @@ def test_one_pair_that_was_added_changes_the_estimate_alone(test: str) -> None:
 @both
 def test_a_stage_without_any_difference_speaks_for_neither_side(test: str) -> None:
     strong = [0.3, 0.31, 0.29, 0.33, 0.27, 0.32, 0.28, 0.3001, 0.34]
-    paired_test = gains(strong, test, earlier=[TestStage(differences=(0.0,) * 8)])
+    paired_test = gains(strong, test, earlier=[StageDifferences(differences=(0.0,) * 8)])
     one_sided_p = one_sided(strong, test, "greater")
     assert paired_test.p_value == pytest.approx(
         2 * stats.norm.sf(math.sqrt(2 / 3) * stats.norm.isf(one_sided_p))
     )
-    empty_test = gains([0.0] * 4, test, earlier=[TestStage(differences=(0.0,) * 8)])
+    empty_test = gains([0.0] * 4, test, earlier=[StageDifferences(differences=(0.0,) * 8)])
     assert (empty_test.gain, empty_test.ci_low, empty_test.ci_high, empty_test.p_value) == (
         0,
         -math.inf,
@@ -481,7 +481,7 @@ def test_levels_looks_and_stages_that_do_not_fit_are_refused(test: str) -> None:
     with pytest.raises(UsageError, match=r"shares in \(0, 1\]"):
         gains(FIRST, test, looks=((8, 0.5), (8, 0.4)))
     with pytest.raises(UsageError, match=r"no pairs"):
-        gains(FIRST, test, earlier=[TestStage(differences=())])
+        gains(FIRST, test, earlier=[StageDifferences(differences=())])
 
 
 def test_the_least_number_of_pairs_of_an_unknown_test_is_refused() -> None:
@@ -490,7 +490,7 @@ def test_the_least_number_of_pairs_of_an_unknown_test_is_refused() -> None:
 
 
 def test_one_added_pair_that_turns_the_sign_shows_nothing() -> None:
-    negative_stage = TestStage(
+    negative_stage = StageDifferences(
         differences=(-0.01, -0.0101, -0.0102, -0.0099, -0.01, -0.0101, -0.0102, -0.0099)
     )
     result = paired_test([0.2], test="t", direction="maximize", alpha=0.005, earlier=[negative_stage])

@@ -15,7 +15,7 @@ from tempopt.storage.rows import Measurement, TicketRow
 from tempopt.storage.ticket_queries import arms_of
 from tempopt.temperature import active_groups
 from tempopt.verdict.recommendation import Recommendation
-from tempopt.verdict.statistics.paired_tests import TestStage, paired_test, pairs_to_add
+from tempopt.verdict.statistics.paired_tests import StageDifferences, paired_test, pairs_to_add
 from tempopt.verdict.verdict import Verdict, compute_verdict
 from tempopt.verdict.widening import find_params_at_range_ends
 from tests.simulated import SPACE, SimulatedStudy
@@ -256,7 +256,7 @@ def test_more_pairs_are_as_many_as_show_what_is_worth_having_in_four_of_five_stu
         "change_nothing",
     ) and recommendation.pairs is not None
     draw = np.random.default_rng(1)
-    stage = TestStage(differences=tuple(gains))
+    stage = StageDifferences(differences=tuple(gains))
 
     def share_shown(pairs: int) -> float:
         tests = (
@@ -277,7 +277,7 @@ def test_more_pairs_are_as_many_as_show_what_is_worth_having_in_four_of_five_stu
     assert recommendation.pairs.seconds == pytest.approx(2.0 * recommendation.pairs.runs)
     # what was seen is no reason to expect it: only the level that is left to reach moves with it
     assert recommendation.pairs.pairs < pairs_to_add(
-        [TestStage(differences=tuple(noisy_gains(-0.02)))],
+        [StageDifferences(differences=tuple(noisy_gains(-0.02)))],
         0.06,
         test="t",
         direction="maximize",
@@ -286,7 +286,7 @@ def test_more_pairs_are_as_many_as_show_what_is_worth_having_in_four_of_five_stu
 
 
 def test_where_pairs_do_not_differ_at_all_no_number_of_them_is_given() -> None:
-    equal_stages = [TestStage(differences=(0.0, 0.0, 0.0))]
+    equal_stages = [StageDifferences(differences=(0.0, 0.0, 0.0))]
     assert pairs_to_add(equal_stages, 0.1, test="t", direction="maximize", alpha=0.005) is None
 
 

@@ -188,9 +188,9 @@ class QueryKeyNorm(LearnedTemperature):
 
     Args:
         num_heads: Number of heads of the queries, >= 1; keys may have fewer.
-        init_gain: Gain at the start, from 1e-6 to 1e6; one number, or one per head. :func:`qk_norm_init_scale`
-            is the paper's; the square root of the head dimension keeps the logits of random vectors as wide as
-            plain attention has them.
+        init_gain: Gain at the start, from 1e-6 to 1e6; one number, or one per head.
+            :func:`qk_norm_init_scale` is the paper's; the square root of the head dimension keeps the logits
+            of random vectors as wide as plain attention has them.
 
     Raises:
         SpecError: if a number is out of range, or there is not one per head.

@@ -85,7 +85,7 @@ class PairedTest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TestStage:
+class StageDifferences:
     """The pairs of one round, and how they were looked at.
 
     Args:
@@ -105,7 +105,7 @@ def paired_test(
     direction: Direction,
     alpha: float = ALPHA,
     looks: Sequence[Look] | None = None,
-    earlier: Sequence[TestStage] = (),
+    earlier: Sequence[StageDifferences] = (),
 ) -> PairedTest:
     """Test whether paired differences are centred on zero, two-sided.
 
@@ -142,7 +142,7 @@ def paired_test(
         raise UsageError(unknown("test", test, TESTS))
     if not 0 < alpha < 1:
         raise UsageError(f"A paired test was given the level {alpha:g}; it has to lie between 0 and 1.")
-    present = TestStage(differences=tuple(differences), looks=None if looks is None else tuple(looks))
+    present = StageDifferences(differences=tuple(differences), looks=None if looks is None else tuple(looks))
     stages = [_Evidence(stage, test, direction) for stage in (*earlier, present)]
     gains = [gain for stage in stages for gain in stage.gains]
     if max(map(abs, gains)) <= _NOTHING:
@@ -240,7 +240,7 @@ def non_inferiority_test(
 
 
 def pairs_to_add(
-    stages: Sequence[TestStage],
+    stages: Sequence[StageDifferences],
     effect: float,
     *,
     test: Test,
@@ -292,7 +292,7 @@ def pairs_to_add(
 class _Evidence:
     """What one stage says for a gain and against it."""
 
-    def __init__(self, stage: TestStage, test: Test, direction: Direction) -> None:
+    def __init__(self, stage: StageDifferences, test: Test, direction: Direction) -> None:
         differences = stage.differences
         if not differences:
             raise UsageError("A paired test was given no pairs. It needs at least one.")
