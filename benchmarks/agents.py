@@ -84,14 +84,14 @@ class Sleeper:
         self.ready = True
         self.seconds = seconds
         self.every = REPORTS // reports
-        self.ended = 0.0
+        self.ended_at = 0.0
         self.idle: list[float] = []
         self.connection, self._theirs = Pipe()
 
     def send(self, request: Any) -> None:
         """Begin a training; nothing else is sent where nothing is pruned."""
-        if self.ended:
-            self.idle.append(time.monotonic() - self.ended)
+        if self.ended_at:
+            self.idle.append(time.monotonic() - self.ended_at)
         threading.Thread(target=self._train, args=(request, time.monotonic()), daemon=True).start()
 
     def receive(self) -> Any:
@@ -122,7 +122,7 @@ class Sleeper:
             say(Report(**run, step=step_of(report), value=value, metrics={"val_loss": value}))
         values = {"validate": value, "validate_current": value}
         end_fields = {"step": steps, "measurements": values, "metrics": {}, "reports": []}
-        self.ended = time.monotonic()
+        self.ended_at = time.monotonic()
         say(Finished(**run, state="complete", **end_fields, seconds=time.monotonic() - start_time))
 
 

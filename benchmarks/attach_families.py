@@ -36,7 +36,7 @@ BITES = 1e-4
 class Outcome:
     """The outcome of one way."""
 
-    said: str
+    result: str
     method: str = ""
     error: float | None = None
     tested: bool = True
@@ -133,8 +133,8 @@ def row(family: Family) -> tuple[str, dict[str, Outcome]]:
         raise AssertionError(f"{family.name}: its oracle does not bite, the output moves by {shift_size:.1e}")
     outcomes = {method: try_method(family, model, method, truth, shift_size) for method in WAYS}
     auto = outcomes["auto"]
-    cells = [outcomes[method].said for method in WAYS[:2]] + [
-        f"{auto.said} ({auto.method})" if auto.method else auto.said
+    cells = [outcomes[method].result for method in WAYS[:2]] + [
+        f"{auto.result} ({auto.method})" if auto.method else auto.result
     ]
     errors = [error_text(outcomes[method].error) for method in WAYS]
     return f"| {family.name} | {' | '.join(cells)} | {', '.join(errors)} |", outcomes
@@ -170,7 +170,7 @@ def main() -> None:
     print("|---|---|---|---|---|")
     _, all_outcomes = table(parser.parse_args().only)
     autos = [outcomes["auto"] for outcomes in all_outcomes]
-    right = sum(outcome.said == "right" for outcome in autos)
+    right = sum(outcome.result == "right" for outcome in autos)
     counts = {method: sum(outcome.method == method for outcome in autos) for method in WAYS[:2]}
     num_wrong = sum(outcome.is_wrong for outcomes in all_outcomes for outcome in outcomes.values())
     print(

@@ -23,7 +23,7 @@ from tempopt.attention.functional.entropy import attention_with_entropy
 from tempopt.attention.functional.sampled_entropy import sampled_entropy
 
 Inputs = tuple[Tensor, Tensor, Tensor]
-Way = Callable[[Tensor, Tensor, Tensor, bool], tuple[Tensor, ...]]
+AttentionFn = Callable[[Tensor, Tensor, Tensor, bool], tuple[Tensor, ...]]
 
 
 def plain(q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> tuple[Tensor, ...]:
@@ -48,10 +48,10 @@ def sampled_attention(q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> tuple
     return plain(q, k, v, is_causal)
 
 
-WAYS: dict[str, Way] = {"plain": plain, "naive": naive, "exact": exact, "sampled": sampled_attention}
+WAYS: dict[str, AttentionFn] = {"plain": plain, "naive": naive, "exact": exact, "sampled": sampled_attention}
 
 
-def check(attend: Way, inputs: Inputs, is_causal: bool) -> None:
+def check(attend: AttentionFn, inputs: Inputs, is_causal: bool) -> None:
     """Assert output, entropy and gradients against the definition in float64, on some of the rows."""
     q, k, v = inputs
     length = q.shape[-2]
@@ -81,7 +81,7 @@ def check(attend: Way, inputs: Inputs, is_causal: bool) -> None:
         )
 
 
-def work(attend: Way, inputs: Inputs, is_causal: bool, backward: bool) -> Callable[[], object]:
+def work(attend: AttentionFn, inputs: Inputs, is_causal: bool, backward: bool) -> Callable[[], object]:
     """Return what is measured: the pass forward, or both, from gradients that are there already."""
 
     def forward() -> None:

@@ -34,7 +34,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "12 pairs, sign_flip": {"seeds": {"confirm": 12}, "test": "sign_flip"},
 }
 _VARIANTS = (1, 3)
-_DRAWN = 200
+_NUM_SEEDS = 200
 
 
 def main() -> None:
@@ -87,7 +87,7 @@ class _Task:
         self.world = RecordedWorld(name, is_shuffled=True)
         # any that differ: no set is better than another
         self._sets = self.world.draw_sets(0)[: 1 + max(_VARIANTS)]
-        values = [self.world.train(self._sets[0], seed).test for seed in range(_DRAWN)]
+        values = [self.world.train(self._sets[0], seed).test for seed in range(_NUM_SEEDS)]
         sign = 1.0 if self.world.spec.study.direction == "maximize" else -1.0
         self.gain = sign * gain * stdev(values)
 

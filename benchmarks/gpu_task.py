@@ -72,13 +72,13 @@ class WatchedModule(TemperedModule):
         self.read = nn.Linear(width, 256)
         self.lr = lr
         self.facts, self.ballast, self.pretend = Path(facts), ballast, pretend
-        self.seen: dict[str, str] = {}
+        self.dtypes: dict[str, str] = {}
 
     def forward(self, bytes_BN: Tensor) -> Tensor:
         x_BND = self.embed(bytes_BN)
         for layer, block in enumerate(self.blocks):
             q, k, v = block.split(x_BND)
-            self.seen = {"attention": str(q.dtype), "temperature": str(self.inverse_temperature.dtype)}
+            self.dtypes = {"attention": str(q.dtype), "temperature": str(self.inverse_temperature.dtype)}
             attention_out = self.attend(q, k, v, layer=layer, is_causal=True)
             x_BND = x_BND + block.out(attention_out.transpose(1, 2).flatten(2))
             x_BND = x_BND + block.mlp(block.between(x_BND))
@@ -133,7 +133,7 @@ class WatchedModule(TemperedModule):
         self._wait()
         steps = self.global_step - _WARM
         rate = steps / (time.perf_counter() - self.clock) if steps > 0 else None
-        self.fact |= {"rate": rate, "seen": self.seen, "precision": str(self.trainer.precision)}
+        self.fact |= {"rate": rate, "seen": self.dtypes, "precision": str(self.trainer.precision)}
         graphs = counters["stats"]["unique_graphs"]
         self.fact |= {"graphs": graphs - self.graphs, "graphs before": self.graphs}
         if self.device.type == "cuda":

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.attention import Inputs, Way, peak_bytes, seconds, work
+from benchmarks.attention import AttentionFn, Inputs, peak_bytes, seconds, work
 from tempopt.attention.functional.attention import tempered_attention
 from tempopt.attention.functional.local_heads import local_attention, local_mask, query_positions
 from tempopt.temperature import ExponentialHeads
@@ -66,7 +66,7 @@ class Local:
         return (local_attention(q, k, v, inverse_temperature=1.0, attn_mask=mask, **options),)
 
 
-def check(name: str, attend: Way, inputs: Inputs, is_causal: bool, window: int) -> None:
+def check(name: str, attend: AttentionFn, inputs: Inputs, is_causal: bool, window: int) -> None:
     """Assert output and gradients against the definition in float64, on some of the rows."""
     q, k, v = inputs
     num_heads, length = q.shape[1:3]
@@ -98,7 +98,7 @@ def check(name: str, attend: Way, inputs: Inputs, is_causal: bool, window: int) 
         )
 
 
-def row(ways: dict[str, Way], inputs: Inputs, is_causal: bool, backward: bool, rounds: int) -> None:
+def row(ways: dict[str, AttentionFn], inputs: Inputs, is_causal: bool, backward: bool, rounds: int) -> None:
     """Print one row of the table: ratios of time (lowest to highest) and of peak memory."""
     device = inputs[0].device.type
     tasks = {name: work(attend, inputs, is_causal, backward) for name, attend in ways.items()}
@@ -131,7 +131,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     print(f"torch {torch.__version__}, {args.threads} threads, load {os.getloadavg()[0]:.1f}")
-    ways: dict[str, Way] = {
+    ways: dict[str, AttentionFn] = {
         "plain": plain,
         "pattern": pattern,
         "half": Local(0.5, args.window),

@@ -37,7 +37,7 @@ import spent
 from peers_tools import EPOCHS, TOOLS, PeerJob
 from spent import Usage
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 SETS = 32
 SHORT, LONG = PeerJob(SETS, 2), PeerJob(SETS, 40)
 YARDSTICK = "bare"
@@ -63,13 +63,13 @@ def carried_out(tool: str, job: PeerJob) -> tuple[Usage, dict[int, float]]:
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)]),
+        "PYTHONPATH": os.pathsep.join([str(FOLDER.parent), str(FOLDER)]),
         # Ray would write a token into the home folder, and tell its makers that it is used
         "RAY_AUTH_MODE": "disabled",
         "RAY_USAGE_STATS_ENABLED": "0",
     }
     sides = range(2 if tool == YARDSTICK or tool.startswith("optuna") else 1)
-    commands = [[sys.executable, str(HERE / "peers_tools.py"), tool, str(side)] for side in sides]
+    commands = [[sys.executable, str(FOLDER / "peers_tools.py"), tool, str(side)] for side in sides]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "job.json").write_text(json.dumps(asdict(job)))

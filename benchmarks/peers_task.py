@@ -70,7 +70,7 @@ def fit_plain(parameters: dict[str, Any], num_batches: int, trainer: dict[str, A
         trainer: Arguments of Lightning's Trainer.
     """
     if parameters["schedule"] == "constant":
-        # it goes nowhere, and the module refuses to be told where to
+        # a constant schedule has no final temperature, and the module refuses one
         parameters = {name: value for name, value in parameters.items() if name != "temperature_final"}
     fit = L.Trainer(**trainer)
     fit.fit(Peer(**parameters), datamodule=PeerData(num_batches))

@@ -208,11 +208,11 @@ def tempopt(job: PeerJob, *, save: bool = False) -> dict[int, float]:
     from tempopt.storage.store import Store
 
     class StopObserver(NullObserver):
-        left = job.num_sets
+        remaining_sets = job.num_sets
 
         def finished(self, ticket: Any) -> None:
-            self.left -= 1
-            if not self.left:
+            self.remaining_sets -= 1
+            if not self.remaining_sets:
                 raise KeyboardInterrupt
 
     try:
@@ -243,5 +243,5 @@ TOOLS: dict[str, Callable[[PeerJob, int], dict[int, float]]] = {
 
 if __name__ == "__main__":
     tool, side = sys.argv[1:]
-    found = TOOLS[tool](PeerJob(**json.loads(Path("job.json").read_text())), int(side))
-    Path(f"found-{side}.json").write_text(json.dumps(found))
+    values_by_set = TOOLS[tool](PeerJob(**json.loads(Path("job.json").read_text())), int(side))
+    Path(f"found-{side}.json").write_text(json.dumps(values_by_set))

@@ -29,7 +29,7 @@ from talkers import REPORTS, step_of
 
 SECONDS = 2.0
 AGENTS = (1, 2, 4, 8, 16)
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 NAME = "scaling"
 
 
@@ -60,12 +60,12 @@ class CaseResult:
 
     Args:
         seconds: From the moment when the agents were let go to the end of the last trial.
-        seen: What the agents have seen.
+        agent_reports: Reports of the agents.
         server: CPU seconds of the database's processes for these agents; None if they cannot be seen.
     """
 
     seconds: float
-    seen: list[AgentReport]
+    agent_reports: list[AgentReport]
     server: float | None
 
 
@@ -80,7 +80,7 @@ def spec_of(case: ScalingCase) -> Any:
         data: dict[str, Any] = {"study": study, "model": {"class_path": "package.Model"}, "search": SEARCH}
         data["trainer"] = {"max_steps": step_of(REPORTS)}
     else:
-        data = yaml.safe_load((HERE.parent / "studies" / "max_retrieval.yaml").read_text())
+        data = yaml.safe_load((FOLDER.parent / "studies" / "max_retrieval.yaml").read_text())
         data["study"]["pruner"] = "none"
     # what agents cost each other is asked here, not what a sampler costs
     data["study"] |= {"sampler": "tpe", "seeds": {"search": None}}
@@ -122,8 +122,8 @@ def carried_out(
         server=server,
         token=token,
     )
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
-    command = [sys.executable, str(HERE / "agents.py"), json.dumps(asdict(post))]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(FOLDER.parent)}
+    command = [sys.executable, str(FOLDER / "agents.py"), json.dumps(asdict(post))]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     agents = [
         subprocess.Popen(command, env=environment, text=True, **pipes)  # type: ignore[call-overload]
@@ -144,7 +144,7 @@ def carried_out(
     check(url, case, agent_reports, num_before or 0)
     last = max(moment for agent_report in agent_reports for moment in agent_report.finished)
     server_cpu = None if server is None or cpu_after is None else cpu_after - server
-    return CaseResult(seconds=last - start_time, seen=agent_reports, server=server_cpu)
+    return CaseResult(seconds=last - start_time, agent_reports=agent_reports, server=server_cpu)
 
 
 def let_go(agents: list[Any]) -> None:
@@ -195,11 +195,16 @@ def print_sleeping(backend: str, max_agents: int, trials: int) -> None:
             with database(backend) as url:
                 run_result = carried_out(url, case)
             rate = case.trials / run_result.seconds
-            cpu_times = [sum(agent_report.cpu for agent_report in run_result.seen), run_result.server]
+            cpu_times = [
+                sum(agent_report.cpu for agent_report in run_result.agent_reports),
+                run_result.server,
+            ]
             cpu = [
                 "" if cpu_time is None else f"{1000 * cpu_time / case.trials:.0f}" for cpu_time in cpu_times
             ]
-            transactions = sum(agent_report.transactions for agent_report in run_result.seen) / case.trials
+            transactions = (
+                sum(agent_report.transactions for agent_report in run_result.agent_reports) / case.trials
+            )
             cells = [f"{agents}", f"{case.parallel}", f"{rate:.2f}", f"{100 * rate * SECONDS / agents:.1f} %"]
             print("| " + " | ".join([*cells, *cpu, f"{transactions:.1f}"]) + " |", flush=True)
 

@@ -29,7 +29,7 @@ from benchmarks.simulated.results import CHOSEN_BY, LINES, is_peer, keep, of_wor
 from benchmarks.simulated.table import show
 from benchmarks.simulated.tuners import TUNERS
 
-_LEAST = 30
+_MIN_ROWS = 30
 
 
 def run_search(
@@ -56,7 +56,8 @@ def run_search(
     if truth:
         truth = dict(zip(truth, world.truth([json.loads(key) for key in truth]), strict=True))
     is_early_of = {
-        _key(params): is_early for params, is_early in zip(trace.asked, trace.ended_early, strict=True)
+        _key(params): is_early
+        for params, is_early in zip(trace.parameter_sets, trace.ended_early, strict=True)
     }
     true_values = sign * world.truth([json.loads(key) for key in is_early_of])
     good_ends = [
@@ -74,7 +75,7 @@ def run_search(
         "world": world.mark,
         "steps": [trace.steps[k] / world.total_steps for k in places],
         "share": [float(truth[selected_keys[k]] - world.floor) / headroom for k in places],
-        "asked": len(trace.asked),
+        "asked": len(trace.parameter_sets),
         "good": len(good_ends),
         "good_ended": sum(good_ends),
         "seconds": seconds,
@@ -102,7 +103,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="print what there is")
     parser.add_argument("--pack", action="store_true", help="put what there is into the repository")
     args = parser.parse_args()
-    worlds = {task: RecordedWorld(task) for task in args.tasks if len(recorded_rows(task)) >= _LEAST}
+    worlds = {task: RecordedWorld(task) for task in args.tasks if len(recorded_rows(task)) >= _MIN_ROWS}
     if args.pack:
         pack({task: RecordedWorld(task) for task in TASKS}, args.results)
     elif args.table:

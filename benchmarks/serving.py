@@ -25,7 +25,7 @@ from store import SERVERS, database
 AGENTS = (1, 4, 16, 64)
 SECONDS = 2.0
 _LONG = 16
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ def run_server(storage: str) -> Iterator[Serving]:
         token, _ = create_token(store, name="benchmark", scopes=["agent"])
     with tempfile.TemporaryDirectory() as folder:
         words = ["serve", "--storage", storage, "--checkpoints", folder, "--port", "0"]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(FOLDER.parent)}
         process = subprocess.Popen(
             [sys.executable, "-m", "tempopt", *words],
             env=environment,
@@ -83,11 +83,11 @@ class ServingCost:
     """The outcome of a case, in one of the two ways.
 
     Args:
-        found: What the agents have seen.
+        case_result: Result of the case, with the reports of the agents.
         server: CPU seconds of the tempopt server; None without one.
     """
 
-    found: CaseResult
+    case_result: CaseResult
     server: float | None
 
 
@@ -95,11 +95,11 @@ def cost(backend: str, case: ScalingCase, *, has_server: bool) -> ServingCost:
     """Carry a case out, behind a server or on the database."""
     with database(backend) as url:
         if not has_server:
-            return ServingCost(found=carried_out(url, case), server=None)
+            return ServingCost(case_result=carried_out(url, case), server=None)
         with run_server(url) as server:
             cpu_before = server.seconds
             run_result = carried_out(url, case, server=server.url, token=server.token)
-            return ServingCost(found=run_result, server=server.seconds - cpu_before)
+            return ServingCost(case_result=run_result, server=server.seconds - cpu_before)
 
 
 def row(*cells: object) -> None:
@@ -123,7 +123,7 @@ def long_trials(backend: str, seconds: float, trials: int) -> None:
     for has_server in (False, True):
         case = ScalingCase(agents=_LONG, trials=_LONG * trials, parallel=2 * _LONG, sleep=seconds, reports=20)
         run_cost = cost(backend, case, has_server=has_server)
-        agent_reports, count = run_cost.found.seen, case.trials
+        agent_reports, count = run_cost.case_result.agent_reports, case.trials
         row(
             "server" if has_server else "database",
             f"{sum(agent_report.requests for agent_report in agent_reports) / count:.1f}",
@@ -153,8 +153,8 @@ def many_agents(backend: str, max_agents: int, trials: int) -> None:
         for has_server in (False, True):
             case = ScalingCase(agents=agents, trials=trials * agents, parallel=2 * agents)
             run_cost = cost(backend, case, has_server=has_server)
-            agent_reports, count = run_cost.found.seen, case.trials
-            rate = count / run_cost.found.seconds
+            agent_reports, count = run_cost.case_result.agent_reports, case.trials
+            rate = count / run_cost.case_result.seconds
             idle = [idle_seconds for agent_report in agent_reports for idle_seconds in agent_report.idle]
             row(
                 agents,
@@ -187,7 +187,7 @@ def large_study(backend: str, num_existing: int, trials: int) -> None:
             else:
                 fill_study(url, case, num_existing)
                 run_result, server_cpu = carried_out(url, case, num_before=num_existing), None
-        (agent_report,) = run_result.seen
+        (agent_report,) = run_result.agent_reports
         row(
             "server" if has_server else "database",
             f"{1e3 * statistics.median(agent_report.idle):.0f}",

@@ -395,7 +395,7 @@ def suggestion_cost(arms: Any, ticket: Any, counts: Counts) -> float:
     """Return CPU milliseconds of a suggestion, each one after another trial has ended."""
     counts.begin()
     for number in range(ticket.number, ticket.number + 10):
-        arms.told(dataclasses.replace(ticket, number=number, state="failed", outcome="failed"), {})
+        arms.tell(dataclasses.replace(ticket, number=number, state="failed", outcome="failed"), {})
         arms.ask(dataclasses.replace(ticket, number=number + 1, parameters=None, sampled=None))
     return counts.end(10)["cpu_ms"]
 

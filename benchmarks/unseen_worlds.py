@@ -34,7 +34,7 @@ Array = NDArray[np.float64]
 _LINES = Path("build/unseen.jsonl")
 _TUNERS = ("tempopt", "Optuna TPE, Median", "Optuna GP", "Optuna random")
 _WORKERS = 4
-_MOST = 4
+_BUDGET_FACTOR = 4
 _CANDIDATES, _FRESH_SEEDS = 3, 4
 _FRESH = 10**6
 _BOOTSTRAPS = 4000
@@ -51,13 +51,13 @@ class EndTuner:
 
     def __init__(self, tuner: Any, budget: int) -> None:
         self._ask, self._report, self.end = tuner.ask, tuner.report, tuner.end
-        self._left = budget
+        self._remaining = budget
 
     def ask(self) -> Job | None:
-        if not self._left:
+        if not self._remaining:
             return None
         job: Job | None = self._ask()
-        self._left -= job is not None
+        self._remaining -= job is not None
         return job
 
     def report(self, job: Job, step: int, value: float) -> Wish:
@@ -74,18 +74,18 @@ def run_search(name: str, tuner_name: str, draw: int, budget: int) -> list[dict[
     tuner = TUNERS[tuner_name](world, draw)  # type: ignore[arg-type]
     trace = simulate(
         world,  # type: ignore[arg-type]
-        lambda: EndTuner(tuner, _MOST * budget),  # type: ignore[arg-type, return-value]
+        lambda: EndTuner(tuner, _BUDGET_FACTOR * budget),  # type: ignore[arg-type, return-value]
         budget=budget * world.total_steps,
         workers=_WORKERS,
         seed=draw,
     )
     seconds = time.process_time() - start_time
-    sets = {json.dumps(params, sort_keys=True) for params in trace.asked}
+    sets = {json.dumps(params, sort_keys=True) for params in trace.parameter_sets}
     common_fields = {
         "kind": name,
         "draw": draw,
         "budget": budget,
-        "asked": len(trace.asked),
+        "asked": len(trace.parameter_sets),
         "sets": len(sets),
     }
     named_sets = {tuner_name: tuner.best_sets(_CANDIDATES)}

@@ -32,26 +32,26 @@ class ForeignLoss:
         package: What has to be installed.
         name: Name of the class in it, with the module where that is not the package.
         path: Where the temperature is.
-        found: The temperature that the class has by default.
+        default_temperature: The temperature that the class has by default.
         step: The loss of the class on the embeddings of a batch.
-        given: Arguments of the class by the temperature; None leaves the class its own.
+        make_arguments: Return the class arguments for a temperature; None keeps the default.
         transform: How the class keeps its temperature.
-        said: What to call it, where the name of the class does not tell.
+        label: Label of the test case, if it differs from the name of the class.
         by_hand: Whether no argument of the class sets the temperature, so that it is written afterwards.
     """
 
     package: str
     name: str
     path: str
-    found: float
+    default_temperature: float
     step: Step
-    given: Callable[[float | None], dict[str, Any]]
+    make_arguments: Callable[[float | None], dict[str, Any]]
     transform: str = "identity"
-    said: str = ""
+    label: str = ""
     by_hand: bool = False
 
     def __str__(self) -> str:
-        return f"{self.package}-{self.said or self.name.rpartition('.')[2]}-{self.path}"
+        return f"{self.package}-{self.label or self.name.rpartition('.')[2]}-{self.path}"
 
     def make(self, temperature: float | None = None) -> Any:
         """Return the class at a temperature, None for its own; weights are the same each time."""
@@ -62,7 +62,7 @@ class ForeignLoss:
         )
         module, _, name = f"{self.package}.{self.name}".rpartition(".")
         torch.manual_seed(0)
-        loss_module = getattr(importlib.import_module(module), name)(**self.given(temperature))
+        loss_module = getattr(importlib.import_module(module), name)(**self.make_arguments(temperature))
         if self.by_hand and temperature is not None:
             owner, _, name = self.path.rpartition(".")
             holder = operator.attrgetter(owner)(loss_module) if owner else loss_module
@@ -236,10 +236,10 @@ def open_clip(**options: Any) -> Callable[[float | None], dict[str, Any]]:
 def lightly(
     name: str, step: Step, default_tau: float, path: str = "temperature", **options: Any
 ) -> ForeignLoss:
-    message = options.pop("said", "")
+    message = options.pop("label", "")
     name_of = options.pop("argument", path)
     return ForeignLoss(
-        "lightly", f"loss.{name}", path, default_tau, step, argument(name_of, **options), said=message
+        "lightly", f"loss.{name}", path, default_tau, step, argument(name_of, **options), label=message
     )
 
 
@@ -276,7 +276,7 @@ def quantizer(path: str, default_tau: float, message: str, name: str, **options:
         of_codes,
         argument(name, inverse=inverse, **all_options),
         transform="inverse" if inverse else "identity",
-        said=message,
+        label=message,
     )
 
 
@@ -289,7 +289,7 @@ SAMPLED = "_codebook.sample_codebook_temp"
 DINO = {"output_dim": WIDTH, "warmup_teacher_temp_epochs": 0}
 FOREIGN = [
     lightly("NTXentLoss", of_views, 0.5),
-    lightly("NTXentLoss", of_views, 0.5, memory_bank_size=(16, WIDTH), said="NTXentLoss with a memory bank"),
+    lightly("NTXentLoss", of_views, 0.5, memory_bank_size=(16, WIDTH), label="NTXentLoss with a memory bank"),
     lightly("DCLLoss", of_views, 0.1),
     lightly("DCLWLoss", of_views, 0.1),
     lightly("MACLLoss", of_views, 0.1),
@@ -355,7 +355,7 @@ FOREIGN = [
         of_open_siglip,
         open_clip(init_logit_scale=math.log(10), init_logit_bias=-10.0),
         transform="log_inverse",
-        said="CLIP with the loss of SigLIP",
+        label="CLIP with the loss of SigLIP",
     ),
     ForeignLoss("transformers", "CLIPModel", "logit_scale", 0.07, of_pairs, clip, transform="log_inverse"),
     ForeignLoss(

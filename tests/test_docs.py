@@ -47,7 +47,7 @@ SHORTER = ["--trials", "6", "--set", "study.seeds.confirm=2"]
 _TITLE = re.compile(r'title="([^"]+)"')
 _NOT_RUN = re.compile(r"<!-- not run: .+ -->\s*")
 # What a part of a spec is laid over.
-_REST = {
+_BASE_SPEC = {
     "study": {"name": "a_study", "metric": "val_accuracy", "direction": "maximize"},
     "model": {"class_path": "lightning_modules.DigitsViT"},
     "data": {"class_path": "lightning_modules.DigitsData"},
@@ -162,8 +162,8 @@ def test_what_python_imports_from_tempopt_is_public() -> None:
 def test_yaml_is_a_spec_or_a_part_of_one(block: Block, tmp_path: Path) -> None:
     spec_data = yaml_source.parse(block.text, source=block.location).data
     if not {"study", "model", "search"} <= set(spec_data):
-        spec_data = _laid_over(_REST, spec_data)
-    spec_data.setdefault("trainer", _REST["trainer"])
+        spec_data = _laid_over(_BASE_SPEC, spec_data)
+    spec_data.setdefault("trainer", _BASE_SPEC["trainer"])
     spec.StudySpec.parse(spec_data, source=block.location)
 
 
@@ -237,7 +237,7 @@ def test_the_module_that_is_fine_tuned_starts_from_its_weights(folder: Path) -> 
         if block.title is not None:
             (folder / block.title).write_text(block.text, encoding="utf-8")
     (text,) = [block.text for block in page if block.language == "yaml" and "weights:" in block.text]
-    spec_data = _laid_over(_REST, yaml_source.parse(text, source="own-model.md").data)
+    spec_data = _laid_over(_BASE_SPEC, yaml_source.parse(text, source="own-model.md").data)
     state = importlib.import_module("finder").Finder().state_dict()
     torch.save({"state_dict": state}, folder / "pretrained.ckpt")
     program = spec.StudySpec.parse(
@@ -319,14 +319,14 @@ class _ResourceParser(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.remote_urls: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         attributes = dict(attrs)
         address = attributes.get("src") or (attributes.get("href") if tag == "link" else None) or ""
         # nothing is fetched for the one that says what the page is called
         if re.match(r"(https?:)?//", address) and attributes.get("rel") != "canonical":
-            self.found.append(address)
+            self.remote_urls.append(address)
 
 
 @pytest.mark.static
@@ -351,7 +351,7 @@ def _opens_offline_and_names_no_machine(pages: Mapping[str, str]) -> None:
     for name, text in pages.items():
         parser = _ResourceParser()
         parser.feed(text)
-        assert not parser.found, name
+        assert not parser.remote_urls, name
         assert str(ROOT) not in text and str(Path.home()) not in text, name
 
 

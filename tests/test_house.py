@@ -116,7 +116,7 @@ def test_functions_are_short_enough_to_read() -> None:
     assert not {name: length for name, length in lengths if length > MAX_FUNCTION}
 
 
-def test_nothing_kept_names_somebodys_machine() -> None:
+def test_committed_files_name_no_local_paths() -> None:
     machine_path = re.compile(r"(?<![\w.-])/(?:work|farm|root|opt|Users|tmp/venv)/")
     offending_lines = []
     for path in _repository_files():

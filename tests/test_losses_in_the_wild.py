@@ -35,7 +35,7 @@ pytestmark = [
 ]
 
 STEPS = 4
-EACH = pytest.mark.parametrize("case", FOREIGN, ids=str)
+FOR_EACH_LOSS = pytest.mark.parametrize("case", FOREIGN, ids=str)
 STORED = {
     "identity": lambda tau: tau,
     "inverse": lambda tau: 1 / tau,
@@ -53,7 +53,7 @@ class LossModule(L.LightningModule):
         torch.manual_seed(3)
         self.encoder = nn.Linear(6, 8)
         self.batch = torch.randn(ITEMS, 6, generator=torch.Generator().manual_seed(5))
-        self.seen: list[float] = []
+        self.step_temperatures: list[float] = []
 
     @property
     def path(self) -> str:
@@ -66,7 +66,7 @@ class LossModule(L.LightningModule):
 
     def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
         value = operator.attrgetter(self.path)(self)
-        self.seen.append(value.item() if isinstance(value, Tensor) else value)
+        self.step_temperatures.append(value.item() if isinstance(value, Tensor) else value)
         return self.loss()
 
     def train_dataloader(self) -> Any:
@@ -102,14 +102,14 @@ def train_module(model: LossModule, **parameters: Any) -> LossModule:
     return model
 
 
-@EACH
+@FOR_EACH_LOSS
 def test_the_self_test_finds_the_temperature_and_it_is_what_the_class_has(case: ForeignLoss) -> None:
     model = LossModule(case)
     attachment = attach_value(model, model.path, {}, transform=case.transform, loss=model.loss)
-    assert attachment.initial_temperature == pytest.approx(case.found, rel=1e-4)
+    assert attachment.initial_temperature == pytest.approx(case.default_temperature, rel=1e-4)
 
 
-@EACH
+@FOR_EACH_LOSS
 @pytest.mark.parametrize("factor", [0.5, 1.5, 16.0])
 def test_at_a_temperature_it_computes_what_one_does_that_was_made_at_it(
     case: ForeignLoss, factor: float
@@ -128,15 +128,16 @@ def test_at_a_temperature_it_computes_what_one_does_that_was_made_at_it(
     assert max(changes) > 1e-3
 
 
-@EACH
+@FOR_EACH_LOSS
 def test_training_follows_the_schedule_and_as_found_it_is_what_it_was(case: ForeignLoss) -> None:
     plain, as_found = trained_without(case), train_module(LossModule(case))
     for plain_param, found_param in zip(plain.parameters(), as_found.parameters(), strict=True):
         assert torch.equal(plain_param, found_param)
-    schedule = {"named.schedule": "exponential", "named.temperature_final": case.found / 4}
+    schedule = {"named.schedule": "exponential", "named.temperature_final": case.default_temperature / 4}
     model = train_module(LossModule(case), **schedule)
-    expected = [case.found * 0.25 ** (step / (STEPS - 1)) for step in range(STEPS)]
-    assert model.seen == pytest.approx([STORED[case.transform](tau) for tau in expected], rel=1e-3, abs=1e-6)
+    expected = [case.default_temperature * 0.25 ** (step / (STEPS - 1)) for step in range(STEPS)]
+    stored_values = [STORED[case.transform](tau) for tau in expected]
+    assert model.step_temperatures == pytest.approx(stored_values, rel=1e-3, abs=1e-6)
     param_pairs = zip(model.named_parameters(), plain.parameters(), strict=True)
     assert any(
         not torch.equal(param, plain_param)
@@ -223,5 +224,6 @@ def test_the_page_lists_each_class_with_what_is_found() -> None:
         rows |= {(name, path.strip("`"), transform.strip("`"), tau) for name in names}
     losses = {"ClipLoss", "SigLipLoss"}
     assert {row for row in rows if row[0] not in losses} == {
-        (case.name.rpartition(".")[2], case.path, case.transform, round(case.found, 6)) for case in FOREIGN
+        (case.name.rpartition(".")[2], case.path, case.transform, round(case.default_temperature, 6))
+        for case in FOREIGN
     }

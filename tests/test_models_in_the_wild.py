@@ -164,7 +164,7 @@ def halve_rows(*names: str) -> Callable[[nn.Module], None]:
 @dataclass(frozen=True)
 class Case:
     make: Callable[[], nn.Module]
-    way: str
+    method: str
     run: Callable[[nn.Module], Tensor]
     halve: Callable[[nn.Module], None]
 
@@ -185,7 +185,7 @@ class Case:
 
     def attached_model(self, parameters: dict[str, Any] = HOT) -> tuple[nn.Module, Any]:
         model = self.model()
-        return model, attach(model, parameters, method=self.way)
+        return model, attach(model, parameters, method=self.method)
 
 
 def read_text(model: nn.Module) -> Tensor:

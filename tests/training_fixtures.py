@@ -13,7 +13,7 @@ from tempopt.spec.program import Program
 from tempopt.training import build
 from tempopt.training.messages import CheckpointRef, CheckpointSaved, Message, RunRequest, Stop
 
-HERE = Path(__file__).parent / "training"
+TRAINING_TESTS = Path(__file__).parent / "training"
 NAMES = {"class": "toy_modules"}
 
 
@@ -34,7 +34,7 @@ class Listener:
         stop_after: int | None = None,
         keep: bool = False,
     ) -> None:
-        self.heard: list[Message] = []
+        self.received: list[Message] = []
         self.die_at = die_at
         self.stop_at = stop_at
         self.stop_after = stop_after
@@ -42,19 +42,19 @@ class Listener:
         self.step = 0
 
     def send(self, message: Message) -> None:
-        self.heard.append(message)
+        self.received.append(message)
         self.step = getattr(message, "step", self.step)
         if type(message).__name__ == "Progress" and self.die_at is not None and self.step >= self.die_at:
             raise SystemExit
 
     def stop(self, request: RunRequest) -> Stop | None:
         is_reached = self.stop_at is not None and self.step >= self.stop_at
-        if is_reached or (self.stop_after is not None and len(self.heard) >= self.stop_after):
+        if is_reached or (self.stop_after is not None and len(self.received) >= self.stop_after):
             return Stop(ticket=request.ticket, attempt=request.attempt, keep=self.keep)
         return None
 
     def messages_of(self, kind: type[Any]) -> list[Any]:
-        return [message for message in self.heard if isinstance(message, kind)]
+        return [message for message in self.received if isinstance(message, kind)]
 
     @property
     def saved(self) -> list[CheckpointRef]:
@@ -70,7 +70,7 @@ def listener() -> type[Listener]:
 @pytest.fixture
 def request_for(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunRequest]:
     """Return a function that makes a request; its keyword arguments go to the program or the request."""
-    monkeypatch.syspath_prepend(str(HERE))
+    monkeypatch.syspath_prepend(str(TRAINING_TESTS))
     monkeypatch.setattr("tempopt.training.run.BEAT_SECONDS", 0.0)
 
     def make(

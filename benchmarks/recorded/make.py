@@ -32,7 +32,7 @@ from tempopt.seeds import derive
 from tempopt.spec.program import Program
 from tempopt.training.messages import Evaluation, Failed, Finished, Message, RunRequest
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 _BLOCK = 8
 _AT_END = [
     Evaluation(name="validate", on="validate"),
@@ -42,12 +42,12 @@ _AT_END = [
 
 def table_path(task: str) -> Path:
     """Return where a task's table lies."""
-    return HERE / f"{task}.parquet"
+    return FOLDER / f"{task}.parquet"
 
 
 def lines_path(task: str) -> Path:
     """Return where what is not in the table yet is written down."""
-    return HERE / f"{task}.jsonl"
+    return FOLDER / f"{task}.jsonl"
 
 
 def recorded_rows(task: str) -> list[dict[str, Any]]:
@@ -119,7 +119,7 @@ class Recorder:
         self._programs: dict[str, Program] = {task.name: task.spec.program() for task in tasks}
         self._queue = list(enumerate(planned_trainings(tasks, num_configurations)))[::-1]
         self._all = len(self._queue)
-        self._asked: dict[int, tuple[Task, int, int, dict[str, Any]]] = {}
+        self._requests: dict[int, tuple[Task, int, int, dict[str, Any]]] = {}
         self._end = time.monotonic() + 60 * minutes
         self._workers = workers
 
@@ -130,7 +130,7 @@ class Recorder:
         try:
             for worker in workers:
                 self._give(worker)
-            while self._asked:
+            while self._requests:
                 connections = {worker.connection: worker for worker in workers}
                 for ready in wait(list(connections)):
                     worker = connections[ready]  # type: ignore[index]
@@ -147,7 +147,7 @@ class Recorder:
     def _give(self, worker: WorkerProcess) -> None:
         if not self._queue or time.monotonic() > self._end:
             return
-        ticket, self._asked[ticket] = (entry := self._queue.pop())[0], entry[1]
+        ticket, self._requests[ticket] = (entry := self._queue.pop())[0], entry[1]
         task, _, seed, parameters = entry[1]
         worker.send(
             RunRequest(
@@ -162,9 +162,9 @@ class Recorder:
 
     def _hear(self, worker: WorkerProcess, message: Message) -> None:
         if isinstance(message, Failed):
-            raise RuntimeError(f"{self._asked[message.ticket]}: {message.message}\n{message.traceback}")
+            raise RuntimeError(f"{self._requests[message.ticket]}: {message.message}\n{message.traceback}")
         if isinstance(message, Finished):
-            task, number, seed, parameters = self._asked.pop(message.ticket)
+            task, number, seed, parameters = self._requests.pop(message.ticket)
             new_row = row(number, seed, parameters, message, task.every)
             with lines_path(task.name).open("a") as file:
                 file.write(json.dumps(new_row) + "\n")

@@ -31,7 +31,7 @@ class SingleSampleForest:
                 [np.where(end, node_id, getattr(t, name)) + root for t, end, node_id, root in parts]
             )
 
-        self._left, self._right = join_trees("children_left"), join_trees("children_right")
+        self._left_child, self._right_child = join_trees("children_left"), join_trees("children_right")
         self._feature = np.concatenate([np.maximum(tree.feature, 0) for tree in trees])
         self._threshold = np.concatenate([tree.threshold for tree in trees])
         self._value = np.concatenate([tree.value[:, :, 0] for tree in trees])
@@ -43,6 +43,6 @@ class SingleSampleForest:
         nodes = self._roots
         for _ in range(self._depth):
             goes_left = features[self._feature[nodes]] <= self._threshold[nodes]
-            nodes = np.where(goes_left, self._left[nodes], self._right[nodes])
+            nodes = np.where(goes_left, self._left_child[nodes], self._right_child[nodes])
         outputs: Array = self._value[nodes].sum(axis=0) / len(self._roots)
         return outputs

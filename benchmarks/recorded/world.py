@@ -45,7 +45,7 @@ _PLACES = 5
 _BETWEEN = 3000
 _PAIRS = 300
 _MARKS = 64
-_LEAST = 0.005
+_CLIP = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class RecordedWorld:
         self.rungs: tuple[int, ...] = tuple(moving["final_steps"])
         self._curves = np.array([self.curve(row) for row in rows])
         self._two_humps = TASKS[task].two_humps
-        self._scaled = logit(np.clip(self._curves, _LEAST, 1 - _LEAST)) if self._two_humps else self._curves
+        self._scaled = logit(np.clip(self._curves, _CLIP, 1 - _CLIP)) if self._two_humps else self._curves
 
     @cached_property
     def mark(self) -> str:

@@ -24,20 +24,20 @@ class Job:
     """A training that a tuner asks for.
 
     Args:
-        handle: Whatever the tuner knows it by.
+        handle: Identifier of the job for the tuner.
         parameters: The whole parameter set.
         seed: Seed of the training.
-        begun: Rungs that need no training: they have been trained before.
+        trained_rungs: Number of rungs that an earlier training of the run has reached.
     """
 
     handle: Any
     parameters: Parameters
     seed: int
-    begun: int = 0
+    trained_rungs: int = 0
 
 
 class Tuner(Protocol):
-    """What searches."""
+    """A search strategy."""
 
     def ask(self) -> Job | None:
         """Return the next training; None if there is none now, until another one has ended."""
@@ -54,18 +54,18 @@ class Tuner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What a search came to.
+    """The trace of a simulated search.
 
     Args:
         steps: Training steps spent when the selection changed.
         selected: What was selected from then on.
-        asked: Every configuration that was begun or continued, in order.
+        parameter_sets: Every configuration that was started or continued, in order.
         ended_early: Whether each of them was ended, or interrupted, before its last step.
     """
 
     steps: list[int]
     selected: list[Parameters]
-    asked: list[Parameters]
+    parameter_sets: list[Parameters]
     ended_early: list[bool]
 
 
@@ -112,14 +112,14 @@ def simulate(
         if job is not None:
             training = trainings[places[id(job)]]
             curve = training.final if see == "final" else training.current
-            if rung >= job.begun:
+            if rung >= job.trained_rungs:
                 num_steps += rungs[rung] - (rungs[rung - 1] if rung else 0)
             if rung == len(rungs) - 1:
                 end_job(job, float(training.final[-1]))
             elif tuner.report(job, rungs[rung], float(curve[rung])) == "end":
                 end_job(job, None)
             else:
-                length = rungs[rung + 1] - rungs[rung] if rung + 1 >= job.begun else 0
+                length = rungs[rung + 1] - rungs[rung] if rung + 1 >= job.trained_rungs else 0
                 heapq.heappush(queue, (time + length / speeds[worker], worker, job, rung + 1))
                 continue
             for idle_worker in idle:
@@ -131,10 +131,10 @@ def simulate(
         if next_job is None:
             idle.append(worker)
             continue
-        places[id(next_job)] = len(trace.asked)
-        trace.asked.append(next_job.parameters)
+        places[id(next_job)] = len(trace.parameter_sets)
+        trace.parameter_sets.append(next_job.parameters)
         trace.ended_early.append(False)
         trainings[places[id(next_job)]] = world.train(next_job.parameters, next_job.seed)
-        first = 0 if next_job.begun else rungs[0]
+        first = 0 if next_job.trained_rungs else rungs[0]
         heapq.heappush(queue, (time + first / speeds[worker], worker, next_job, 0))
     return trace

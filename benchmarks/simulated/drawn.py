@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.recorded.world import Training
 from benchmarks.simulated.courses import Course, course
 from benchmarks.simulated.luck import PAIR, RUNGS, of_seed
-from benchmarks.simulated.worlds import Collapse, Made, place, world_of
+from benchmarks.simulated.worlds import Collapse, Made, unit_position, world_of
 from tempopt.training.messages import Evaluation
 
 Best = Literal["nothing", "constant", "schedule"]
@@ -91,7 +91,7 @@ class Shape:
             width=float(rng.uniform(0.6, 1.2)) * (abs(level) if best != "schedule" else abs(change) / 2.0),
             turn=float(rng.choice([0.0, rng.uniform(0.1, 0.5)])) if best == "constant" else 0.5,
             law=int(rng.integers(len(_LAWS))),
-            rates=tuple(float(each) for each in rng.uniform(0.2, 0.8, others)),
+            rates=tuple(float(share) for share in rng.uniform(0.2, 0.8, others)),
             curvature=float(np.exp(rng.uniform(math.log(0.15), math.log(1.5)))),
             shift=float(sign * rng.uniform(0.1, 0.3)) if kind in ("ridge", "moving") else 0.0,
             shared=float(np.exp(rng.uniform(math.log(0.3), math.log(3.0)))),
@@ -140,7 +140,7 @@ class Drawn(Made):
     def _calm(self, parameters: Mapping[str, Any], evaluated: Mapping[str, Any] | None) -> float:
         plan, shape = self._course(parameters), self.shape
         gain = self.size * PAIR * shape.gain(plan.mean, plan.last - plan.first)
-        places = [place(name, float(parameters[name])) for name in self.other_names]
+        places = [unit_position(name, float(parameters[name])) for name in self.other_names]
         return _LEVEL + gain - shape.curvature * self._distance(places, plan)
 
     def _distance(self, places: list[float], plan: Course) -> float:
@@ -154,20 +154,20 @@ class Drawn(Made):
     def train(self, parameters: Mapping[str, Any], seed: int) -> Training:
         """Return a training; the same for parameters of the same effect and the same seed."""
         key, shape = self._key(parameters), self.shape
-        own = self._luck(parameters, key, seed)
-        end = self._ends(parameters, None, seed, own)
+        run_luck = self._luck(parameters, key, seed)
+        end = self._ends(parameters, None, seed, run_luck)
         done = np.array(RUNGS) / self.total_steps
-        grown = (1.0 - np.exp(-shape.speed * done)) / (1.0 - math.exp(-shape.speed))
-        curve = 0.4 + (end - 0.4) * grown + shape.early * (1.0 - done) * own.rungs
-        validated = self._rounded(curve + own.validation * grown)
-        return Training(final=validated, current=validated, test=float(self._rounded(end + own.test)))
+        growth = (1.0 - np.exp(-shape.speed * done)) / (1.0 - math.exp(-shape.speed))
+        curve = 0.4 + (end - 0.4) * growth + shape.early * (1.0 - done) * run_luck.rungs
+        validated = self._rounded(curve + run_luck.validation * growth)
+        return Training(final=validated, current=validated, test=float(self._rounded(end + run_luck.test)))
 
     def measure(self, parameters: Mapping[str, Any], seed: int, evaluation: Evaluation) -> float:
         """Return what is measured at the end of a training; it does not depend on another temperature."""
         return float(self._rounded(super().measure(parameters, seed, evaluation)))
 
-    def _ends(self, parameters: Mapping[str, Any], plan: Any, seed: int, own: Any) -> float:
-        usual = super()._ends(parameters, plan, seed, own)
+    def _ends(self, parameters: Mapping[str, Any], plan: Any, seed: int, run_luck: Any) -> float:
+        usual = super()._ends(parameters, plan, seed, run_luck)
         return usual + (self.shape.shared - 1.0) * of_seed(seed, self.noise)
 
     def _rounded(self, values: Any) -> Any:

@@ -27,7 +27,7 @@ from tempopt.verdict.paired_evidence import PairedResult
 from tempopt.verdict.run_evaluations import inference_plans
 from tempopt.verdict.verdict import Verdict
 
-KEPT = Path(__file__).with_name("verdicts.parquet")
+VERDICTS_PATH = Path(__file__).with_name("verdicts.parquet")
 LINES = Path("build/verdicts.jsonl")
 MORE = 10
 """Search trials that are added after a verdict."""
@@ -247,7 +247,9 @@ def load_records(lines: Path = LINES) -> list[dict[str, Any]]:
 
     Those of a version whose studies had other options are left out.
     """
-    packed_records: list[dict[str, Any]] = pq.read_table(KEPT).to_pylist() if KEPT.exists() else []
+    packed_records: list[dict[str, Any]] = (
+        pq.read_table(VERDICTS_PATH).to_pylist() if VERDICTS_PATH.exists() else []
+    )
     records = [record for record in packed_records if set(_WHICH) <= record.keys()]
     if lines.exists():
         # the last line of a script that was killed may be half a line
@@ -259,7 +261,7 @@ def load_records(lines: Path = LINES) -> list[dict[str, Any]]:
 def forget(lines: Path = LINES) -> None:
     """Begin anew: what there is was found by other code."""
     lines.unlink(missing_ok=True)
-    KEPT.unlink(missing_ok=True)
+    VERDICTS_PATH.unlink(missing_ok=True)
 
 
 def keep(record: Mapping[str, Any], lines: Path = LINES) -> None:
@@ -272,6 +274,6 @@ def keep(record: Mapping[str, Any], lines: Path = LINES) -> None:
 def pack(lines: Path = LINES) -> None:
     """Put what there is into the table of the repository."""
     records = sorted(load_records(lines), key=record_key)
-    pq.write_table(pa.Table.from_pylist(records), KEPT, compression="zstd", compression_level=19)
+    pq.write_table(pa.Table.from_pylist(records), VERDICTS_PATH, compression="zstd", compression_level=19)
     lines.unlink(missing_ok=True)
-    print(f"{KEPT.name}: {len(records)} studies, {KEPT.stat().st_size} bytes")
+    print(f"{VERDICTS_PATH.name}: {len(records)} studies, {VERDICTS_PATH.stat().st_size} bytes")

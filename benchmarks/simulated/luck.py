@@ -18,9 +18,9 @@ Shape = Literal["normal", "heavy"]
 
 SHARED = 0.01
 """Standard deviation of what a seed does to all of its trainings."""
-OWN = 0.01
+RUN_SD = 0.01
 """Standard deviation of what is a training's own."""
-PAIR = OWN * math.sqrt(2.0)
+PAIR = RUN_SD * math.sqrt(2.0)
 """Standard deviation of the difference of two trainings on one seed; gains are given in it."""
 RUNGS = (100, 200, 300, 400, 500)
 """Steps after which a training is validated."""
@@ -58,7 +58,7 @@ def luck(key: str, seed: int, shape: Shape) -> Luck:
     digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
     rng = np.random.default_rng([seed, int.from_bytes(digest, "big")])
     draws = _draw(rng, 3 + len(RUNGS), shape)
-    common, own_sd = OWN * math.sqrt(_COMMON), OWN * math.sqrt(1.0 - _COMMON)
+    common, own_sd = RUN_SD * math.sqrt(_COMMON), RUN_SD * math.sqrt(1.0 - _COMMON)
     run, validation, test = common * draws[0], own_sd * draws[1], own_sd * draws[2]
     return Luck(float(run), float(validation), float(test), draws[3:], float(rng.random()))
 

@@ -173,7 +173,7 @@ class SyneTune:
         if not suggestion.spawn_new_trial_id:
             assert suggestion.config is None, "without max_resource_attr a trial goes on as it is"
             run = self._runs[suggestion.checkpoint_trial_id]
-            return Job(run, run.parameters, run.seed, begun=run.trained)
+            return Job(run, run.parameters, run.seed, trained_rungs=run.trained)
         # when a trial was made is read by nothing that is called here
         trial = Trial(number, suggestion.config.copy(), datetime.fromtimestamp(0, UTC))
         sampled_params = {name: suggestion.config[name] for name in self._names}

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.recorded.world import RecordedWorld
 
-KEPT = Path(__file__).with_name("searches.parquet")
+SEARCHES_PATH = Path(__file__).with_name("searches.parquet")
 LINES = Path("build/search.jsonl")
 OURS = "tempopt"
 """How the names of all of tempopt's searches begin."""
@@ -38,7 +38,7 @@ def result_key(result: dict[str, Any]) -> tuple[Any, ...]:
 
 def load_results(lines: Path = LINES) -> list[dict[str, Any]]:
     """Return what there is of all searches; of one that was run again, the last result."""
-    rows: list[dict[str, Any]] = pq.read_table(KEPT).to_pylist() if KEPT.exists() else []
+    rows: list[dict[str, Any]] = pq.read_table(SEARCHES_PATH).to_pylist() if SEARCHES_PATH.exists() else []
     if lines.exists():
         rows += [json.loads(line) for line in lines.read_text().splitlines()]
     return list({result_key(row): row for row in rows}.values())
@@ -69,6 +69,6 @@ def of_worlds(
 def pack(worlds: Mapping[str, RecordedWorld], lines: Path = LINES) -> None:
     """Put what there is of searches in the worlds of all tasks into the table of the repository."""
     rows = of_worlds(worlds, lines)
-    pq.write_table(pa.Table.from_pylist(rows), KEPT, compression="zstd")
+    pq.write_table(pa.Table.from_pylist(rows), SEARCHES_PATH, compression="zstd")
     lines.unlink(missing_ok=True)
-    print(f"{KEPT.name}: {len(rows)} searches, {KEPT.stat().st_size} bytes")
+    print(f"{SEARCHES_PATH.name}: {len(rows)} searches, {SEARCHES_PATH.stat().st_size} bytes")

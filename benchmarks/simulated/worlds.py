@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from benchmarks.recorded.world import Training
 from benchmarks.simulated.courses import Course, course, mean_course
-from benchmarks.simulated.luck import OWN, PAIR, RUNGS, SHARED, Luck, Shape, luck, of_seed
+from benchmarks.simulated.luck import PAIR, RUN_SD, RUNGS, SHARED, Luck, Shape, luck, of_seed
 from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import (
     AS_FOUND,
@@ -39,7 +39,7 @@ Array = NDArray[np.float64]
 Parameters = Mapping[str, Any]
 
 _LOW, _HIGH = 0.25, 4.0
-_FOUND = {"contrast": 0.5, "teacher": 4.0}
+_AS_FOUND = {"contrast": 0.5, "teacher": 4.0}
 _LR = (1e-4, 1e-2)
 _LEVEL = 0.8
 _START = 0.3
@@ -215,14 +215,14 @@ class Made:
     @property
     def temperatures(self) -> list[str]:
         """Names of the temperatures that are searched; attention's is the empty text."""
-        return [""] * self.attends + list(_FOUND) * self.named
+        return [""] * self.attends + list(_AS_FOUND) * self.named
 
     @cached_property
     def spec(self) -> StudySpec:
         """A study in this world."""
         search: dict[str, Any] = {}
         for temperature in self.temperatures:
-            as_found_tau = _FOUND.get(temperature, 1.0)
+            as_found_tau = _AS_FOUND.get(temperature, 1.0)
             tau = {"low": _LOW * as_found_tau, "high": _HIGH * as_found_tau, "log": True}
             kinds = ["constant", "linear", "cosine"]
             temperature_domains = {"temperature_init": tau, "temperature_final": tau, "schedule": kinds}
@@ -243,7 +243,11 @@ class Made:
                 "model": {"class_path": "made.up.Model", "init_args": {}},
                 "trainer": {"max_steps": self.total_steps},
                 "temperatures": {
-                    name: {"value": f"{name}.temperature", "as_found": _FOUND[name], "evaluated": self.read}
+                    name: {
+                        "value": f"{name}.temperature",
+                        "as_found": _AS_FOUND[name],
+                        "evaluated": self.read,
+                    }
                     for name in self.temperatures
                     if name
                 },
@@ -289,7 +293,7 @@ class Made:
     def _calm(self, parameters: Parameters, evaluated_params: Parameters | None) -> float:
         """Return a parameter set's value where nothing collapses."""
         plan = self._course(parameters)
-        places = [place(name, float(parameters[name])) for name in self.other_names]
+        places = [unit_position(name, float(parameters[name])) for name in self.other_names]
         loss = _squared_distance(places, 0.0) if self.tied is None else self.tied.loss(places, plan)
         return _LEVEL - self.curvature * loss + self._temperature_gain(parameters, evaluated_params)
 
@@ -344,7 +348,7 @@ class Made:
         assert self.cost is not None and metric == "val_loss", "nothing else is guarded here"
         key = f"{metric} {evaluation.on} {self._key(parameters)}"
         chance = self._luck(parameters, key, seed)
-        run_noise = _LOSS_OWN / OWN * (chance.run + chance.validation)
+        run_noise = _LOSS_OWN / RUN_SD * (chance.run + chance.validation)
         seed_noise = _LOSS_SHARED / SHARED * of_seed(seed, self.noise)
         return self.cost.loss(self._course(parameters)) + seed_noise + run_noise
 
@@ -377,7 +381,7 @@ def _key(world: str, parameters: tuple[tuple[str, str, Any], ...]) -> str:
     return json.dumps([world, drop_unused_params({**neutral_values(params), **params})], sort_keys=True)
 
 
-def place(name: str, value: float) -> float:
+def unit_position(name: str, value: float) -> float:
     """Return where in its range a value is, 0 to 1."""
     return math.log(value / _LR[0]) / math.log(_LR[1] / _LR[0]) if name == "lr" else value
 

@@ -66,7 +66,7 @@ def _patiently(task: dict[str, Any]) -> int:
 
 
 def _work(task: dict[str, Any]) -> int:
-    from tempopt.cli.search import run_and_report
+    from tempopt.cli.run_study import run_and_report
     from tempopt.service import studies
     from tempopt.spec.study_spec import StudySpec
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
-import shlex
 import sys
 from typing import TYPE_CHECKING
 
-from tempopt.cli import EXIT_NO_DIFFERENCE, EXIT_OK, EXIT_WORSE, FAILED
-from tempopt.cli.search import run_and_report, uses_launcher
+from tempopt.cli.run_study import run_and_report, uses_launcher
 from tempopt.cli.specs import advise_check
-from tempopt.cli.storage import storage_option
 from tempopt.errors import UsageError
 from tempopt.spec.compared_sets import MAX_RUNS, parse_vary
 
@@ -19,9 +15,6 @@ if TYPE_CHECKING:
     from tempopt.agent.observer import Observer
     from tempopt.report.study_result import StudyResult
     from tempopt.spec.study_spec import StudySpec
-    from tempopt.verdict.set_comparison import Outcome
-
-_CODES: dict[Outcome, int] = {"better": EXIT_OK, "not_shown": EXIT_NO_DIFFERENCE, "worse": EXIT_WORSE}
 
 
 def compare(arguments: argparse.Namespace) -> int:
@@ -78,32 +71,3 @@ def _build_spec(arguments: argparse.Namespace) -> StudySpec:
             file=sys.stderr,
         )
     return spec
-
-
-def report_comparison(result: StudyResult, arguments: argparse.Namespace, report: str | None) -> int:
-    """Say what a comparison that is over has found, and return the exit code.
-
-    Args:
-        result: It.
-        arguments: What was typed.
-        report: Path of its report, if one was written.
-    """
-    from tempopt.report.decision import screen_lines
-
-    comparison = result.comparison
-    where = f"{shlex.quote(result.name)}{storage_option(arguments)}"
-    if getattr(arguments, "json", False):
-        print(json.dumps(result.to_json(), indent=2, allow_nan=False))
-    else:
-        print("", *screen_lines(result, storage_option(arguments)), "", sep="\n")
-        if report:
-            print(f"Read the report:  {report}")
-        print(f"Look again:       tempopt show {where}")
-        if comparison is not None and comparison.recommended_set is not None:
-            label = f"Take {comparison.recommended_set}:"
-            print(f"{label.ljust(17)} tempopt export {where}")
-    if comparison is None or all(
-        variant.answer is None and not variant.fails_more for variant in comparison.variants
-    ):
-        return FAILED
-    return _CODES[comparison.outcome]

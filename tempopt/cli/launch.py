@@ -10,7 +10,7 @@ from tempopt.agent.observer import Observer
 from tempopt.agent.signals import sigterm_as_keyboard_interrupt
 from tempopt.cli import EXIT_OK
 from tempopt.cli.launcher_options import launch_options
-from tempopt.cli.search import detached_study_hint, run_and_report
+from tempopt.cli.run_study import detached_study_hint, run_and_report
 from tempopt.errors import TempoptError, UsageError
 from tempopt.launch.launcher import Launcher
 from tempopt.launch.registry import make_launcher

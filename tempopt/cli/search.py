@@ -7,22 +7,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shlex
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tempopt.cli import EXIT_OK, FAILED, INTERRUPTED
 from tempopt.cli.argument_types import Trials
-from tempopt.cli.output import print_decision
+from tempopt.cli.run_study import detached_study_hint, run_and_report, uses_launcher
 from tempopt.cli.specs import read_spec
-from tempopt.cli.storage import storage_option
 from tempopt.errors import UsageError
 from tempopt.spec.compared_sets import refuse_comparison
 from tempopt.spec.yaml_source import read_sets
-from tempopt.storage.http.address import is_server
 
 if TYPE_CHECKING:
     from tempopt.agent.observer import Observer
@@ -108,117 +101,3 @@ def explain(arguments: argparse.Namespace) -> int:
     arguments.trials, arguments.pairs, arguments.retry_failed = Trials(), 0, False
     arguments.explain = True
     return resume(arguments)
-
-
-def uses_launcher(arguments: argparse.Namespace) -> bool:
-    if arguments.launcher is not None:
-        return True
-    options = {"--launch": arguments.launch, "--address": arguments.address, "--detach": arguments.detach}
-    for option, value in options.items():
-        if value:
-            raise UsageError(f"{option} is for a launcher. Give one, as in --launcher slurm.")
-    return False
-
-
-def run_and_report(
-    name: str,
-    run_study: Callable[[Observer], StudyResult],
-    arguments: argparse.Namespace,
-    *,
-    interrupted: Callable[[], str] | None = None,
-) -> int:
-    """Show a study while it is carried out, say what it found, and return the exit code.
-
-    Args:
-        name: Name of the study.
-        carry_out: Carries it out, given an observer.
-        arguments: What was typed.
-        interrupted: Returns what to say after Ctrl-C; None: how to resume it.
-    """
-    from tempopt.report.decision import screen_lines
-    from tempopt.service.progress import progress_for_stream
-
-    # what a program reads is the result alone
-    stream = sys.stderr if getattr(arguments, "json", False) else sys.stdout
-    try:
-        with progress_for_stream(stream, verbose=getattr(arguments, "verbose", False)) as observer:
-            result = run_study(observer)
-    except KeyboardInterrupt:
-        advice = interrupted() if interrupted is not None else resume_hint(name, arguments, "resume")
-        print(f"\n{advice}", file=stream)
-        return INTERRUPTED
-    except BrokenPipeError:
-        # the reader of the output has gone, and the study has not ended
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return INTERRUPTED
-    if result.state != "done":
-        # a person ran `tempopt pause`; other agents may yet be saving their runs
-        command = _command("resume", name, arguments)
-        text = "The study was paused. Everything that was reported is saved. To go on:"
-        print(f"\n{text}\n  {command}", file=stream)
-        return INTERRUPTED
-    if result.spec.compare is not None:
-        from tempopt.cli.compare import report_comparison
-
-        return report_comparison(result, arguments, publish_results(arguments, name))
-    report = publish_results(arguments, name) or ""
-    print_decision(["", *screen_lines(result, storage_option(arguments), report)])
-    return FAILED if result.best is None else EXIT_OK
-
-
-def publish_results(arguments: argparse.Namespace, name: str) -> str | None:
-    """Return the path of the report of a study that is over, if one was to be written and could be.
-
-    Ctrl-C ends this alone: the study is over, and what is still to be said of it is said.
-    """
-    try:
-        if not getattr(arguments, "report", False):
-            return None
-        from tempopt.cli.report import write_final_report
-
-        return write_final_report(arguments, name)
-    except KeyboardInterrupt:
-        command = f"tempopt report {shlex.quote(name)}{storage_option(arguments)}"
-        print(
-            f"\ntempopt: interrupted: no report was written. The study is whole. To write it: {command}",
-            file=sys.stderr,
-        )
-        return None
-
-
-def detached_study_hint(name: str, arguments: argparse.Namespace) -> str:
-    """Return how to show and how to pause a study that continues without this command."""
-    where = f"{shlex.quote(name)}{storage_option(arguments)}"
-    return (
-        "The study continues without this command.\n"
-        f"To look at it: tempopt show {where}\n"
-        f"To pause it:   tempopt pause {where}"
-    )
-
-
-def resume_hint(name: str, arguments: argparse.Namespace, again: str) -> str:
-    from tempopt.service import lifecycle
-
-    if not lifecycle.study_may_exist(arguments.url, name):
-        return "Interrupted before the study was begun; nothing was written."
-    if is_server(arguments.url) and again != "agent":
-        return detached_study_hint(name, arguments)
-    return (
-        f"Interrupted. Everything that was reported is saved. To go on:\n  {_command(again, name, arguments)}"
-    )
-
-
-def _command(command: str, name: str, arguments: argparse.Namespace) -> str:
-    """Return the command that continues a study in the same store, with the same checkpoints and workers."""
-    line = f"tempopt {command} {shlex.quote(name)}{storage_option(arguments)}"
-    if arguments.checkpoints is not None:
-        line += f" --checkpoints {shlex.quote(arguments.checkpoints)}"
-    if getattr(arguments, "workers", None) is not None:
-        line += f" --workers {arguments.workers}"
-    if command == "resume" and getattr(arguments, "launcher", None) is not None:
-        line += f" --launcher {shlex.quote(arguments.launcher)}"
-        for key, value in arguments.launch:
-            line += f" --launch {shlex.quote(f'{key}={value}')}"
-        if arguments.address is not None:
-            line += f" --address {shlex.quote(arguments.address)}"
-    return line

@@ -19,7 +19,8 @@ from tempopt.report import study_result
 from tempopt.report.decision import screen_lines
 from tempopt.report.findings import find, render_lines
 from tempopt.report.heads_text import map_lines
-from tempopt.report.study_result import BaselineStats, StudyResult
+from tempopt.report.study_data import BaselineStats
+from tempopt.report.study_result import StudyResult
 from tempopt.service.progress import format_number
 from tempopt.storage.run_code import run_codes
 from tempopt.storage.store import Store

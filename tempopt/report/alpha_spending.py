@@ -11,7 +11,7 @@ from tempopt.storage.rows import TicketRow
 from tempopt.storage.ticket_queries import current_round, of_kind, rounds_of_verdict, verdicts
 
 if TYPE_CHECKING:
-    from tempopt.report.study_result import StudyResult
+    from tempopt.report.study_data import StudyData
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ def ledger(tickets: Sequence[TicketRow]) -> list[AlphaEntry]:
     ]
 
 
-def ledger_lines(result: StudyResult) -> list[str]:
+def ledger_lines(result: StudyData) -> list[str]:
     """Return the error ledger of a study in words; none for a study of one round."""
     entries = ledger(result.runs)
     if len(entries) < 2:
@@ -55,7 +55,7 @@ def seeds_text(num_seeds: int, num_earlier: int) -> str:
     return f"{num_seeds} fresh seed{'s' * (num_seeds != 1)}"
 
 
-def earlier_seeds(result: StudyResult, of_round: int) -> int:
+def earlier_seeds(result: StudyData, of_round: int) -> int:
     """Return how many of the seeds that the verdict of a round rests on are those of the verdict before."""
     rounds = rounds_of_verdict(result.runs, of_round)[:-1]
     runs = [run for run in result.runs if run.kind == "confirm" and run.round in rounds]
@@ -63,7 +63,7 @@ def earlier_seeds(result: StudyResult, of_round: int) -> int:
     return len({(run.round, run.pair) for run in runs} - lost_pairs)
 
 
-def rounds_combined(result: StudyResult, of_round: int) -> list[str]:
+def rounds_combined(result: StudyData, of_round: int) -> list[str]:
     """Return how the rounds are combined that a verdict rests on; nothing of one round."""
     count = len(rounds_of_verdict(result.runs, of_round))
     if count < 2:
@@ -90,6 +90,6 @@ def next_alpha_text(tickets: Sequence[TicketRow]) -> str:
     return f"The next verdict has the level {100 * following:.3g} %; the first had {100 * first:.3g} %."
 
 
-def ledger_json(result: StudyResult) -> list[dict[str, Any]]:
+def ledger_json(result: StudyData) -> list[dict[str, Any]]:
     """Return the documented data of the error ledger."""
     return [asdict(entry) for entry in ledger(result.runs)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tempopt.errors import StudyFailed
 from tempopt.report.alpha_spending import earlier_seeds, rounds_combined, seeds_text
-from tempopt.report.findings import DATA, TESTS, Finding, State, state_of
+from tempopt.report.finding import DATA, TESTS, Finding, State, state_of
 from tempopt.report.formatting import (
     confidence,
     duration,
@@ -23,7 +23,7 @@ from tempopt.report.guard_text import guard_line, not_kept
 from tempopt.verdict.set_comparison import Comparison, Outcome, SetPair, Variant
 
 if TYPE_CHECKING:
-    from tempopt.report.study_result import StudyResult
+    from tempopt.report.study_data import StudyData
 
 DIFFER, ALIKE = "Difference shown", "No difference shown"
 """Outcome of a comparison of each two sets, in a few words."""
@@ -31,7 +31,7 @@ DIFFER, ALIKE = "Difference shown", "No difference shown"
 _STATES: Mapping[Outcome, State] = {"better": "shown", "not_shown": "not_shown", "worse": "worse"}
 
 
-def comparison_findings(result: StudyResult) -> list[Finding]:
+def comparison_findings(result: StudyData) -> list[Finding]:
     """Return what a comparison found, the decision first."""
     comparison = result.comparison
     if comparison is None:
@@ -66,7 +66,7 @@ def comparison_findings(result: StudyResult) -> list[Finding]:
     return findings
 
 
-def comparison_headline(result: StudyResult) -> str:
+def comparison_headline(result: StudyData) -> str:
     """Return what a comparison found in one line."""
     comparison = result.comparison
     if comparison is None:
@@ -97,7 +97,7 @@ def comparison_headline(result: StudyResult) -> str:
     return f"{'; '.join([text, *outcomes])} {basis}."
 
 
-def _headline_of_one(result: StudyResult, comparison: Comparison, variant: Variant) -> str:
+def _headline_of_one(result: StudyData, comparison: Comparison, variant: Variant) -> str:
     if variant.answer is None:
         reason = f": {_failing(variant, comparison.reference)}" if variant.fails_more else ""
         sets = f"{variant.name} and {comparison.reference}"
@@ -122,7 +122,7 @@ def _headline_of_one(result: StudyResult, comparison: Comparison, variant: Varia
     return f"No gain shown: {change} {details}."
 
 
-def _headline_of_pairs(result: StudyResult, comparison: Comparison) -> str:
+def _headline_of_pairs(result: StudyData, comparison: Comparison) -> str:
     if comparison.recommended_set is None:
         return "No verdict: no pair of runs of any two sets could be compared."
     num_seeds = max(pair.answer.paired.n_pairs for pair in comparison.pairs if pair.answer is not None)
@@ -142,7 +142,7 @@ def pairs_answer(comparison: Comparison) -> str:
     return DIFFER if comparison.outcome == "better" else ALIKE
 
 
-def loss_line(result: StudyResult, comparison: Comparison) -> str:
+def loss_line(result: StudyData, comparison: Comparison) -> str:
     """Return what may be lost by taking the set that a comparison of each two names."""
     confidence_text = (
         f"{100 * (1 - comparison.alpha):.4g} % confidence, upper end of the simultaneous intervals"
@@ -165,7 +165,7 @@ def loss_line(result: StudyResult, comparison: Comparison) -> str:
     )
 
 
-def _findings_of_pairs(result: StudyResult, comparison: Comparison) -> list[Finding]:
+def _findings_of_pairs(result: StudyData, comparison: Comparison) -> list[Finding]:
     lines = [loss_line(result, comparison)] if comparison.recommended_set is not None else []
     failed = {comparison.reference: comparison.variants[0].reference_failed}
     failed |= {variant.name: variant.failed for variant in comparison.variants}
@@ -251,7 +251,7 @@ def _of_guards(variant: Variant, comparison: Comparison) -> list[str]:
     return lines
 
 
-def _notes(result: StudyResult, comparison: Comparison) -> list[str]:
+def _notes(result: StudyData, comparison: Comparison) -> list[str]:
     """Return what is to be said of the comparison as a whole."""
     lines = []
     num_variants = len(comparison.variants)
@@ -272,7 +272,7 @@ def _notes(result: StudyResult, comparison: Comparison) -> list[str]:
     return [*lines, *_notes_on_looks(result, comparison)]
 
 
-def _notes_on_looks(result: StudyResult, comparison: Comparison) -> list[str]:
+def _notes_on_looks(result: StudyData, comparison: Comparison) -> list[str]:
     lines = rounds_combined(result, comparison.round)
     if comparison.looks > 1:
         lines.append(
@@ -311,7 +311,7 @@ def _caveats(variant: Variant, reference: str) -> list[str]:
     return lines
 
 
-def _open_lines(result: StudyResult) -> list[str]:
+def _open_lines(result: StudyData) -> list[str]:
     if result.state == "done":
         return [f"No verdict: {result.name} is over, and nothing could be compared."]
     runs = result.tickets["confirm"]
@@ -319,7 +319,7 @@ def _open_lines(result: StudyResult) -> list[str]:
     return [f"No verdict yet: the comparison on fresh seeds is not over ({progress_text})."]
 
 
-def cost_line(result: StudyResult) -> str:
+def cost_line(result: StudyData) -> str:
     """Return what the runs of a comparison took."""
     runs = sum(count.done + count.failed for count in result.tickets.values())
     gpu = result.cost.gpu_seconds
@@ -327,7 +327,7 @@ def cost_line(result: StudyResult) -> str:
     return f"cost: {duration(result.cost.train_seconds)} of training in {runs} runs{cards}."
 
 
-def exported(result: StudyResult) -> str:
+def exported(result: StudyData) -> str:
     """Return the name of the set that is exported: the one to take.
 
     Raises:
@@ -349,7 +349,7 @@ def exported(result: StudyResult) -> str:
     return comparison.recommended_set
 
 
-def export_header(result: StudyResult) -> list[str]:
+def export_header(result: StudyData) -> list[str]:
     """Return what an export of a comparison begins with."""
     return [
         f"{exported(result)} of tempopt's comparison {result.name!r}, as written by tempopt export.",
@@ -357,14 +357,14 @@ def export_header(result: StudyResult) -> list[str]:
     ]
 
 
-def _set_text(result: StudyResult, index: int) -> str:
+def _set_text(result: StudyData, index: int) -> str:
     """Return a set as it was given."""
     assert result.spec.compare is not None
     parameters: dict[str, Any] = result.spec.compare[index].parameters
     return parameters_text(parameters) if parameters else "the spec as it stands"
 
 
-def _called(result: StudyResult, index: int, name: str, role: str = "") -> str:
+def _called(result: StudyData, index: int, name: str, role: str = "") -> str:
     """Return a set's name, and its parameters unless the name has them."""
     text = _set_text(result, index)
     return f"{name}{role}" if _names_itself(name, text) else f"{name}{role}: {text}"

@@ -9,7 +9,7 @@ from tempopt.report.formatting import describe_temperature_change, format_compar
 from tempopt.temperature import is_controlled, training_key
 
 if TYPE_CHECKING:
-    from tempopt.report.study_result import StudyResult
+    from tempopt.report.study_data import StudyData
     from tempopt.verdict.verdict import Verdict
 
 
@@ -17,14 +17,14 @@ MODELS = "proposed by the search's model"
 """What a set is whose values no trial of the search had."""
 
 
-def is_trial(result: StudyResult, parameters: Mapping[str, Any]) -> bool:
+def is_trial(result: StudyData, parameters: Mapping[str, Any]) -> bool:
     """Return whether a run of the search has trained with these parameters."""
     kinds = ("baseline", "constant", "search")
     trials = (run.parameters for run in result.runs if run.kind in kinds and run.parameters is not None)
     return training_key(parameters) in map(training_key, trials)
 
 
-def constant_texts(result: StudyResult, verdict: Verdict) -> dict[str, str]:
+def constant_texts(result: StudyData, verdict: Verdict) -> dict[str, str]:
     """Return by arm what is said of the winner against each constant that was trained, in a sentence."""
     texts = {}
     if verdict.over_constant is not None and verdict.constant_params is not None:

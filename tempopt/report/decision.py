@@ -36,7 +36,7 @@ from tempopt.verdict.statistics.paired_tests import PairedTest
 from tempopt.verdict.verdict import Verdict
 
 if TYPE_CHECKING:
-    from tempopt.report.study_result import StudyResult
+    from tempopt.report.study_data import StudyData
     from tempopt.spec.study_spec import StudySpec
 
 Outcome = Literal["gain", "gain_at_inference", "more_stable", "no_gain", "worse", "untrained"]
@@ -137,7 +137,7 @@ class Decision:
         }
 
 
-def decide(result: StudyResult, storage: str = "") -> Decision | None:
+def decide(result: StudyData, storage: str = "") -> Decision | None:
     """Return what a study of temperatures decides; None without a verdict.
 
     Args:
@@ -167,7 +167,7 @@ def decide(result: StudyResult, storage: str = "") -> Decision | None:
     )
 
 
-def decide_comparison(result: StudyResult) -> Decision | None:
+def decide_comparison(result: StudyData) -> Decision | None:
     """Return what a comparison decides, for programs; None where nothing is compared.
 
     The numbers are those of the set to take, or of the only variant, against the reference; else they are not
@@ -199,7 +199,7 @@ def decide_comparison(result: StudyResult) -> Decision | None:
     )
 
 
-def _numbers_of(result: StudyResult, test: PairedTest | None, before: float | None) -> dict[str, Any]:
+def _numbers_of(result: StudyData, test: PairedTest | None, before: float | None) -> dict[str, Any]:
     """Return the values of a decision that a comparison gives, with the sign of the metric's own change."""
     if test is None:
         empty = dict.fromkeys(("change", "low", "high", "p_value"), math.nan)
@@ -260,7 +260,7 @@ def _use(spec: StudySpec, verdict: Verdict) -> str:
     return f"{temperature_text(advice.parameters)}{plan}"
 
 
-def _also(result: StudyResult, verdict: Verdict, storage: str) -> list[str]:
+def _also(result: StudyData, verdict: Verdict, storage: str) -> list[str]:
     """Return what is to be known beside the decision, most important first."""
     advice, total = verdict.recommendation, verdict.total
     assert advice is not None
@@ -327,7 +327,7 @@ def _least_shown_constant(verdict: Verdict) -> tuple[Mapping[str, Any], PairedRe
     return max(constants, key=lambda pair: pair[1].paired.p_value, default=None)
 
 
-def screen_lines(result: StudyResult, storage: str = "", report: str = "") -> list[str]:
+def screen_lines(result: StudyData, storage: str = "", report: str = "") -> list[str]:
     """Return what a study decides in about five lines; of a comparison all that it found.
 
     Args:

@@ -1,6 +1,6 @@
 """What is recommended as text: a config for LightningCLI and a script; neither needs a tempopt service.
 
-Reads a StudyResult and writes strings; imports nothing of what it names.
+Reads a StudyData and writes strings; imports nothing of what it names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tempopt.report.findings import headline, round_lines
 from tempopt.report.formatting import baseline_name, parameters_text
 from tempopt.report.python_code import PythonWriter, Verbatim
 from tempopt.report.recommendation_text import HEAD, recommendation_text
-from tempopt.report.study_result import StudyResult
+from tempopt.report.study_data import StudyData
 from tempopt.temperature import (
     CONTROL_PARAMETERS,
     CREDITED,
@@ -60,7 +60,7 @@ class _ExportRequest:
     header: list[str]
 
 
-def to_text(result: StudyResult, format: Format, *, winner: bool = False) -> str:
+def to_text(result: StudyData, format: Format, *, winner: bool = False) -> str:
     """Return :func:`to_yaml` or :func:`to_python` of a study; arguments and errors as there.
 
     Raises:
@@ -71,7 +71,7 @@ def to_text(result: StudyResult, format: Format, *, winner: bool = False) -> str
     return (to_yaml if format == "yaml" else to_python)(result, winner=winner)
 
 
-def to_yaml(result: StudyResult, *, winner: bool = False) -> str:
+def to_yaml(result: StudyData, *, winner: bool = False) -> str:
     """Return ``model:``, ``data:`` and ``trainer:`` with the recommended parameters, for LightningCLI.
 
     For a module that is tempered from outside, the trainer has :class:`tempopt.AttachCallback`, which sets
@@ -113,7 +113,7 @@ def to_yaml(result: StudyResult, *, winner: bool = False) -> str:
     return comment(notes) + text
 
 
-def to_python(result: StudyResult, *, winner: bool = False) -> str:
+def to_python(result: StudyData, *, winner: bool = False) -> str:
     """Return a Python script that does what is recommended with a plain ``lightning.Trainer``.
 
     It trains the model. Where inference alone is recommended, it loads trained weights and validates them at
@@ -158,7 +158,7 @@ def to_python(result: StudyResult, *, winner: bool = False) -> str:
 
 
 def _attaching(
-    result: StudyResult, plan: Mapping[str, Any], at_inference: Mapping[str, Any] | None
+    result: StudyData, plan: Mapping[str, Any], at_inference: Mapping[str, Any] | None
 ) -> dict[str, Any] | None:
     """Return the arguments of the callback that attaches, None if nothing is to be attached."""
     attach = result.spec.attach
@@ -176,7 +176,7 @@ def _of_attention(at_inference: Mapping[str, Any] | None) -> dict[str, Any] | No
 
 
 def _callbacks(
-    result: StudyResult, export: _ExportRequest, attaching: Mapping[str, Any] | None
+    result: StudyData, export: _ExportRequest, attaching: Mapping[str, Any] | None
 ) -> list[dict[str, Any]]:
     """Return the callbacks that load trained weights and set temperatures, as far as they are needed."""
     callbacks: list[dict[str, Any]] = []
@@ -235,7 +235,7 @@ def _saved(attaching: Mapping[str, Any], callbacks: Sequence[Mapping[str, Any]])
     return [in_weights(callbacks)]
 
 
-def _build_export_request(result: StudyResult, *, winner: bool) -> _ExportRequest:
+def _build_export_request(result: StudyData, *, winner: bool) -> _ExportRequest:
     verdict, recommendation = result.verdict, result.recommendation
     if result.spec.compare is not None:
         name, header = exported(result), export_header(result)
@@ -269,7 +269,7 @@ def _build_export_request(result: StudyResult, *, winner: bool) -> _ExportReques
     )
 
 
-def _winner(result: StudyResult) -> dict[str, Any]:
+def _winner(result: StudyData) -> dict[str, Any]:
     if result.winner is not None:
         return drop_unused_params(result.winner)
     if result.best is not None:
@@ -281,7 +281,7 @@ def _winner(result: StudyResult) -> dict[str, Any]:
     )
 
 
-def _winners_header(result: StudyResult) -> list[str]:
+def _winners_header(result: StudyData) -> list[str]:
     lines = [f"The winner of the search of tempopt's study {result.name!r}, as written by tempopt export."]
     if result.verdict is not None:
         lines += [
@@ -296,14 +296,14 @@ def _winners_header(result: StudyResult) -> list[str]:
     return lines
 
 
-def _left_out(result: StudyResult) -> list[str]:
+def _left_out(result: StudyData) -> list[str]:
     """Return a line for the loggers, if there are any."""
     if not result.spec.trainer.get("logger"):
         return []
     return ["The study's loggers (trainer.logger) are left out; give the Trainer your own."]
 
 
-def _merged(result: StudyResult, parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _merged(result: StudyData, parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the config with the parameters in their places, and the plan that has to be attached."""
     spec = result.spec
     config: dict[str, Any] = {"model": copy.deepcopy(spec.model)}

@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from decimal import ROUND_FLOOR
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from tempopt.report.alpha_spending import earlier_seeds, ledger_lines, rounds_combined, seeds_text
+from tempopt.report.comparison_text import comparison_findings, cost_line
 from tempopt.report.constants_text import MODELS, constant_texts, constants_conclusion, is_trial
+from tempopt.report.finding import DATA, TESTS, Finding, State, state_of
 from tempopt.report.formatting import (
     baseline_name,
     baseline_values,
     confidence,
     duration,
-    finite,
     format_ci_and_p,
     format_comparison,
     format_effect,
@@ -48,14 +48,10 @@ from tempopt.verdict.statistics.failure_rates import Rate
 from tempopt.verdict.verdict import Verdict
 
 if TYPE_CHECKING:
-    from tempopt.report.study_result import StudyResult
+    from tempopt.report.study_data import StudyData
     from tempopt.spec.study_spec import StudySpec
     from tempopt.storage.rows import TicketRow
 
-TESTS = {
-    "t": "paired t-test",
-    "sign_flip": "sign-flip permutation test",
-}
 PARTS = {
     "schedule": "the schedule",
     "level": "the level",
@@ -70,7 +66,6 @@ PARTS = {
 """Part of a plan to what people call it."""
 _OF_EACH = ("schedule", "level")
 """Parts that each temperature has of its own."""
-DATA = {"test": "test", "validate": "validation"}
 GAIN, NO_GAIN = "Gain shown", "No gain shown"
 NO_GAIN_OF_TEMPERATURE = "No gain of temperature shown"
 """The same where ordinary parameters that were tuned at τ = 1 are to be trained with."""
@@ -79,48 +74,13 @@ _NAMED = 3
 _LONGEST = 100
 
 
-State = Literal["shown", "worse", "not_shown", "fact"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One statement of a verdict, which terminal, report, note and JSON render.
-
-    Args:
-        kind: What it is about, as in ``decision``, ``constants`` or ``cost``.
-        text: The statement as a sentence.
-        details: Statements below it.
-        state: ``shown``, ``worse`` or ``not_shown`` of a comparison; ``fact`` of everything else.
-        answer: The comparison; None without one.
-        params: The parameter set that it is about; None without one.
-    """
-
-    kind: str
-    text: str
-    details: tuple[str, ...] = ()
-    state: State = "fact"
-    answer: PairedResult | None = None
-    params: Mapping[str, Any] | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the finding as plain data without infinities."""
-        test = None if self.answer is None else self.answer.paired
-        numbers = {} if test is None else {name: finite(getattr(test, name)) for name in _NUMBERS}
-        data = {"kind": self.kind, "state": self.state, "text": self.text, "details": list(self.details)}
-        about = "winner" if self.kind == "decision" and self.params is not None else None
-        return {**data, **numbers, "params": self.params, "about": about}
-
-
-_NUMBERS = ("gain", "ci_low", "ci_high", "p_value", "alpha", "n_pairs")
-
-
 _NOT_READ = Finding(
     kind="inference",
     text="inference only: not applicable; no temperature that an evaluation is known to read is searched.",
 )
 
 
-def find(result: StudyResult, storage: str = "") -> list[Finding]:
+def find(result: StudyData, storage: str = "") -> list[Finding]:
     """Return what a study found, the decision first.
 
     Args:
@@ -129,9 +89,6 @@ def find(result: StudyResult, storage: str = "") -> list[Finding]:
     """
     verdict = result.verdict
     if result.spec.compare is not None:
-        # it builds on the words here
-        from tempopt.report.comparison_text import comparison_findings, cost_line
-
         findings = comparison_findings(result)
         return [*findings, *_missing(result, storage), Finding(kind="cost", text=cost_line(result))]
     if verdict is None:
@@ -184,12 +141,7 @@ def _of_answer(
     return Finding(kind=kind, text=text, state=state_of(answer), answer=answer, params=params)
 
 
-def state_of(answer: PairedResult) -> Literal["shown", "worse", "not_shown"]:
-    """Return what a comparison shows."""
-    return "shown" if answer.significant else "worse" if answer.worse else "not_shown"
-
-
-def answer(result: StudyResult, verdict: Verdict) -> str:
+def answer(result: StudyData, verdict: Verdict) -> str:
     """Return in a few words what a verdict of a study found."""
     if verdict.total.significant:
         return GAIN if verdict.guards_kept else f"{GAIN}, but a guard is not kept"
@@ -204,19 +156,19 @@ def answer(result: StudyResult, verdict: Verdict) -> str:
     return NO_GAIN_OF_TEMPERATURE if is_tuned else NO_GAIN
 
 
-def answer_of(result: StudyResult, verdict: Verdict) -> str:
+def answer_of(result: StudyData, verdict: Verdict) -> str:
     """Return :func:`answer` of the latest verdict; one without a gain is named where an earlier has one."""
     answer_text = answer(result, verdict)
     is_later = answer_text in (NO_GAIN, NO_GAIN_OF_TEMPERATURE) and bool(_gained(result))
     return f"{answer_text} by verdict {verdict.looks}" if is_later else answer_text
 
 
-def _gained(result: StudyResult) -> list[Verdict]:
+def _gained(result: StudyData) -> list[Verdict]:
     """Return the earlier verdicts that showed a gain, oldest first."""
     return [verdict for verdict in result.earlier_verdicts if verdict.total.significant]
 
 
-def headline(result: StudyResult) -> str:
+def headline(result: StudyData) -> str:
     """Return the verdict in one line: gain or no gain, interval, p, and on what."""
     verdict = result.verdict
     if verdict is None:
@@ -233,7 +185,7 @@ def _recommended(verdict: Verdict) -> str:
     return f" That is the winner; what is recommended gains {format_comparison(advice.gain)}."
 
 
-def _still_holds(result: StudyResult, verdict: Verdict) -> str:
+def _still_holds(result: StudyData, verdict: Verdict) -> str:
     """Return a sentence on the newest earlier verdict that showed a gain, where the latest shows none."""
     gain_verdicts = _gained(result)
     if verdict.total.significant or not gain_verdicts:
@@ -245,7 +197,7 @@ def _still_holds(result: StudyResult, verdict: Verdict) -> str:
     return f" Verdict {newest_verdict.looks} showed a gain: {gain}.{validity_note}"
 
 
-def _earlier_line(result: StudyResult, verdict: Verdict) -> str:
+def _earlier_line(result: StudyData, verdict: Verdict) -> str:
     """Return what an earlier verdict showed, and what it recommended."""
     test = verdict.total.paired
     # a winner at the baseline has nothing to gain over it
@@ -255,7 +207,7 @@ def _earlier_line(result: StudyResult, verdict: Verdict) -> str:
     return f"{summary}; it recommended: {earlier_advice(result, verdict)}."
 
 
-def _verdict_sentence(result: StudyResult, verdict: Verdict) -> str:
+def _verdict_sentence(result: StudyData, verdict: Verdict) -> str:
     test = verdict.total.paired
     baseline = baseline_name(result.spec)
     in_full = f"{baseline}{baseline_values(result.spec)}"
@@ -286,7 +238,7 @@ def _verdict_sentence(result: StudyResult, verdict: Verdict) -> str:
     return f"{gain} ({format_ci_and_p(test)}; {basis})."
 
 
-def _baselines(result: StudyResult, verdict: Verdict) -> list[Finding]:
+def _baselines(result: StudyData, verdict: Verdict) -> list[Finding]:
     """Return what the winner is compared with at the baseline, and which gain is excluded."""
     if verdict.at_one:
         return []
@@ -329,7 +281,7 @@ def _baselines(result: StudyResult, verdict: Verdict) -> list[Finding]:
     return findings
 
 
-def _constants(result: StudyResult, verdict: Verdict) -> list[Finding]:
+def _constants(result: StudyData, verdict: Verdict) -> list[Finding]:
     """Return the winner against constant temperatures, and what that says of its schedule."""
     answers = {"constant": verdict.over_constant, "constant_twin": verdict.over_constant_twin}
     params = {"constant": verdict.constant_params, "constant_twin": verdict.constant_twin_params}
@@ -345,7 +297,7 @@ def _constants(result: StudyResult, verdict: Verdict) -> list[Finding]:
     return findings
 
 
-def _open(result: StudyResult) -> list[Finding]:
+def _open(result: StudyData) -> list[Finding]:
     best = result.best
     if best is None and result.state == "done":
         text = f"No verdict: {result.name} is over, and no search trial is complete."
@@ -367,7 +319,7 @@ def _open(result: StudyResult) -> list[Finding]:
     return findings
 
 
-def round_lines(result: StudyResult) -> list[str]:
+def round_lines(result: StudyData) -> list[str]:
     """Return what is to be said of a verdict that is not a study's first, or not on all of its trials."""
     verdict = result.verdict
     if verdict is None:
@@ -381,7 +333,7 @@ def round_lines(result: StudyResult) -> list[str]:
     return [*lines, *(_earlier_line(result, earlier_verdict) for earlier_verdict in result.earlier_verdicts)]
 
 
-def _missing(result: StudyResult, storage: str) -> list[Finding]:
+def _missing(result: StudyData, storage: str) -> list[Finding]:
     """Return which runs did not complete, or only at a later attempt."""
     lines = []
     failed = [ticket for ticket in result.lost if ticket.state == "failed"]
@@ -578,7 +530,7 @@ def _level_note(verdict: Verdict) -> str:
     return " (the schedule divided by its mean, so that it averages 1)"
 
 
-def _failures(verdict: Verdict, result: StudyResult) -> list[Finding]:
+def _failures(verdict: Verdict, result: StudyData) -> list[Finding]:
     rates = verdict.failures
     if rates is None:
         return []
@@ -601,7 +553,7 @@ def _rate(rate: Rate) -> str:
     return f"{rate.failed} of {rate.runs} ({100 * rate.low:.0f} to {100 * rate.high:.0f} %)"
 
 
-def _cost(result: StudyResult) -> str:
+def _cost(result: StudyData) -> str:
     counts = ", ".join(f"{n} {name}" for name, n in result.trials.items() if n)
     runs = sum(count.done + count.failed for count in result.tickets.values())
     checkpoint_seconds = result.cost.checkpoint_seconds
@@ -613,11 +565,11 @@ def _cost(result: StudyResult) -> str:
     return f"cost: {training_text} (search trials: {counts or 'none'}){_cards(result)}."
 
 
-def _cards(result: StudyResult) -> str:
+def _cards(result: StudyData) -> str:
     cost = result.cost
     peak = "" if cost.peak_memory is None else f", at most {cost.peak_memory / 1e9:.2g} GB of one in use"
     return "" if cost.gpu_seconds is None else f"; {duration(cost.gpu_seconds)} of GPUs{peak}"
 
 
-def _better(result: StudyResult) -> str:
+def _better(result: StudyData) -> str:
     return "higher" if result.direction == "maximize" else "lower"

@@ -16,7 +16,7 @@ from tempopt.report.decision import screen_lines
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from tempopt.report.study_result import StudyResult
+    from tempopt.report.study_data import StudyData
     from tempopt.storage.rows import TicketRow
 
 # What a person asks of a run; the rest of a ticket is how it is looked after.
@@ -40,7 +40,7 @@ def _dataframe() -> type[DataFrame]:
     return DataFrame
 
 
-def runs_frame(result: StudyResult) -> DataFrame:
+def runs_frame(result: StudyData) -> DataFrame:
     """Return a row for each ticket, indexed by its id, in the order of work."""
     names = sorted({name for run in result.runs for name in run.parameters or {}})
     rows = [
@@ -52,13 +52,13 @@ def runs_frame(result: StudyResult) -> DataFrame:
     return frame.rename_axis(index="id")
 
 
-def curves_frame(result: StudyResult) -> DataFrame:
+def curves_frame(result: StudyData) -> DataFrame:
     """Return a row for each validation during training, by run and step."""
     rows = [(*_run(run), *point) for run in result.runs for point in result.curves.get(run.id, ())]
     return _dataframe()(rows, columns=[*_ONE_RUN, "step", "value"])
 
 
-def measurements_frame(result: StudyResult) -> DataFrame:
+def measurements_frame(result: StudyData) -> DataFrame:
     """Return a row for each number that was measured beside the validations, by run, name and step."""
     return _dataframe()(list(_measured(result)), columns=[*_ONE_RUN, "measurement", "step", "value"])
 
@@ -67,14 +67,14 @@ def _run(run: TicketRow) -> tuple[Any, ...]:
     return tuple(getattr(run, name) for name in _ONE_RUN)
 
 
-def _measured(result: StudyResult) -> Iterator[tuple[Any, ...]]:
+def _measured(result: StudyData) -> Iterator[tuple[Any, ...]]:
     for run in result.runs:
         for name, points in result.measured.get(run.id, {}).items():
             for point in points:
                 yield (*_run(run), name, *point)
 
 
-def html(result: StudyResult) -> str:
+def html(result: StudyData) -> str:
     """Return what Jupyter shows of a study: the verdict and how far its runs are."""
     first_line, *other_lines = screen_lines(result)
     head = f"<h4>{_text(result.name)}: {_text(result.direction)} {_text(result.metric)}, {result.state}</h4>"

@@ -7,11 +7,11 @@ from tempopt.report.decision import decide
 from tempopt.report.findings import GAIN, NO_GAIN, answer_of, find
 from tempopt.report.formatting import baseline_name
 from tempopt.report.recommendation_text import recommendation_text
-from tempopt.report.study_result import StudyResult
+from tempopt.report.study_data import StudyData
 from tempopt.temperature import registered_path
 
 
-def outcome_label(result: StudyResult) -> str:
+def outcome_label(result: StudyData) -> str:
     """Return in a few words what the study found."""
     if result.comparison is not None:
         if result.comparison.pairs:
@@ -22,7 +22,7 @@ def outcome_label(result: StudyResult) -> str:
     return answer_of(result, result.verdict)
 
 
-def statements(result: StudyResult, storage: str = "") -> list[tuple[str, list[str]]]:
+def statements(result: StudyData, storage: str = "") -> list[tuple[str, list[str]]]:
     """Return what is to be said beside the decision and what to do: each statement with what is below it.
 
     Args:
@@ -41,7 +41,7 @@ def sentence(text: str) -> str:
     return text if text.startswith("τ") else text[0].upper() + text[1:]
 
 
-def decision_lines(result: StudyResult, storage: str = "") -> list[str]:
+def decision_lines(result: StudyData, storage: str = "") -> list[str]:
     """Return the decision: a headline, and what to use in place of what; a comparison has the headline alone.
 
     Args:
@@ -57,7 +57,7 @@ def decision_lines(result: StudyResult, storage: str = "") -> list[str]:
     return [*lines, *(f"{sentence(text)}." for text in decision.also)]
 
 
-def what_to_do(result: StudyResult, storage: str = "") -> str:
+def what_to_do(result: StudyData, storage: str = "") -> str:
     """Return the recommendation; empty without a verdict.
 
     Args:
@@ -69,7 +69,7 @@ def what_to_do(result: StudyResult, storage: str = "") -> str:
     return sentence(recommendation_text(result, storage))
 
 
-def glossary(result: StudyResult) -> list[str]:
+def glossary(result: StudyData) -> list[str]:
     """Return what the words of a verdict mean, a sentence each, for a reader of nothing else."""
     sentences = []
     if result.spec.attends:

@@ -9,7 +9,7 @@ from tempopt.report.formatting import baseline_name
 from tempopt.storage.ticket_queries import arms_of, of_kind, rounds_of_verdict
 
 if TYPE_CHECKING:
-    from tempopt.report.study_result import StudyResult
+    from tempopt.report.study_data import StudyData
     from tempopt.storage.rows import TicketRow
 
 _MAX_NAMED_HEADS = 6
@@ -19,7 +19,7 @@ SHADES = " ░▒▓█"
 _ROLE_BY_ARM = {"search": "winner", "baseline": "baseline"}
 
 
-def head_runs(result: StudyResult) -> dict[str, TicketRow]:
+def head_runs(result: StudyData) -> dict[str, TicketRow]:
     """Return the runs whose heads were looked at, ``winner`` and ``baseline``, as far as there are such.
 
     They are of the first pair of confirming runs that the verdict rests on, and share their seed.
@@ -39,7 +39,7 @@ def named_heads(maps: dict[str, Any], moment: str = "end") -> list[dict[str, Any
     return sorted(measures, key=lambda measure: (-measure["score"], measure["layer"], measure["head"]))
 
 
-def head_lines(result: StudyResult) -> list[str]:
+def head_lines(result: StudyData) -> list[str]:
     """Return what the heads do at the end of training; nothing where none was looked at."""
     lines = []
     for name, run in head_runs(result).items():
@@ -64,7 +64,7 @@ def measure_text(measure: dict[str, Any]) -> str:
     return f"{measure['measure'].replace('_', ' ')} ({measure['score']:.2g})"
 
 
-def heads_json(result: StudyResult) -> dict[str, Any] | None:
+def heads_json(result: StudyData) -> dict[str, Any] | None:
     """Return the named heads at each moment as plain data, without maps; None where none was looked at."""
     runs = head_runs(result)
     if not runs:
@@ -87,7 +87,7 @@ def shades_of(head: dict[str, Any]) -> bytes:
     return base64.b64decode(head["cells"])
 
 
-def map_lines(result: StudyResult) -> list[str]:
+def map_lines(result: StudyData) -> list[str]:
     """Return what heads attend to at the end of training as shades of text, the named heads first."""
     lines = []
     for name, run in head_runs(result).items():

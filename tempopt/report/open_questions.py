@@ -12,11 +12,11 @@ from tempopt.verdict.paired_evidence import PairedResult
 from tempopt.verdict.verdict import Verdict
 
 if TYPE_CHECKING:
-    from tempopt.report.study_result import StudyResult
+    from tempopt.report.study_data import StudyData
     from tempopt.verdict.set_comparison import Comparison
 
 
-def unproven_claims(result: StudyResult) -> list[str]:
+def unproven_claims(result: StudyData) -> list[str]:
     """Return what is asked of a study and was not shown, each with its interval where there is one.
 
     An empty list says that everything that was asked is shown. A study without a verdict has shown nothing.
@@ -62,7 +62,7 @@ def _of_sets(comparison: Comparison) -> Iterator[str]:
             yield f"{variant.name} keeps every guard: not shown."
 
 
-def _of_verdict(result: StudyResult, verdict: Verdict) -> Iterator[str]:
+def _of_verdict(result: StudyData, verdict: Verdict) -> Iterator[str]:
     baseline = baseline_name(result.spec)
     if verdict.at_one or verdict.untrained or verdict.total.lost:
         yield f"gain over {baseline}: not shown: {headline(result)}"

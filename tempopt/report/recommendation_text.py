@@ -22,14 +22,15 @@ from tempopt.report.formatting import (
 from tempopt.report.guard_text import not_kept
 from tempopt.spec.sections import KNOWLEDGE_GRADIENT
 from tempopt.temperature import CREDITED, NEUTRAL, active_groups
+from tempopt.verdict.conclusion import find_valid_earlier_verdict
 from tempopt.verdict.inference import TunedInference
-from tempopt.verdict.recommendation import ALONE_SHARE, BlockedOption, Recommendation
+from tempopt.verdict.recommendation import ALONE_SHARE
 from tempopt.verdict.run_evaluations import WINNER, ConstantPlan
-from tempopt.verdict.verdict import find_valid_earlier_verdict
+from tempopt.verdict.verdict import BlockedOption, Recommendation
 from tempopt.verdict.widening import Widening, find_params_at_range_ends
 
 if TYPE_CHECKING:
-    from tempopt.report.study_result import StudyResult
+    from tempopt.report.study_data import StudyData
     from tempopt.spec.study_spec import StudySpec
     from tempopt.verdict.verdict import Verdict
 
@@ -38,7 +39,7 @@ HEAD = "What to do: "
 _PAIRS = "a pair is one fresh seed, trained with the winner and with what it is compared with"
 
 
-def recommendation_line(result: StudyResult, storage: str = "") -> str | None:
+def recommendation_line(result: StudyData, storage: str = "") -> str | None:
     """Return what to do, in a few sentences on one line; None without a verdict."""
     verdict = result.verdict
     if verdict is None or verdict.recommendation is None:
@@ -46,7 +47,7 @@ def recommendation_line(result: StudyResult, storage: str = "") -> str | None:
     return f"{HEAD}{recommendation_text(result, storage)}"
 
 
-def recommendation_text(result: StudyResult, storage: str = "", *, as_code: bool = True) -> str:
+def recommendation_text(result: StudyData, storage: str = "", *, as_code: bool = True) -> str:
     """Return what to do and why, for a study that has a verdict.
 
     Args:
@@ -72,7 +73,7 @@ def recommendation_text(result: StudyResult, storage: str = "", *, as_code: bool
 
 
 def _stays_valid(
-    result: StudyResult, verdict: Verdict, standing_verdict: Verdict, study_args: str, code: str
+    result: StudyData, verdict: Verdict, standing_verdict: Verdict, study_args: str, code: str
 ) -> str:
     """Return what to do where an earlier verdict recommends a change, and the latest shows no other."""
     assert standing_verdict.recommendation is not None and verdict.recommendation is not None
@@ -88,7 +89,7 @@ def _stays_valid(
     return f"{text}{_passed_over(recommendation, baseline_name(result.spec))}"
 
 
-def earlier_advice(result: StudyResult, verdict: Verdict) -> str:
+def earlier_advice(result: StudyData, verdict: Verdict) -> str:
     """Return in a few words what an earlier verdict recommended, beside those before it."""
     recommendation, earlier = verdict.recommendation, result.earlier_verdicts
     assert recommendation is not None
@@ -130,14 +131,14 @@ def _changed(recommendation: Recommendation) -> set[str]:
     return {part.rpartition(".")[0] for part in active_groups(recommendation.parameters)}
 
 
-def _now(result: StudyResult, verdict: Verdict, recommendation: Recommendation, code: str) -> str:
+def _now(result: StudyData, verdict: Verdict, recommendation: Recommendation, code: str) -> str:
     if recommendation.action_without_training == "change_nothing":
         return _change_nothing(result, verdict, recommendation)
     describe = _inference_only if recommendation.action_without_training == "inference_only" else _train
     return f"{describe(result, verdict, recommendation)}{code}"
 
 
-def _train(result: StudyResult, verdict: Verdict, recommendation: Recommendation) -> str:
+def _train(result: StudyData, verdict: Verdict, recommendation: Recommendation) -> str:
     baseline = baseline_name(result.spec)
     is_constant = recommendation.action_without_training == "train_at_constant"
     tuned = None if verdict.inference_only is None else verdict.inference_only.winner
@@ -169,7 +170,7 @@ def _train(result: StudyResult, verdict: Verdict, recommendation: Recommendation
     return f"{text}{gain}{winner}{_passed_over(recommendation, baseline)}"
 
 
-def _inference_only(result: StudyResult, verdict: Verdict, recommendation: Recommendation) -> str:
+def _inference_only(result: StudyData, verdict: Verdict, recommendation: Recommendation) -> str:
     assert recommendation.gain is not None and recommendation.plan is not None
     baseline = baseline_name(result.spec)
     # what was tuned for the baseline may not be what a person trains with so far
@@ -192,7 +193,7 @@ def _inference_only(result: StudyResult, verdict: Verdict, recommendation: Recom
     return f"{text}.{winner}{_passed_over(recommendation, baseline)}"
 
 
-def _change_nothing(result: StudyResult, verdict: Verdict, recommendation: Recommendation) -> str:
+def _change_nothing(result: StudyData, verdict: Verdict, recommendation: Recommendation) -> str:
     baseline = baseline_name(result.spec)
     others_phrase = untested_text(result.spec, recommendation)
     if verdict.untrained and not verdict.total.significant:
@@ -252,7 +253,7 @@ def why_not_inference(verdict: Verdict) -> str:
     return f", but not recommended: {reason}" if reason else ""
 
 
-def _more_pairs(result: StudyResult, recommendation: Recommendation, study_args: str) -> str:
+def _more_pairs(result: StudyData, recommendation: Recommendation, study_args: str) -> str:
     assert recommendation.pairs is not None and result.verdict is not None
     pairs = recommendation.pairs
     cost = f"{pairs.runs} runs, about {duration(pairs.seconds)} of training"
@@ -266,7 +267,7 @@ def _more_pairs(result: StudyResult, recommendation: Recommendation, study_args:
     )
 
 
-def _widen(recommendation: Recommendation, result: StudyResult, storage: str) -> str:
+def _widen(recommendation: Recommendation, result: StudyData, storage: str) -> str:
     texts = [_range(widening) for widening in recommendation.widen]
     can_learn = result.spec.study.sampler.name == KNOWLEDGE_GRADIENT
     command = widen_command(result.name, recommendation.widen, storage, can_learn=can_learn)
@@ -367,7 +368,7 @@ def choice_text(tuned: TunedInference, confirmed_on: str) -> str:
     )
 
 
-def ends_text(result: StudyResult, verdict: Verdict) -> str:
+def ends_text(result: StudyData, verdict: Verdict) -> str:
     """Return which of the winner's values lie at the end of their range and are not to be widened, and why.
 
     Empty if there are none: what is to be widened is named in the recommendation.
@@ -444,6 +445,6 @@ def _value_in(spec: StudySpec, name: str) -> Any:
     return NEUTRAL.get(name) if target is None else target
 
 
-def _in_units(result: StudyResult, recommendation: Recommendation) -> str:
+def _in_units(result: StudyData, recommendation: Recommendation) -> str:
     min_gain = result.spec.study.min_gain
     return f" = {recommendation.min_gain:.3g}" if isinstance(min_gain, str) else ""

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, get_args
 
 from tempopt.files import replace as replace_file
+from tempopt.report import export, frames
 from tempopt.report.alpha_spending import ledger_json
 from tempopt.report.comparison import comparison_json
+from tempopt.report.decision import decide, decide_comparison, screen_lines
+from tempopt.report.export import Format
+from tempopt.report.findings import find
+from tempopt.report.heads_text import heads_json
+from tempopt.report.verdict_json import earlier_json, verdict_json
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.liveness import active_agents, display_state
 from tempopt.storage.rows import (
@@ -23,191 +28,34 @@ from tempopt.storage.rows import (
     Kind,
     Measurement,
     Outcome,
-    PriorRuns,
     StudyRow,
-    StudyStanding,
     TicketRow,
 )
 from tempopt.storage.run_code import run_codes_json
-from tempopt.storage.ticket_queries import arms_of, current_round, is_usable, of_kind, to_maximize
+from tempopt.storage.ticket_queries import arms_of, current_round, is_usable, of_kind
 from tempopt.training.messages import CONTROLLED_CURVE, LEARNED_CURVE
+from tempopt.verdict.conclusion import compute_verdict, earlier_verdicts
 from tempopt.verdict.explanation import LEARNED_ARM
 from tempopt.verdict.pairs import winner_of
-from tempopt.verdict.recommendation import Recommendation
 from tempopt.verdict.run_evaluations import INFERENCE_ARMS
-from tempopt.verdict.set_comparison import Comparison, evaluate_comparison
-from tempopt.verdict.statistics.paired_tests import Direction
-from tempopt.verdict.verdict import Verdict, compute_verdict, earlier_verdicts, find_valid_earlier_verdict
+from tempopt.verdict.set_comparison import evaluate_comparison
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from tempopt.report.export import Format
     from tempopt.storage.store import Store
 
-Curve = tuple[tuple[int, float], ...]
-"""What a run measured over its training: optimizer step and value, by step."""
+from tempopt.report.study_data import BaselineStats, Cost, Curve, RunCounts, StudyData, best_of
 
 _REPORT = "report"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunCounts:
-    """How far the tickets of one kind are.
-
-    Args:
-        requested: Tickets asked for; None while it is not known which candidates there will be.
-        failed: Of which every attempt was lost.
-        withdrawn: Asked for, and not begun because the study was stopped.
-    """
-
-    requested: int | None
-    done: int
-    running: int
-    waiting: int
-    failed: int
-    withdrawn: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BaselineStats:
-    """The arm ``baseline`` on its own seeds: mean and standard deviation (None for one run) of n runs."""
-
-    mean: float
-    sd: float | None
-    n: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Best:
-    """The best complete trial of the search; its value is a winner's, never the gain to expect."""
-
-    number: int | None
-    value: float
-    params: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """What the runs took.
-
-    Args:
-        train_seconds: Training seconds of all runs, all attempts.
-        checkpoint_seconds: Part of the training seconds that went into writing checkpoints.
-        gpu_seconds: Seconds of cards, a share of one counting as that share; None if no run was on a card.
-        peak_memory: Most bytes that a run had allocated on one card; None if none was on a card.
-    """
-
-    train_seconds: float
-    checkpoint_seconds: float
-    gpu_seconds: float | None = None
-    peak_memory: int | None = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class StudyResult:
-    """One study as it stands.
-
-    Args:
-        spec: What was asked.
-        state: ``done``; else ``running`` if an agent is at work on it, ``paused`` if none is.
-        agents: Number of agents at work: those whose runs have shown progress lately.
-        tickets: Progress by kind.
-        trials: Search tickets by ``complete``, ``pruned``, ``diverged``, ``failed`` and ``running``.
-        baseline: The arm ``baseline`` during the search; None before its first complete run.
-        best: Best complete search trial in the search space of now; None before the first.
-        winner: Parameters that the verdict is about, or without one those that choosing has settled on.
-        verdict: The four answers of the last round that was confirmed; None before the first was.
-        earlier_verdicts: Those of the rounds before, oldest first.
-        cost: What it took so far.
-        round: The round that is being worked on, or was last; above the verdict's while it is not confirmed.
-        lost: Tickets of which attempts were lost, those first that have failed for good.
-        alone: Tickets that needed a card to themselves, having run out of its memory beside others.
-        created: When the study was begun, in UTC.
-        runs: Every ticket in the order of work.
-        curves: Ticket id to the validations during training; empty unless measurements were loaded.
-        maps: Ticket id to what the heads of its attention attend to
-            (:mod:`tempopt.training.attention_maps`), of the first pair of confirming runs.
-        measured: Ticket id to what else was measured, by name (``test``, ``test:constant=0.5``,
-            ``entropy/0/1`` for layer and head); empty unless measurements were loaded.
-        earlier: What the study keeps of earlier ones; empty unless measurements were loaded.
-        comparison: Of a study that compares given parameter sets what it found, once it is over; else None.
-    """
-
-    spec: StudySpec
-    state: StudyStanding
-    agents: int
-    tickets: dict[Kind, RunCounts]
-    trials: dict[str, int]
-    baseline: BaselineStats | None
-    best: Best | None
-    winner: dict[str, Any] | None
-    verdict: Verdict | None
-    cost: Cost
-    round: int
-    lost: list[TicketRow]
-    alone: list[TicketRow]
-    created: datetime
-    runs: tuple[TicketRow, ...]
-    curves: Mapping[int, Curve] = field(default_factory=dict)
-    measured: Mapping[int, Mapping[str, Curve]] = field(default_factory=dict)
-    maps: Mapping[int, Any] = field(default_factory=dict)
-    earlier: PriorRuns = ()
-    comparison: Comparison | None = None
-    earlier_verdicts: tuple[Verdict, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """Name of the study."""
-        return self.spec.study.name
-
-    @property
-    def metric(self) -> str:
-        """Name of the metric."""
-        return self.spec.study.metric
-
-    @property
-    def direction(self) -> Direction:
-        """Which values of the metric are better."""
-        return self.spec.study.direction
-
-    @property
-    def standing(self) -> Verdict | None:
-        """The earlier verdict whose recommendation stays valid, where the latest changes nothing."""
-        return (
-            None if self.verdict is None else find_valid_earlier_verdict(self.verdict, self.earlier_verdicts)
-        )
-
-    @property
-    def recommendation(self) -> Recommendation | None:
-        """What is to be done now: what the latest verdict recommends, or an earlier one that stays valid."""
-        verdict = self.standing or self.verdict
-        return None if verdict is None else verdict.recommendation
-
-    @property
-    def best_baseline(self) -> BaselineStats | None:
-        """The best baseline run of the search alone, where they are tuned (``other_names``); else None."""
-        best = _best(of_kind(self.runs, "baseline"), self.direction) if self.spec.other_names else None
-        return None if best is None else BaselineStats(mean=best.value, sd=None, n=1)
-
-    @property
-    def plan(self) -> tuple[str, dict[str, Any] | None]:
-        """What plots show, and its parameters: what is recommended, else the winner or the best trial."""
-        advice = self.recommendation
-        if advice is not None and advice.action_without_training not in ("change_nothing", "inference_only"):
-            return "recommended", advice.parameters
-        if self.winner is not None:
-            return "winner", self.winner
-        return "best trial", None if self.best is None else self.best.params
+class StudyResult(StudyData):
+    """One study as it stands, with its renderings; see :class:`.StudyData` for the fields."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the documented data of ``tempopt show --json``; what is not known yet is null."""
-        # it says in words what it takes a whole result to say
-        from tempopt.report.decision import decide, decide_comparison
-        from tempopt.report.findings import find
-        from tempopt.report.heads_text import heads_json
-        from tempopt.report.verdict_json import earlier_json, verdict_json
-
         decision = decide(self) if self.comparison is None else decide_comparison(self)
         return {
             "study": self.name,
@@ -243,9 +91,6 @@ class StudyResult:
             StudyFailed: No search trial is complete, so there is nothing to export.
             UsageError: There is no such format, or the file cannot be written.
         """
-        # the first of them reads a result
-        from tempopt.report import export
-
         text = export.to_text(self, format, winner=winner)
         if path is not None:
             replace_file(Path(path), text)
@@ -253,27 +98,18 @@ class StudyResult:
 
     def runs_frame(self) -> DataFrame:
         """Return a pandas frame with a row for each ticket; its parameters are columns named ``param.…``."""
-        from tempopt.report import frames as notebook
-
-        return notebook.runs_frame(self)
+        return frames.runs_frame(self)
 
     def curves_frame(self) -> DataFrame:
         """Return a pandas frame of the validations during training: run, kind, arm, number, step, value."""
-        from tempopt.report import frames as notebook
-
-        return notebook.curves_frame(self)
+        return frames.curves_frame(self)
 
     def measurements_frame(self) -> DataFrame:
         """Return a pandas frame of what else was measured: as the curves, with the measurement's name."""
-        from tempopt.report import frames as notebook
-
-        return notebook.measurements_frame(self)
+        return frames.measurements_frame(self)
 
     def __str__(self) -> str:
         """Return what the study decides, as ``tempopt show`` prints it."""
-        # it says in words what it takes a whole result to say
-        from tempopt.report.decision import screen_lines
-
         return "\n".join(screen_lines(self))
 
     def __repr__(self) -> str:
@@ -282,9 +118,7 @@ class StudyResult:
         return f"StudyResult(name={self.name!r}, state={self.state!r}, headline={headline!r})"
 
     def _repr_html_(self) -> str:
-        from tempopt.report import frames as notebook
-
-        return notebook.html(self)
+        return frames.html(self)
 
 
 def load(store: Store, name: str, *, needs_measurements: bool = False) -> StudyResult:
@@ -353,7 +187,7 @@ def assemble(
         tickets={kind: _count(tickets, kind, row.state == "done", spec) for kind in KINDS},
         trials=_trials(of_kind(tickets, "search")),
         baseline=_baseline(of_kind(tickets, "baseline")),
-        best=_best(of_kind(tickets, "search"), spec.study.direction),
+        best=best_of(of_kind(tickets, "search"), spec.study.direction),
         winner=verdict.params if verdict else winner_of(tickets, spec) if concludes else None,
         verdict=verdict,
         earlier_verdicts=earlier_verdicts(tickets, measurements, spec, verdict) if verdict else (),
@@ -414,14 +248,6 @@ def _baseline(baseline: Sequence[TicketRow]) -> BaselineStats | None:
     if not values:
         return None
     return BaselineStats(mean=fmean(values), sd=stdev(values) if len(values) > 1 else None, n=len(values))
-
-
-def _best(search: Sequence[TicketRow], direction: Direction) -> Best | None:
-    values = [(t, t.value) for t in search if is_usable(t) and t.value is not None]
-    if not values:
-        return None
-    ticket, value = max(values, key=lambda pair: to_maximize(pair[1], direction))
-    return Best(number=ticket.trial_number, value=value, params=dict(ticket.parameters or {}))
 
 
 def _cost(tickets: Iterable[TicketRow]) -> Cost:

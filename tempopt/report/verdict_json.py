@@ -12,17 +12,16 @@ from tempopt.report.recommendation_text import earlier_advice, recommendation_te
 from tempopt.verdict.inference import InferenceOnly, TunedInference
 from tempopt.verdict.learned import Learned
 from tempopt.verdict.paired_evidence import PairedResult
-from tempopt.verdict.recommendation import BlockedOption, Recommendation
 from tempopt.verdict.run_evaluations import ConstantPlan
 from tempopt.verdict.statistics.fieller import Ratio
 from tempopt.verdict.statistics.paired_tests import PairedTest
-from tempopt.verdict.verdict import Simplest, Verdict
+from tempopt.verdict.verdict import BlockedOption, Recommendation, Simplest, Verdict
 
 if TYPE_CHECKING:
-    from tempopt.report.study_result import StudyResult
+    from tempopt.report.study_data import StudyData
 
 
-def verdict_json(result: StudyResult) -> dict[str, Any]:
+def verdict_json(result: StudyData) -> dict[str, Any]:
     """Return the verdict of a study that has one, as plain data without infinities."""
     verdict = result.verdict
     assert verdict is not None
@@ -61,7 +60,7 @@ def verdict_json(result: StudyResult) -> dict[str, Any]:
     }
 
 
-def earlier_json(result: StudyResult, verdict: Verdict) -> dict[str, Any]:
+def earlier_json(result: StudyData, verdict: Verdict) -> dict[str, Any]:
     """Return an earlier verdict of a study as plain data: what it showed, and what it recommended."""
     recommendation = verdict.recommendation
     assert recommendation is not None
@@ -150,7 +149,7 @@ def _test_json(test: PairedTest) -> dict[str, Any]:
     }
 
 
-def _recommendation_json(result: StudyResult, recommendation: Recommendation) -> dict[str, Any]:
+def _recommendation_json(result: StudyData, recommendation: Recommendation) -> dict[str, Any]:
     return {
         "action": recommendation.action,
         "why": recommendation_text(result),

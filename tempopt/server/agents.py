@@ -14,7 +14,8 @@ from starlette.concurrency import run_in_threadpool
 from tempopt.agent.study_client import THOROUGH_SECONDS
 from tempopt.errors import StudyNotFound, UsageError
 from tempopt.server.app_state import ServerState, get_server_state
-from tempopt.server.auth import Principal, annotate_audit, require
+from tempopt.server.auth import annotate_audit, require
+from tempopt.server.authenticator import Principal
 from tempopt.server.errors import ApiError
 from tempopt.server.monitoring import mark_long_poll
 from tempopt.server.openapi_responses import REFUSALS, error_response_doc

@@ -9,8 +9,9 @@ from tempopt.server import checkpoints as checkpoint_routes
 from tempopt.server.app_state import ServerState
 from tempopt.server.app_state import get_server_state as get_server_state
 from tempopt.server.audit import Audit
-from tempopt.server.auth import Authenticator
+from tempopt.server.authenticator import Authenticator
 from tempopt.server.limits import BodyLimitMiddleware, check_query
+from tempopt.server.metrics import Metrics
 from tempopt.server.pages import routes
 from tempopt.server.pages.study_list import StudyList
 from tempopt.server.reports import Reports
@@ -39,7 +40,7 @@ def create_app(store: Store, *, checkpoints: str) -> FastAPI:
         checkpoints=checkpoints,
         guard=Authenticator(store),
         study_sessions=StudySessionRegistry(store, checkpoints=checkpoints),
-        metrics=monitoring.Metrics(store),
+        metrics=Metrics(store),
         reports=Reports(store),
     )
     errors.install(app)

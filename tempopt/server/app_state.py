@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from fastapi import Request
 
+from tempopt.server.authenticator import Authenticator
+from tempopt.server.metrics import Metrics
+from tempopt.server.reports import Reports
 from tempopt.server.study_sessions import StudySessionRegistry
 from tempopt.storage.store import Store
-
-if TYPE_CHECKING:
-    from tempopt.server.auth import Authenticator
-    from tempopt.server.monitoring import Metrics
-    from tempopt.server.reports import Reports
 
 
 @dataclass(slots=True, kw_only=True)
@@ -24,11 +21,11 @@ class ServerState:
     Args:
         store: Where studies are; threads share it.
         checkpoints: URL of the folder under which checkpoints lie, absolute.
-        guard: Who asks.
-        desks: The studies that agents are at work on.
+        guard: Identifies the client of a request.
+        study_sessions: The studies that agents are at work on.
         metrics: What Prometheus reads.
         reports: The pages of studies.
-        leaving: Set once the server is to end: no request waits any more.
+        is_shutting_down: Set once the server is to end: no request waits any more.
     """
 
     store: Store

@@ -13,7 +13,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tempopt.errors import StorageError, masked
 from tempopt.server.app_state import ServerState, get_server_state
-from tempopt.server.auth import READS, Principal, client_address, require
+from tempopt.server.auth import require
+from tempopt.server.authenticator import READS, Principal, client_address
 from tempopt.server.openapi_responses import REFUSALS
 from tempopt.storage.access_rows import AuditRow
 from tempopt.storage.http.protocol import WITHOUT_NUL

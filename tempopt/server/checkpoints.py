@@ -15,7 +15,8 @@ from starlette.concurrency import run_in_threadpool
 
 from tempopt.errors import StudyNotFound
 from tempopt.server.app_state import ServerState, get_server_state
-from tempopt.server.auth import Principal, require
+from tempopt.server.auth import require
+from tempopt.server.authenticator import Principal
 from tempopt.server.errors import ApiError
 from tempopt.server.files import (
     Bytes,

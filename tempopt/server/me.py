@@ -7,7 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 from pydantic import BaseModel, Field
 
-from tempopt.server.auth import SCOPES, Principal, Scope, require
+from tempopt.server.auth import require
+from tempopt.server.authenticator import SCOPES, Principal, Scope
 from tempopt.server.openapi_responses import REFUSALS
 from tempopt.version import __version__
 

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Depends
 from pydantic import Field
 
 from tempopt.server.app_state import ServerState
-from tempopt.server.auth import Principal
+from tempopt.server.authenticator import Principal
 from tempopt.server.errors import ApiError
 from tempopt.server.openapi_responses import REFUSALS
 from tempopt.server.study_dependencies import SUBMIT, Shared

@@ -18,7 +18,7 @@ from tempopt.report import export as exports
 from tempopt.report.list_row import summary_json
 from tempopt.report.study_result import load
 from tempopt.report.study_summary import verdict_json
-from tempopt.server.auth import Principal
+from tempopt.server.authenticator import Principal
 from tempopt.server.errors import ApiError
 from tempopt.server.openapi_responses import REFUSALS, REFUSALS_OF_TEXT, Name
 from tempopt.server.study_dependencies import LARGEST, VIEW, Shared, ViewableStudy

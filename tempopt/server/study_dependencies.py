@@ -8,7 +8,8 @@ from fastapi import Depends, Query
 
 from tempopt.errors import StudyNotFound, unknown
 from tempopt.server.app_state import ServerState, get_server_state
-from tempopt.server.auth import Principal, require
+from tempopt.server.auth import require
+from tempopt.server.authenticator import Principal
 from tempopt.server.errors import ApiError
 from tempopt.server.openapi_responses import Name
 from tempopt.storage.rows import StudyRow

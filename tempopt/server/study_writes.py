@@ -16,7 +16,8 @@ from tempopt.agent.study_creation import ensure_study_exists
 from tempopt.agent.study_runner import validate_sampler_and_pruner
 from tempopt.errors import AccessDenied, SpecError, UsageError, not_text
 from tempopt.server.app_state import ServerState
-from tempopt.server.auth import Principal, annotate_audit
+from tempopt.server.auth import annotate_audit
+from tempopt.server.authenticator import Principal
 from tempopt.server.openapi_responses import REFUSALS
 from tempopt.server.study_dependencies import LARGEST, SUBMIT, Shared, WritableStudy
 from tempopt.service import lifecycle

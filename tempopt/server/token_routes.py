@@ -9,7 +9,8 @@ from fastapi import APIRouter, Depends, Path, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from tempopt.server.app_state import ServerState, get_server_state
-from tempopt.server.auth import Principal, Scope, annotate_audit, require
+from tempopt.server.auth import annotate_audit, require
+from tempopt.server.authenticator import Principal, Scope
 from tempopt.server.errors import ApiError
 from tempopt.server.openapi_responses import REFUSALS
 from tempopt.server.tokens import create_token, lifetime

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tempopt.errors import UsageError
-from tempopt.service.best_sets import comparison_from
-from tempopt.service.lifecycle import Storage
 from tempopt.spec.compared_sets import GivenSet
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.study_spec import StudySpec
+
+if TYPE_CHECKING:
+    from tempopt.service.lifecycle import Storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +152,9 @@ class CompareRequest:
             raise UsageError(
                 "--from takes the parameter sets from a study. Give no SET and no --vary with it."
             )
+        # it loads SciPy, which a refusal does not need
+        from tempopt.service.best_sets import comparison_from
+
         return comparison_from(
             self.from_study,
             self.from_storage or storage,

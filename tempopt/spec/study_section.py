@@ -16,6 +16,7 @@ from tempopt.spec.lightning_config import one_metric
 from tempopt.spec.program import guard_name
 from tempopt.spec.sections import (
     KNOWLEDGE_GRADIENT,
+    MOST_RUNS,
     PRUNERS,
     SAMPLERS,
     ArmCounts,
@@ -110,7 +111,9 @@ class StudySection(SpecSection):
         ),
     ]
     direction: Annotated[Direction, Field(description="maximize or minimize")]
-    trials: Count | None = None
+    trials: Annotated[
+        int | None, Field(ge=1, le=MOST_RUNS, description=f"a whole number from 1 to {MOST_RUNS}")
+    ] = None
     arms: ArmCounts = ArmCounts()
     candidates: Count = 2
     seeds: Seeds = Seeds()

@@ -33,9 +33,9 @@ from tempopt.storage.claims import (
 )
 from tempopt.storage.clock import Clock
 from tempopt.storage.models import ATTENTION_MAP, LOG, MAX_NAME, MEASUREMENT, TICKET
-from tempopt.storage.optuna_tables import TrialChange, TrialEnd
 from tempopt.storage.queries import checkpoints, document, study_state
 from tempopt.storage.rows import TicketState, checkpoints_to_resume
+from tempopt.storage.trial_changes import TrialChange, TrialEnd
 from tempopt.storage.upsert import upsert
 
 MAX_LOG = 64 * 1024

@@ -14,9 +14,9 @@ from tempopt.storage import optuna_tables
 from tempopt.storage.changes import ClaimRequest
 from tempopt.storage.clock import Clock
 from tempopt.storage.models import STUDY, TICKET
-from tempopt.storage.optuna_tables import TrialChange, TrialEnd
 from tempopt.storage.queries import ORDER, TICKET_COLUMNS, ticket_row, up_to
 from tempopt.storage.rows import TicketRow, TicketState, TrialParam
+from tempopt.storage.trial_changes import TrialChange, TrialEnd
 
 # MySQL locks what it reads: with a sort it would lock every waiting ticket, and others find none.
 _NEXT = (TICKET, "FORCE INDEX (tempopt_ticket_next)", "mysql")

@@ -14,8 +14,9 @@ from tempopt.errors import StorageError
 from tempopt.storage import optuna_tables, queries
 from tempopt.storage.claims import sanitize_text
 from tempopt.storage.models import ATTENTION_MAP, LOG, MEASUREMENT, STUDY, TICKET
-from tempopt.storage.optuna_tables import MANY, TrialChange, TrialEnd
+from tempopt.storage.optuna_tables import MANY
 from tempopt.storage.rows import TERMINAL_STATES, LogRow, Measurement, StudyRow, TicketRow, TrialParam
+from tempopt.storage.trial_changes import TrialChange, TrialEnd
 
 # What is another in each database, or is told by the tickets that wait.
 _EXCLUDED_COLUMNS = ("id", "study_id", "lease", "agent", "trial_number")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage, RDBStorage
     from optuna.study import StudyDirection
 
-    from tempopt.storage.optuna_tables import TrialChange
+    from tempopt.storage.trial_changes import TrialChange
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from tempopt.storage import optuna_tables, queries
 from tempopt.storage.changes import StudyDelta
 from tempopt.storage.clock import Clock
 from tempopt.storage.models import ATTENTION_MAP, JOB, LOG, MAX_NAME, MEASUREMENT, STUDY, TICKET
-from tempopt.storage.optuna_tables import MANY, TrialChange, TrialEnd
+from tempopt.storage.optuna_tables import MANY
 from tempopt.storage.rows import (
     SAMPLED_KINDS,
     TERMINAL_STATES,
@@ -29,6 +29,7 @@ from tempopt.storage.rows import (
     TicketRow,
     TicketState,
 )
+from tempopt.storage.trial_changes import TrialChange, TrialEnd
 
 _WITHDRAWN = "withdrawn: the search was stopped"
 

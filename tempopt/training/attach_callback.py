@@ -112,7 +112,7 @@ class AttachCallback(TemperatureCallback):
             if stage == "fit":
                 raise AttachError(
                     "The temperature was taken off the model, or written into its weights, so training would "
-                    "train on without it. Train a new model, or load the checkpoint that is to be resumed."
+                    "continue without it. Train a new model, or load the checkpoint that is to be resumed."
                 )
             # it is in the weights, or was taken off on purpose
             self._tempered = Untempered()

@@ -275,7 +275,7 @@ def test_going_on_with_a_finished_study_gives_its_result_and_trains_nothing() ->
     assert tickets() == tickets_before
 
 
-def test_an_optuna_study_of_somebody_else_is_left_alone() -> None:
+def test_a_foreign_optuna_study_is_refused() -> None:
     optuna.create_study(study_name="toy", storage=URL).optimize(lambda trial: 0.0, n_trials=1)
     with pytest.raises(UsageError, match="tempopt did not make"):
         search(toy_spec(), storage=URL)

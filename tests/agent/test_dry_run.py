@@ -22,8 +22,8 @@ class DryRunWorker:
     """A worker that says what the parts of a dry run took."""
 
     def __init__(self) -> None:
-        self.asked: list[Message] = []
-        self._said: Iterator[Message] = iter(
+        self.requests: list[Message] = []
+        self._replies: Iterator[Message] = iter(
             [
                 *STAGES,
                 Finished(
@@ -40,10 +40,10 @@ class DryRunWorker:
         )
 
     def send(self, message: RunRequest) -> None:
-        self.asked.append(message)
+        self.requests.append(message)
 
     def receive(self) -> Message:
-        return next(self._said)
+        return next(self._replies)
 
 
 def spec() -> StudySpec:
@@ -72,15 +72,15 @@ class FailingWorker:
     """A worker that trains any parameter set but those with so many heads."""
 
     def __init__(self, heads: int) -> None:
-        self.asked: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []
         self._heads = heads
 
     def send(self, message: RunRequest) -> None:
-        self.asked.append(message.parameters)
+        self.requests.append(message.parameters)
 
     def receive(self) -> Message:
         run: dict[str, Any] = {"ticket": 0, "attempt": 0}
-        if self.asked[-1]["num_heads"] == self._heads:
+        if self.requests[-1]["num_heads"] == self._heads:
             return Failed(**run, kind="usage", message="8 is not divisible by 3.")
         fields: dict[str, Any] = {"measurements": {}, "metrics": {}, "seconds": 0.0, "reports": []}
         return Finished(**run, state="complete", step=2, **fields)

@@ -93,7 +93,7 @@ def test_what_was_not_taken_or_was_refused_is_free() -> None:
         assert cards(places) == list(MACHINE.cards)
 
 
-def test_cards_that_somebody_has_dealt_and_trials_without_cards_claim_nothing(folder: Path) -> None:
+def test_gpus_assigned_by_the_scheduler_and_trials_without_gpus_claim_nothing(folder: Path) -> None:
     dealt_machine = dataclasses.replace(MACHINE, dealt=True)
     with claim_gpus(dealt_machine, deal_gpus(1.0)), claim_gpus(dealt_machine, deal_gpus(1.0)) as places:
         assert cards(places) == list(MACHINE.cards)
@@ -118,4 +118,4 @@ def test_the_folder_is_closed_to_others_and_one_that_is_not_ours_is_refused(
         pytest.raises(UsageError, match=r"belongs to another user.*TMPDIR"),
         claim_gpus(MACHINE, deal_gpus(1.0)),
     ):
-        raise AssertionError("a folder of somebody else was used")
+        raise AssertionError("a folder of another user was used")

@@ -17,7 +17,7 @@ from tempopt.training.messages import RunRequest
 from tests.fake_worker import AgentDied
 from tests.toy_study import SMALL, URL, tickets, toy_spec
 
-HERE = Path(__file__).parent
+AGENT_TESTS = Path(__file__).parent
 CARDS = ("GPU-first", "GPU-second")
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("toy_folder")]
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.long, pytest.mark.usefixtures("toy_folder")]
 @pytest.fixture(autouse=True)
 def cards(toy_folder: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(CARDS))
-    monkeypatch.setenv("PYTHONPATH", f"{HERE}{os.pathsep}{os.environ['PYTHONPATH']}")
+    monkeypatch.setenv("PYTHONPATH", f"{AGENT_TESTS}{os.pathsep}{os.environ['PYTHONPATH']}")
 
 
 def hungry_spec(failures: int, resources: dict[str, Any], **study: Any) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def _client(
     )
 
 
-def test_checkpoints_that_the_store_still_names_are_not_deleted_by_whoever_lost_the_run(
+def test_an_agent_that_lost_its_run_keeps_checkpoints_that_the_store_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work_in(tmp_path, monkeypatch)
@@ -258,7 +258,7 @@ class Onlooker(NullObserver):
     poll_interval_seconds = 5.0
 
 
-def test_what_others_do_is_asked_as_often_as_somebody_looks_and_not_at_all_if_nobody_does(
+def test_other_workers_are_queried_periodically_only_with_an_observer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work_in(tmp_path, monkeypatch)

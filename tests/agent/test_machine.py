@@ -122,7 +122,7 @@ def test_a_machine_without_a_driver_has_no_cards_and_says_why(monkeypatch: pytes
     assert "Driver Not Loaded" in this_machine().why
 
 
-def test_whoever_sets_the_mask_has_dealt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_visible_devices_mask_counts_as_an_assignment(monkeypatch: pytest.MonkeyPatch) -> None:
     drive(monkeypatch, ["GPU-a", "GPU-b"], "1")
     assert (this_machine().cards, this_machine().dealt) == (("1",), True)
     drive(monkeypatch, ["GPU-a", "GPU-b"], "")

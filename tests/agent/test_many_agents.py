@@ -224,7 +224,7 @@ def test_a_worker_that_makes_no_step_is_ended_and_its_run_done_again(undisturbed
 
 
 @pytest.mark.parametrize("blow", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
-def test_whoever_is_told_to_go_leaves_a_checkpoint_and_the_ticket(
+def test_an_agent_that_receives_a_signal_saves_a_checkpoint_and_releases_its_ticket(
     tmp_path: Path, blow: signal.Signals
 ) -> None:
     spec = toy_spec(**SMALL, **LONG)

@@ -32,13 +32,13 @@ from tempopt.training.messages import (
 )
 
 REPOSITORY = Path(__file__).parents[2]
-HERE = REPOSITORY / "tests" / "training"
+TRAINING_TESTS = REPOSITORY / "tests" / "training"
 
 
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., WorkerProcess]]:
     """Return a function that starts a worker, forked or cold, with a number of threads."""
-    monkeypatch.setenv("PYTHONPATH", f"{HERE}{os.pathsep}{REPOSITORY}")
+    monkeypatch.setenv("PYTHONPATH", f"{TRAINING_TESTS}{os.pathsep}{REPOSITORY}")
     monkeypatch.chdir(tmp_path)
     workers: list[WorkerProcess] = []
 

@@ -189,7 +189,7 @@ def test_an_agent_frozen_between_taking_and_beginning_takes_another_ticket(
         nonlocal calls
         calls += 1
         if calls in (2, 6):
-            raise StaleAttempt("Ticket 7 is running at attempt 2; attempt 1 is thrown away.")
+            raise StaleAttempt("Ticket 7 is running at attempt 2; attempt 1 is discarded.")
         return work(*args, **kwargs)
 
     monkeypatch.setattr(Store, "begin", take_stale)

@@ -341,7 +341,7 @@ def test_a_study_whose_runs_all_run_out_of_memory_ends_with_the_reason(
         agent([Placement(gpus=("GPU-0",))]).run()
 
 
-def test_whoever_waits_for_a_card_gives_its_ticket_back_at_once_when_told_to_leave(
+def test_a_worker_that_waits_for_a_gpu_releases_its_ticket_at_once_on_shutdown(
     begin: Any, restart_workers: Any
 ) -> None:
     class LeavingWorld(PoolWorld):

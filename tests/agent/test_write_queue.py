@@ -1,4 +1,4 @@
-"""What is told arrives once, whole and in order, however often the store goes away."""
+"""The write queue delivers each change once, complete and in order, through any number of store outages."""
 
 from __future__ import annotations
 
@@ -110,11 +110,11 @@ END = RunEnded(
     ),
     log="a line\nand ünother\n",
 )
-KEPT = Checkpoint(step=3, url="file:///a b", digest="d", size=4)
+CHECKPOINT = Checkpoint(step=3, url="file:///a b", digest="d", size=4)
 EVERYTHING: list[Change] = [
     RunStarted(ticket_id=7, attempt=1, total_steps=9, code="abc"),
     reported(3),
-    CheckpointRecorded(ticket_id=7, attempt=1, checkpoint=KEPT),
+    CheckpointRecorded(ticket_id=7, attempt=1, checkpoint=CHECKPOINT),
     END,
     AttemptLost(ticket_id=8, attempt=2, error="killed", max_attempts=3, seconds=1.0, log="x"),
     AttemptReleased(ticket_id=9, attempt=1, seconds=0.5),

@@ -198,7 +198,7 @@ def test_a_spec_that_is_wrong_is_refused_before_there_is_a_handle() -> None:
 
 
 @pytest.mark.long
-def test_what_an_agent_cannot_do_is_raised_by_whoever_waits() -> None:
+def test_an_error_of_the_agent_is_raised_by_result() -> None:
     spec = {**SPEC, "model": {"class_path": "tempopt.testing.toys.Toyy"}}
     with tempopt.search(spec, wait=False) as handle:
         with pytest.raises(UsageError, match='stop|begun|"toy"'):

@@ -133,7 +133,7 @@ def test_a_class_that_no_name_leads_to_is_refused() -> None:
         spec(model=Local)
 
 
-def test_a_path_into_the_program_is_explained_where_nobody_can_write_it() -> None:
+def test_a_class_path_into_main_is_refused_with_the_importable_path() -> None:
     with pytest.raises(SpecError, match=r"model: .*which workers cannot import.*my_module\.M"):
         load_class("__main__.M", base=object, where="model")
 

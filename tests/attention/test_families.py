@@ -54,9 +54,9 @@ def build_family(name: str) -> Any:
 )
 def test_query_rows_are_all_that_makes_queries_and_nothing_else(name) -> None:
     outcomes = outcomes_of(name)
-    for way in ("query_rows", "auto"):
-        assert outcomes[way].said == "right"
-        assert outcomes[way].error < RIGHT
+    for method in ("query_rows", "auto"):
+        assert outcomes[method].result == "right"
+        assert outcomes[method].error < RIGHT
     assert outcomes["auto"].method == "query_rows"
     assert not outcomes["attention_interface"].is_wrong
 
@@ -64,7 +64,7 @@ def test_query_rows_are_all_that_makes_queries_and_nothing_else(name) -> None:
 @pytest.mark.parametrize("name", ["Phi3", "GPTNeoX", "GPTBigCode MQA", "GPTBigCode MHA"])
 def test_auto_takes_the_interface_where_query_rows_are_refused(name) -> None:
     outcomes = outcomes_of(name)
-    assert (outcomes["auto"].said, outcomes["auto"].method) == ("right", "attention_interface")
+    assert (outcomes["auto"].result, outcomes["auto"].method) == ("right", "attention_interface")
     with pytest.raises(AttachError, match=r'Or attach with method="attention_interface"'):
         model = build_family(name)
         attach(model, HOT, method="query_rows", example=lambda: BY_NAME[name].run(model))
@@ -114,7 +114,7 @@ def test_the_first_half_of_a_query_of_low_rank_is_refused_and_the_second_named()
 @pytest.mark.parametrize("name", ["ConvBert", "Swinv2", "CodeGen", "Bloom", "Hiera"])
 def test_what_cannot_be_tempered_is_refused_by_every_way(name) -> None:
     outcomes = outcomes_of(name)
-    assert all("refused" in outcome.said for outcome in outcomes.values())
+    assert all("refused" in outcome.result for outcome in outcomes.values())
 
 
 @pytest.mark.parametrize("name", ["Llama", "Bert", "T5", "ViT", "Qwen3", "DebertaV2 unshared"])
@@ -148,16 +148,16 @@ def test_the_table_in_the_documents_is_what_the_families_come_to() -> None:
 def test_what_is_baked_is_what_was_attached_by_every_way_that_a_family_has(family: Family) -> None:
     model = randomise(family.make())
     plain = outputs(family, model)
-    for way in WAYS[:2]:
+    for method in WAYS[:2]:
         tempered = copy.deepcopy(model)
         try:
             plan = {"temperature_init": 3.0, "layer_pattern": "linear", "layer_ratio": 2.0}
-            attach(tempered, plan, method=way, example=lambda model=tempered: family.run(model))
+            attach(tempered, plan, method=method, example=lambda model=tempered: family.run(model))
         except AttachError:
             continue
         attached = outputs(family, tempered)
         bake(tempered, example=lambda model=tempered: family.run(model))
-        if way == "query_rows":
+        if method == "query_rows":
             assert torch.equal(outputs(family, tempered), attached)
         assert distance(outputs(family, tempered), attached) < ROUNDED * distance(attached, plain)
         assert {type(module) for module in tempered.modules()} == {type(module) for module in model.modules()}

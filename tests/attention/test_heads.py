@@ -262,7 +262,7 @@ def test_gates_are_the_losss_own_under_activation_checkpointing() -> None:
 
 def test_a_conv1d_keeps_its_inputs_in_rows() -> None:
     def transposed(linear: nn.Linear) -> Conv1D:
-        layer = Conv1D(linear.out_features, linear.in_features)
+        layer = Conv1D(linear.out_features, linear.in_features).to(linear.weight.dtype)
         layer.load_state_dict({"weight": linear.weight.detach().T, "bias": linear.bias.detach()})
         return layer
 

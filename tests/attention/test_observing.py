@@ -33,17 +33,17 @@ def test_a_layer_that_multiplies_matrices_itself_is_not_taken_for_the_next_one()
     class Two(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.own, self.other = attention(2), attention(4)
+            self.explicit, self.fused = attention(2), attention(4)
 
         def forward(self, x: Tensor) -> Tensor:
-            x = self.own(x, x, x, need_weights=True)[0]
-            return self.other(x, x, x, need_weights=False)[0]
+            x = self.explicit(x, x, x, need_weights=True)[0]
+            return self.fused(x, x, x, need_weights=False)[0]
 
     recorder, model = LayerRecorder(), Two().train()
-    with fused_attention_observed(model, ["own"], recorder):
+    with fused_attention_observed(model, ["explicit"], recorder):
         model(X)
     assert recorder.layers == []
-    with fused_attention_observed(model, ["own", "other"], recorder):
+    with fused_attention_observed(model, ["explicit", "fused"], recorder):
         model(X)
     assert recorder.layers == [(1, 4)]
 

@@ -13,7 +13,7 @@ from tempopt.attention.generation import exact_match, majority_vote, pass_at_k, 
 from tempopt.errors import UsageError
 
 ANSWERS = torch.tensor([[[1, 2], [3, 4], [3, 4], [1, 2]], [[5, 5], [5, 6], [6, 5], [5, 6]]])
-WANTED = torch.tensor([[1, 2], [5, 6]])
+TARGETS = torch.tensor([[1, 2], [5, 6]])
 
 
 @pytest.mark.parametrize("num_samples", [1, 2, 5, 8])
@@ -58,7 +58,7 @@ def test_numbers_that_do_not_fit_are_refused(counts: tuple[int, int, int], messa
 
 
 def test_an_exact_match_is_one_in_all_tokens() -> None:
-    assert exact_match(ANSWERS, WANTED).tolist() == [[True, False, False, True], [False, True, False, True]]
+    assert exact_match(ANSWERS, TARGETS).tolist() == [[True, False, False, True], [False, True, False, True]]
 
 
 def test_the_majority_is_the_most_frequent_answer_and_of_equal_ones_the_first() -> None:
@@ -69,6 +69,6 @@ def test_the_majority_is_the_most_frequent_answer_and_of_equal_ones_the_first() 
 @pytest.mark.parametrize("answers", [ANSWERS[0], ANSWERS[:, :0], ANSWERS[:, :, :1]])
 def test_answers_of_another_shape_are_refused(answers: Tensor) -> None:
     with pytest.raises(UsageError, match="The answers have the shape"):
-        exact_match(answers, WANTED)
+        exact_match(answers, TARGETS)
     with pytest.raises(UsageError, match="column for each of its samples"):
         pass_at_k_of(torch.ones(3), 1)

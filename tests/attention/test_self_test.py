@@ -155,9 +155,9 @@ def test_a_layer_that_reads_a_copy_of_its_weights_is_refused_with_its_name() -> 
     class CachedLinear(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
             # What is kept from the first call on is neither tempered nor baked later.
-            if "kept" not in vars(self):
-                self.kept = 3.0 * self.weight.detach()
-            return x @ (self.kept + 0.1 * self._parameters["weight"]).T
+            if "cached_weight" not in vars(self):
+                self.cached_weight = 3.0 * self.weight.detach()
+            return x @ (self.cached_weight + 0.1 * self._parameters["weight"]).T
 
     with pytest.raises(AttachError, match=r'"0.q_proj" does not act as it should'):
         prove(nn.Sequential(SelfTestBlock(query=CachedLinear(WIDTH, WIDTH))))
@@ -185,7 +185,7 @@ def test_outputs_may_be_nested_and_infinite() -> None:
     @dataclass
     class Output:
         logits: Tensor
-        rest: dict[str, object]
+        extras: dict[str, object]
 
     model = SelfTestBlock()
 

@@ -158,7 +158,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "ModernBert": ("ModernBert", MODERN),
     "GPT-2": ("GPT2", dict(vocab_size=5000, n_embd=64, n_layer=2, n_head=4)),
 }
-WHOLE: dict[str, tuple[str, dict[str, Any]]] = {
+FULL_SIZE_MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "ModernBert base": ("ModernBert", {}),
     "GPT-2 small": ("GPT2", {}),
 }
@@ -170,18 +170,18 @@ WHOLE: dict[str, tuple[str, dict[str, Any]]] = {
         *(pytest.param(*shape, id=name) for name, shape in SHAPES.items()),
         *(
             pytest.param(*shape, id=name, marks=[pytest.mark.long, pytest.mark.nightly])
-            for name, shape in WHOLE.items()
+            for name, shape in FULL_SIZE_MODELS.items()
         ),
     ],
 )
-@pytest.mark.parametrize("way", ["query_rows", "attention_interface"])
+@pytest.mark.parametrize("method", ["query_rows", "attention_interface"])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_language_model_at_its_own_initialisation_passes_by_its_loss(
-    way: Any, family: str, sizes: dict[str, Any], seed: int
+    method: Any, family: str, sizes: dict[str, Any], seed: int
 ) -> None:
     torch.manual_seed(seed)
     model = Language(family, **sizes)
     batch = torch.randint(3, 256, (2, 32))
-    attachment = attach(model, HOT, method=way, example=None)
+    attachment = attach(model, HOT, method=method, example=None)
     attachment.self_test(lambda: model.training_step(batch, 0))
     assert attachment.tested

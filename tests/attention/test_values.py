@@ -208,7 +208,7 @@ def test_it_is_copied_and_pickled_with_its_model(model: ScaledModel) -> None:
         ("criterion.temprature", r'Unknown name "temprature" in "criterion". Did you mean "temperature"'),
         (
             "loss.temperature",
-            r'Unknown name "loss" in Model.*such as criterion.temperature, crit',
+            r'Unknown name "loss" in ScaledModel.*such as criterion.temperature, crit',
         ),
         ("losses.7.tau", r'Unknown name "7" in "losses". Known: 0'),
         ("criterion.options.tau", r'Unknown name "tau" in "criterion.options"'),

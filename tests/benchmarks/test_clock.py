@@ -27,20 +27,20 @@ class Halving:
     def __init__(self, *, resumes: bool) -> None:
         self.resumes = resumes
         self.number = 0
-        self.heard: list[tuple[int, int, float]] = []
+        self.reports: list[tuple[int, int, float]] = []
         self.ends: dict[int, float | None] = {}
         self.paused: list[int] = []
 
     def ask(self) -> Job | None:
         if self.resumes and self.paused:
             number = self.paused.pop()
-            return Job((number, True), {"x": number}, seed=number, begun=2)
+            return Job((number, True), {"x": number}, seed=number, trained_rungs=2)
         self.number += 1
         return Job((self.number, False), {"x": self.number}, seed=self.number)
 
     def report(self, job: Job, step: int, value: float) -> Any:
         number, is_retry = job.handle
-        self.heard.append((number, step, value))
+        self.reports.append((number, step, value))
         return "end" if number % 2 and step == 30 and not is_retry else "go on"
 
     def end(self, job: Job, value: float | None) -> None:
@@ -67,8 +67,8 @@ def test_a_search_pays_for_the_steps_that_it_trains(workers: int) -> None:
     num_steps = sum(30 if number % 2 else 60 for number in ends)
     assert 600 <= num_steps < 600 + 60 * workers
     assert trace.steps[-1] <= num_steps
-    assert trace.ended_early == [bool(params["x"] % 2) for params in trace.asked]
-    assert (1, 10, 0.25) in strategies[0].heard and (1, 30, 0.5) in strategies[0].heard
+    assert trace.ended_early == [bool(params["x"] % 2) for params in trace.parameter_sets]
+    assert (1, 10, 0.25) in strategies[0].reports and (1, 30, 0.5) in strategies[0].reports
 
 
 def test_what_was_trained_before_is_paid_for_once() -> None:

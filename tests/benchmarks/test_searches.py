@@ -40,7 +40,7 @@ def _result(**fields: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(results, "KEPT", tmp_path / "kept.parquet")
+    monkeypatch.setattr(results, "SEARCHES_PATH", tmp_path / "kept.parquet")
     return tmp_path / "new" / "lines.jsonl"
 
 

@@ -64,7 +64,7 @@ def test_heavy_tails_are_heavier_than_normal_ones() -> None:
     assert abs(excess["noise 1"]) < 0.6 < 2.0 < excess["heavy tails"]
 
 
-def test_draws_are_different_worlds_and_the_same_whoever_makes_them() -> None:
+def test_draws_are_different_worlds_and_reproducible() -> None:
     make = WORLDS["noise 0.3"]
     sets = draw_params(make(0), 5)
     np.testing.assert_array_equal(make(0).truth(sets), make(0).truth(sets))

@@ -28,7 +28,7 @@ def test_no_training_comes_to_what_none_can(world: RecordedWorld) -> None:
             assert np.all((np.asarray(values) > 0) & (np.asarray(values) < 1))
 
 
-def test_a_training_is_the_same_whoever_asks(world: RecordedWorld) -> None:
+def test_a_training_is_reproducible(world: RecordedWorld) -> None:
     parameters = world.draw_sets(4)[0]
     training, other_training = world.train(parameters, 7), RecordedWorld(world.task).train(parameters, 7)
     np.testing.assert_array_equal(training.final, other_training.final)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.recorded.tasks import value_at
-from benchmarks.simulated.luck import OWN, PAIR, SHARED, luck, of_seed
+from benchmarks.simulated.luck import PAIR, RUN_SD, SHARED, luck, of_seed
 from benchmarks.simulated.worlds import NAMES, Collapse, Made, world_of
 from tempopt.temperature import LR_RATIOS, to_neutral, with_learned_temperatures
 from tempopt.training.messages import Evaluation
@@ -60,11 +60,11 @@ def test_runs_of_a_seed_differ_by_what_is_their_own() -> None:
             for seed in range(_SEEDS)
         ]
     )
-    assert np.std(pairs[:, 0], ddof=1) == pytest.approx(math.hypot(SHARED, OWN), rel=0.08)
+    assert np.std(pairs[:, 0], ddof=1) == pytest.approx(math.hypot(SHARED, RUN_SD), rel=0.08)
     assert np.std(pairs[:, 0] - pairs[:, 1], ddof=1) == pytest.approx(PAIR, rel=0.08)
 
 
-def test_a_training_is_the_same_whoever_asks() -> None:
+def test_a_training_is_reproducible() -> None:
     world, world_copy = world_of("level-3"), dataclasses.replace(world_of("level-3"))
     parameters = draw_params(world, 1)[0]
     np.testing.assert_array_equal(world.train(parameters, 7).final, world_copy.train(parameters, 7).final)
@@ -275,7 +275,7 @@ def test_another_named_temperature_at_inference_does_nothing_but_by_chance() -> 
         == 0
     )
     gains = [measure_difference(seed, contrast=0.5) for seed in range(_FEWER)]
-    assert np.std(gains) > 0.1 * OWN
+    assert np.std(gains) > 0.1 * RUN_SD
     assert abs(np.mean(gains)) < 4 * np.std(gains) / math.sqrt(_FEWER)
 
 
@@ -294,4 +294,4 @@ def test_far_from_the_baseline_runs_are_more_uneven(ratio: float, wider: float) 
     world = world_of("three-uneven")
     parameters = {**named_params(world, ratio, ratio), "temperature_init": ratio}
     run_noise = [world.train(parameters, s).test - of_seed(s, "normal") for s in range(_SEEDS)]
-    assert np.std(run_noise) == pytest.approx(wider * OWN, rel=0.08)
+    assert np.std(run_noise) == pytest.approx(wider * RUN_SD, rel=0.08)

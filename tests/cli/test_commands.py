@@ -139,7 +139,7 @@ def test_what_cannot_be_typed_is_told_in_one_line(
     assert captured_output.err.count("\n") == 1
 
 
-def test_an_option_may_be_abbreviated_by_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_abbreviated_option_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["show", "x", "--stor", "sqlite:///a.db"]) == 2
     assert '"--storage"' in capsys.readouterr().err
 
@@ -207,7 +207,7 @@ def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
     assert not imported_modules & heavy
 
 
-def test_output_that_nobody_reads_to_the_end_is_no_error(tmp_path: Path) -> None:
+def test_a_closed_output_pipe_is_no_error(tmp_path: Path) -> None:
     process = subprocess.run(
         f"'{sys.executable}' -m tempopt search --help | true; exit ${{PIPESTATUS[0]}}",
         shell=True,

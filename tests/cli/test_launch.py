@@ -157,7 +157,7 @@ def test_what_cannot_be_launched_is_told_before_anything_is(
             assert store.list_studies() == []
 
 
-def test_whoever_only_launches_loads_no_torch() -> None:
+def test_launching_does_not_import_torch() -> None:
     code = "import sys, tempopt.cli.launch, tempopt.launch.local; print('torch' in sys.modules)"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert process.stdout == "False\n"

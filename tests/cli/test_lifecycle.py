@@ -86,7 +86,7 @@ def test_what_is_done_can_be_neither_paused_nor_stopped(
         (StopResult(before="paused", agents=["far:7"], withdrawn=3), "were withdrawn. It is paused.\n"),
     ],
 )
-def test_a_stop_with_nobody_at_work_says_who_is_to_confirm(
+def test_a_stop_without_running_agents_prints_the_command_that_confirms(
     stop_reply: StopResult, out: str, run_command: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lifecycle, "stop", lambda storage, name: stop_reply)
@@ -101,7 +101,7 @@ def test_several_agents_are_named(run_command: Callable[..., str], monkeypatch: 
     assert "At work: a:1, b:2. Each agent leaves once its runs are saved." in run_command("pause", "pairs")
 
 
-def test_delete_does_not_guess_where_nobody_can_answer(capsys: pytest.CaptureFixture[str]) -> None:
+def test_delete_without_a_terminal_requires_yes(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["delete", "pairs", *STORAGE]) == 2
     assert "there is no terminal to answer at. Give --yes." in capsys.readouterr().err
     assert _names() == ["pairs"]
@@ -203,7 +203,7 @@ class Mine(Launcher):
 """
 
 
-OWN = ["--launcher", "launchers_of_mine:Mine"]
+LAUNCHER_OPTION = ["--launcher", "launchers_of_mine:Mine"]
 
 
 def _submit(name: str, launcher: str = "launchers_of_mine:Mine") -> None:
@@ -219,7 +219,10 @@ def test_the_jobs_of_a_study_that_none_has_begun_can_be_taken_back(
     _submit("later")
     assert cli.main([*words, *STORAGE]) == 2
     assert not Path("cancelled").exists()
-    assert run_command(*words, *OWN) == 'Study "later" had not been begun; its 2 jobs were cancelled.\n'
+    assert (
+        run_command(*words, *LAUNCHER_OPTION)
+        == 'Study "later" had not been begun; its 2 jobs were cancelled.\n'
+    )
     assert Path("cancelled").read_text() == "1 2"
     assert cli.main([*words, *STORAGE]) == 2
 
@@ -229,7 +232,7 @@ def test_jobs_that_wait_do_not_bring_a_deleted_study_back(run_command: Callable[
     # who is refused has cancelled nothing
     assert cli.main(["delete", "pairs", "--yes", *STORAGE]) == 2
     assert not Path("cancelled").exists()
-    assert 'Study "pairs" is deleted' in run_command("delete", "pairs", "--yes", "--force", *OWN)
+    assert 'Study "pairs" is deleted' in run_command("delete", "pairs", "--yes", "--force", *LAUNCHER_OPTION)
     assert Path("cancelled").read_text() == "2"
 
 

@@ -105,7 +105,7 @@ def test_a_database_that_is_away_is_told_without_the_password_and_so_is_the_trac
         holds_no_password(out + err)
 
 
-def test_what_nobody_foresaw_is_shown_without_passwords(
+def test_an_unexpected_error_is_shown_without_passwords(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(words: list[str]) -> int:

@@ -34,14 +34,14 @@ def finished_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def restricted_folder() -> Iterator[Path]:
-    """A folder whose rights are changed."""
+    """Yield a folder whose permissions a test may change."""
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
 
 
 @contextmanager
-def as_somebody() -> Iterator[None]:
-    """Have root, to whom every file is open, do without that right (Linux: CAP_DAC_OVERRIDE)."""
+def without_root_access() -> Iterator[None]:
+    """Drop the capability of root to open every file (Linux: CAP_DAC_OVERRIDE)."""
     if os.geteuid() != 0:
         yield
         return
@@ -64,7 +64,7 @@ def url(request: pytest.FixtureRequest, finished_database: Path, restricted_fold
     shutil.copy(finished_database, path)
     path.chmod(0o666 if request.param == "folder" else 0o444)
     restricted_folder.chmod(0o777 if request.param == "file" else 0o555)
-    with as_somebody():
+    with without_root_access():
         yield f"sqlite:///{path}"
     restricted_folder.chmod(0o755)
 
@@ -103,7 +103,7 @@ def test_what_is_in_the_write_ahead_log_is_seen(finished_database: Path, restric
             file.chmod(0o444)
         restricted_folder.chmod(0o555)
         try:
-            with as_somebody(), Store.open(f"sqlite:///{path}", create=False) as store:
+            with without_root_access(), Store.open(f"sqlite:///{path}", create=False) as store:
                 assert store.load_study("toy").state == "paused"
         finally:
             restricted_folder.chmod(0o755)
@@ -115,7 +115,7 @@ def test_a_store_sees_what_is_written_once_the_file_can_be_written_again(
     path = restricted_folder / "a.db"
     shutil.copy(finished_database, path)
     path.chmod(0o444)
-    with as_somebody(), Store.open(f"sqlite:///{path}", create=False) as store:
+    with without_root_access(), Store.open(f"sqlite:///{path}", create=False) as store:
         assert store.load_study("toy").state == "done"
         path.chmod(0o644)
         with closing(sqlite3.connect(path)) as connection:

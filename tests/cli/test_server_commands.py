@@ -127,7 +127,7 @@ def test_what_is_printed_is_the_same(
 
 
 @pytest.mark.parametrize(
-    "words", [["show", "nobody"], ["export", "nobody"], ["pause", "nobody"], ["logs", "a b"]]
+    "words", [["show", "missing"], ["export", "missing"], ["pause", "missing"], ["logs", "a b"]]
 )
 def test_a_study_that_is_not_there_ends_in_the_same_way(
     words: list[str], both_urls: tuple[str, str], capsys: pytest.CaptureFixture[str]

@@ -1,4 +1,4 @@
-"""What is told of a store that holds a study in the middle of its search, and of one that holds none."""
+"""Output of tempopt show for a store with a study in mid-search and for an empty store."""
 
 from __future__ import annotations
 
@@ -317,7 +317,7 @@ def test_looking_after_a_study_loads_neither_torch_nor_lightning() -> None:
     assert not {"torch", "lightning", "torchmetrics", "jsonargparse"} & set(imported_modules)
 
 
-STANDING = """\
+LAUNCHER_MODULE = """\
 from tempopt.launch.launcher import Job, Launcher
 
 class Mine(Launcher):
@@ -336,7 +336,7 @@ class Mine(Launcher):
 @pytest.fixture
 def submitted_jobs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Write the jobs of a study, of a launcher that is there and of one that is not."""
-    (folder / "launchers_of_mine.py").write_text(STANDING)
+    (folder / "launchers_of_mine.py").write_text(LAUNCHER_MODULE)
     with Store.open(URL, create=True) as store:
         store.add_jobs("pairs", "launchers_of_mine:Mine", {"where": "there"}, ["12_0", "12_1", "12_2"])
         store.add_jobs("pairs", "no_such_launcher:Mine", {}, ["3"])
@@ -347,14 +347,14 @@ jobs: launchers_of_mine:Mine 2 running, 1 waiting (12_0, 12_1, 12_2)
   Resources
 jobs: no_such_launcher:Mine 1 whose state is not known here (3)
 """
-OWN = ["--launcher", "launchers_of_mine:Mine"]
+LAUNCHER_OPTION = ["--launcher", "launchers_of_mine:Mine"]
 
 
 @pytest.mark.usefixtures("begun_studies", "submitted_jobs")
 def test_show_tells_how_the_jobs_of_a_study_stand(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["show", "pairs", *OWN]) == 0
+    assert cli.main(["show", "pairs", *LAUNCHER_OPTION]) == 0
     assert JOBS in capsys.readouterr().out
-    assert cli.main(["show", "pairs", "--json", *OWN]) == 0
+    assert cli.main(["show", "pairs", "--json", *LAUNCHER_OPTION]) == 0
     jobs = json.loads(capsys.readouterr().out)["jobs"]
     assert jobs[2] == {
         "launcher": "launchers_of_mine:Mine",
@@ -369,7 +369,7 @@ def test_show_tells_how_the_jobs_of_a_study_stand(capsys: pytest.CaptureFixture[
 def test_a_study_whose_jobs_wait_is_shown_before_anybody_has_begun_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert cli.main(["show", "pairs", *OWN]) == 0
+    assert cli.main(["show", "pairs", *LAUNCHER_OPTION]) == 0
     assert capsys.readouterr().out.startswith(f"pairs: not begun yet\n{JOBS}")
     assert cli.main(["show", "pairs", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -485,7 +485,7 @@ def _raise_unreachable(*arguments: object) -> None:
 
 
 @pytest.mark.usefixtures("submitted_jobs")
-def test_a_study_that_waits_to_be_begun_is_watched_and_one_that_nobody_knows_is_not(
+def test_watch_accepts_a_study_that_has_not_begun_and_refuses_an_unknown_one(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def sleep(seconds: float) -> None:

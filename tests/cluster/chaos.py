@@ -149,7 +149,7 @@ class Attacker:
         return num_over == self.size.tickets
 
     def _victim(self) -> Agent:
-        able = [a for a in self.crew.agents if a.alive and a.worked and not (a.paused or a.ended)]
+        able = [a for a in self.crew.agents if a.alive and a.worked and not (a.paused or a.may_have_ended)]
         return self._random.choice(able)
 
     def _schedule_undo(self, seconds: float, undo: Callable[[], object]) -> None:
@@ -167,13 +167,13 @@ class Attacker:
 
     def _kill_agent(self) -> str:
         agent = self._victim()
-        agent.ended = True
+        agent.may_have_ended = True
         strike(agent.process.pid, signal.SIGKILL)
         return f"agent {agent.number}"
 
     def _terminate(self) -> str:
         agent = self._victim()
-        agent.ended = True
+        agent.may_have_ended = True
         strike(agent.process.pid, signal.SIGTERM)
         return f"agent {agent.number}"
 

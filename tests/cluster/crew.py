@@ -37,7 +37,7 @@ class Agent:
     Args:
         machine: Where it runs; None for this machine.
         worked: Whether it was seen to hold a ticket.
-        ended: Whether something was done to it that an agent may end of.
+        may_have_ended: Whether the agent was exposed to a fault that may end it.
     """
 
     number: int
@@ -45,7 +45,7 @@ class Agent:
     log: Path
     machine: Machine | None
     worked: bool = False
-    ended: bool = False
+    may_have_ended: bool = False
     paused: bool = False
 
     @property
@@ -164,7 +164,7 @@ class Crew:
 
     def _judge(self, agent: Agent, is_over: bool) -> None:
         code = agent.process.returncode
-        if agent.ended or (code == 0 and is_over):
+        if agent.may_have_ended or (code == 0 and is_over):
             return
         outage_words = ("database", "cannot be reached", "token")
         if code == 2 and not agent.worked and any(word in agent.ending_text() for word in outage_words):

@@ -110,14 +110,14 @@ class DiskCase:
     Args:
         lay_out: Puts the study's files on disks, before it begins.
         trouble: What goes on for a while.
-        told: What the terminal says of it.
+        notice: Message that the terminal prints about it.
         prefix: Words before the command.
         backends: The databases that it can happen with.
     """
 
     lay_out: Callable[[DiskScene, Site], None]
     trouble: Trouble
-    told: str
+    notice: str
     prefix: tuple[str, ...] = ()
     backends: tuple[str, ...] = BACKENDS
 
@@ -156,7 +156,7 @@ def _checkpoints_on_a_disk(scene: DiskScene, site: Site) -> None:
 @contextlib.contextmanager
 def _runs_full(scene: DiskScene, site: Site) -> Iterator[None]:
     with _fill_disks(scene, "runs-disk"):
-        _goes_on(site, CASES["checkpoints"].told)
+        _goes_on(site, CASES["checkpoints"].notice)
         yield
 
 
@@ -175,7 +175,7 @@ def _logs_on_a_disk(scene: DiskScene, site: Site) -> None:
 @contextlib.contextmanager
 def _logs_full(scene: DiskScene, site: Site) -> Iterator[None]:
     with _fill_disks(scene, "log-disk"):
-        _goes_on(site, CASES["logs"].told)
+        _goes_on(site, CASES["logs"].notice)
         yield
 
 
@@ -192,7 +192,7 @@ def _is_told(site: Site, message: str) -> None:
 @contextlib.contextmanager
 def _database_full(scene: DiskScene, site: Site) -> Iterator[None]:
     with _fill_disks(scene, "db-disk"):
-        _is_told(site, CASES["database"].told)
+        _is_told(site, CASES["database"].notice)
         yield
 
 
@@ -216,7 +216,7 @@ def _store_away(scene: DiskScene) -> Iterator[None]:
 @contextlib.contextmanager
 def _outbox_full(scene: DiskScene, site: Site) -> Iterator[None]:
     with _fill_disks(scene, "runs-disk"), _store_away(scene):
-        _is_told(site, CASES["outbox"].told)
+        _is_told(site, CASES["outbox"].notice)
         # the half of a line that was written before must not spoil those that are written now
         scene.disks["runs-disk"].free()
         wait_until(
@@ -268,7 +268,7 @@ def _all_on_a_disk(scene: DiskScene, site: Site) -> None:
 @contextlib.contextmanager
 def _all_full(scene: DiskScene, site: Site) -> Iterator[None]:
     with _fill_disks(scene, "disk"):
-        _is_told(site, CASES["all in one folder"].told)
+        _is_told(site, CASES["all in one folder"].notice)
         yield
 
 
@@ -283,7 +283,7 @@ def _scratch_full(scene: DiskScene, site: Site) -> Iterator[None]:
         with (site.folder / "trace").open("ab", buffering=0) as trace, contextlib.suppress(OSError):
             while trace.write(b"\n" * 512):
                 pass
-        _is_told(site, CASES["the module's own files"].told)
+        _is_told(site, CASES["the module's own files"].notice)
         yield
 
 
@@ -294,7 +294,7 @@ def _read_only(scene: DiskScene, site: Site) -> Iterator[None]:
     run("mount", "--bind", runs_folder, runs_folder)
     run("mount", "-o", "remount,bind,ro", runs_folder)
     try:
-        _goes_on(site, CASES["checkpoints read-only"].told)
+        _goes_on(site, CASES["checkpoints read-only"].notice)
         yield
     finally:
         run("umount", "--lazy", runs_folder)
@@ -304,7 +304,7 @@ def _read_only(scene: DiskScene, site: Site) -> Iterator[None]:
 def _close_folder(scene: DiskScene, site: Site) -> Iterator[None]:
     scene.runs.chmod(0)
     try:
-        _goes_on(site, CASES["checkpoints without permission"].told)
+        _goes_on(site, CASES["checkpoints without permission"].notice)
         yield
     finally:
         scene.runs.chmod(0o755)
@@ -343,7 +343,7 @@ class Outcome:
         done: Tickets that are done, of all.
         failures: Attempts that were counted as failures.
         differences: Where it is another study than the undisturbed one.
-        said: What the terminal said.
+        output: Output of the terminal.
     """
 
     code: int
@@ -351,7 +351,7 @@ class Outcome:
     done: str
     failures: int
     differences: list[str]
-    said: str
+    output: str
 
 
 # Which disk is full before a search begins, and with which databases.
@@ -404,7 +404,7 @@ def _outcome(site: Site, undisturbed: Record, *, code: int, output: str, is_resu
         done=f"{sum(row.state == 'done' for row in rows)}/{len(rows)}",
         failures=sum(row.failures for row in rows),
         differences=differences,
-        said=output,
+        output=output,
     )
 
 
@@ -459,7 +459,7 @@ def _print(backend: str, name: str, outcome: Outcome) -> None:
     equal = "no" if outcome.differences else "yes"
     print(f"| {backend} | {name} | {code} | {outcome.done} | {outcome.failures} | {equal} |", flush=True)
     if output_folder := os.environ.get("SAID"):
-        Path(output_folder, f"{backend} {name}.txt").write_text(outcome.said)
+        Path(output_folder, f"{backend} {name}.txt").write_text(outcome.output)
 
 
 if __name__ == "__main__":

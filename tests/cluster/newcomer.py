@@ -142,7 +142,7 @@ class ProcessList:
     """
 
     def __init__(self, needles: list[str]) -> None:
-        self.found: set[str] = set()
+        self.matches: set[str] = set()
         self.looks = 0
         self._needles = [needle.encode() for needle in needles]
         self._over = threading.Event()
@@ -163,7 +163,7 @@ class ProcessList:
                 with contextlib.suppress(OSError):
                     words = path.read_bytes()
                     if any(needle in words for needle in self._needles):
-                        self.found.add(words.replace(b"\0", b" ").decode(errors="replace"))
+                        self.matches.add(words.replace(b"\0", b" ").decode(errors="replace"))
 
 
 def holders(folder: Path, needles: list[str], *, but: set[Path]) -> Iterator[tuple[Path, str]]:
@@ -196,7 +196,7 @@ def wait_for(host: str, port: int, process: subprocess.Popen[bytes], log_path: P
     deadline = time.monotonic() + PATIENCE
     while not answers(host, port):
         assert process.poll() is None, log_path.read_text(errors="replace")
-        assert time.monotonic() < deadline, f"nobody listens: {log_path.read_text(errors='replace')}"
+        assert time.monotonic() < deadline, f"no server listens: {log_path.read_text(errors='replace')}"
         time.sleep(0.05)
 
 

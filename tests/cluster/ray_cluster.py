@@ -74,7 +74,7 @@ class RayCluster:
         self.client_address = f"ray://127.0.0.1:{port}"
         try:
             self.head = self.add(ray_client_server_port=port)
-            self.other = self.add()
+            self.second_node = self.add()
             if port is not None:
                 _wait_for(port)
         except BaseException:

@@ -38,12 +38,12 @@ def test_a_search_whose_disk_refuses_for_a_while_ends_as_an_undisturbed_one(
         pytest.skip(reason)
     with tempfile.TemporaryDirectory() as folder:
         outcome = carry_out(backend, name, Path(folder), undisturbed_record(TICKETS))
-    assert (outcome.code, outcome.resumed, outcome.differences) == (0, False, []), outcome.said
+    assert (outcome.code, outcome.resumed, outcome.differences) == (0, False, []), outcome.output
     assert outcome.failures == 0
     # told of checkpoints and of logs, and not with every run; what other runs delete makes room for a moment
-    assert 1 <= outcome.said.count(CASES[name].told) <= 6, outcome.said
+    assert 1 <= outcome.output.count(CASES[name].notice) <= 6, outcome.output
     if name in _OF_A_STORE:
-        assert "The store is back after" in outcome.said
+        assert "The store is back after" in outcome.output
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_search_that_begins_on_a_full_disk_says_so_and_begins_once_there_is_sp
     with tempfile.TemporaryDirectory() as folder:
         outcome = begin(backend, name, Path(folder), undisturbed_record(TICKETS))
     assert outcome.code == 2
-    (line,) = outcome.said.strip().splitlines()
+    (line,) = outcome.output.strip().splitlines()
     assert line.startswith("tempopt: error: ")
     # a server that the disk has ended can tell no more than that it is not there
     assert "Free some space" in line or "The server has crashed" in line or "refused" in line

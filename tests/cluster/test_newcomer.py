@@ -153,7 +153,7 @@ def test_a_newcomer_gets_from_three_machines_to_a_verdict(
 
         assert not studies.read(database, TICKETS).differences(expected)
         assert places == {kept_in}
-        assert process_list.found == set() and process_list.looks > 20
+        assert process_list.matches == set() and process_list.looks > 20
         _stop(server, serving)
         login = person.folder / "home" / ".config" / "tempopt" / "servers.json"
         assert tokens["ada"] in login.read_text() and login.stat().st_mode & 0o77 == 0

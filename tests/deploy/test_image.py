@@ -26,7 +26,7 @@ def test_the_requirements_of_a_server_are_what_it_imports() -> None:
 
 
 @pytest.mark.parametrize("name", ["Containerfile", "Containerfile.agent"])
-def test_an_image_copies_what_there_is_and_ends_as_somebody_who_is_not_root(name: str) -> None:
+def test_an_image_copies_existing_files_and_runs_as_an_unprivileged_user(name: str) -> None:
     lines = (ROOT / "deploy" / name).read_text(encoding="utf-8").splitlines()
     sources = [word for line in lines if re.match(r"COPY (?!--from)", line) for word in line.split()[1:-1]]
     assert "tempopt" in sources and all((ROOT / source).exists() for source in sources)

@@ -16,7 +16,7 @@ import pytest
 from tempopt.launch.job_status import LauncherSelection, cancel_jobs, query_job_status
 from tempopt.storage.rows import JobRow
 
-NOBODY = LauncherSelection()
+NO_SELECTION = LauncherSelection()
 
 
 def _row(launcher: str, id: str = "1", **options: Any) -> JobRow:
@@ -48,7 +48,7 @@ def callers() -> Iterator[tuple[str, list[Any]]]:
 @pytest.mark.parametrize("ask", [query_job_status, cancel_jobs])
 def test_a_module_that_a_row_names_is_not_imported(ask: Any, folder: Path) -> None:
     (folder / "innocent.py").write_text("open('imported', 'w').close()\n")
-    (job,) = ask([_row("innocent:X")], NOBODY)
+    (job,) = ask([_row("innocent:X")], NO_SELECTION)
     assert (job.state, "only if you name it" in job.message) == ("unknown", True)
     assert not (folder / "imported").exists()
     # neither is one whose name a person has given for another launcher
@@ -61,11 +61,11 @@ def test_an_address_that_a_row_names_is_not_connected_to(
     ask: Any, callers: tuple[str, list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address, called = callers
-    (job,) = ask([_row("ray", "evil:0", address=address)], NOBODY)
+    (job,) = ask([_row("ray", "evil:0", address=address)], NO_SELECTION)
     assert (job.state, "Add --address URL, or set RAY_ADDRESS" in job.message) == ("unknown", True)
     # nor does it start a Ray of its own for that
     monkeypatch.setenv("RAY_ADDRESS", "local")
-    assert ask([_row("ray", "evil:0", address=address)], NOBODY)[0].message == job.message
+    assert ask([_row("ray", "evil:0", address=address)], NO_SELECTION)[0].message == job.message
     (unreachable_job,) = ask(
         [_row("ray", "evil:0", address=address)],
         LauncherSelection(launcher="ray", options={"address": "127.0.0.1:1"}),
@@ -81,15 +81,15 @@ def test_an_address_that_a_row_names_is_not_connected_to(
 def test_a_file_of_the_current_folder_takes_no_modules_place(folder: Path) -> None:
     for name in ("json", "submitit", "ray"):
         (folder / f"{name}.py").write_text("open('imported', 'w').close()\n")
-    query_job_status([_row("slurm")], NOBODY)
-    query_job_status([_row("local")], NOBODY)
+    query_job_status([_row("slurm")], NO_SELECTION)
+    query_job_status([_row("local")], NO_SELECTION)
     assert not (folder / "imported").exists()
 
 
 @pytest.mark.parametrize("options", [{"partition": "p", "evil": "x"}, {"folder": "/etc"}, {"address": 3}, []])
 def test_the_options_of_a_row_are_not_used(options: Any) -> None:
     row = JobRow(id="7", launcher="local", options=options, created=datetime.now(UTC))
-    assert [job.state for job in query_job_status([row], NOBODY)] == ["gone"]
+    assert [job.state for job in query_job_status([row], NO_SELECTION)] == ["gone"]
 
 
 @pytest.fixture

@@ -160,23 +160,23 @@ def test_a_study_that_loses_a_node_with_its_keeper_and_another_without_ends_as_i
 ) -> None:
     from tempopt.launch import ray
 
-    strategy = ray.NodeAffinitySchedulingStrategy(cluster.other.node_id, soft=True)
+    strategy = ray.NodeAffinitySchedulingStrategy(cluster.second_node.node_id, soft=True)
     monkeypatch.setattr(ray, "_place_of_keepers", lambda: strategy)
     ids = launcher.start([task, task])
     wait_until(lambda: len(_at_work(url)) == 2, "both agents at work")
     assert _states(launcher, ids) == ["running", "running"]
     for keeper_too in (True, False):
-        assert bool(_pids_of(cluster.other, _KEEPER)) is keeper_too
+        assert bool(_pids_of(cluster.second_node, _KEEPER)) is keeper_too
         # nothing is to end before the next node is lost
         _set_pace(tmp_path, 3.0)
-        pids = cluster.remove(cluster.other)
+        pids = cluster.remove(cluster.second_node)
         wait_until(
             lambda pids_of_node=pids: not _alive_pids(pids_of_node),
             "the end of all that ran on the lost node",
         )  # type: ignore[misc]
         wait_until(lambda: "waiting" in _states(launcher, ids), "the news that an agent is lost")
-        cluster.other = cluster.add()
-        wait_until(lambda: bool(_workers(cluster.other)), "an agent on the node that is new")
+        cluster.second_node = cluster.add()
+        wait_until(lambda: bool(_workers(cluster.second_node)), "an agent on the node that is new")
     _set_pace(tmp_path, 0.0)
     assert [job.state for job in _wait_for_jobs(launcher, ids)] == ["done", "done"]
     assert not studies.read(url, TICKETS).differences(undisturbed_record(TICKETS))
@@ -193,7 +193,7 @@ time.sleep(600)
 """
 
 
-def test_a_study_goes_on_when_whoever_launched_it_is_killed(
+def test_a_study_continues_when_its_launching_process_is_killed(
     cluster: RayCluster, launcher: RayLauncher, task: Task, url: str, tmp_path: Path
 ) -> None:
     import json
@@ -219,7 +219,7 @@ def test_two_trials_share_a_card_and_their_agent_ends_with_its_worker_and_is_sta
     from tempopt.launch.ray import ray
 
     def program_pids(program: bytes) -> list[int]:
-        return [pid for node in (cluster.head, cluster.other) for pid in _pids_of(node, program)]
+        return [pid for node in (cluster.head, cluster.second_node) for pid in _pids_of(node, program)]
 
     need = Need(gpus=0.5)
     (joint_task,) = tasks(task, need, launcher.split(need, 2))
@@ -230,7 +230,7 @@ def test_two_trials_share_a_card_and_their_agent_ends_with_its_worker_and_is_sta
         "two trials side by side",
     )
     assert num_gpus - ray.available_resources()["GPU"] == 1.0
-    workers = [*_workers(cluster.head), *_workers(cluster.other)]
+    workers = [*_workers(cluster.head), *_workers(cluster.second_node)]
     agents = program_pids(_WATCHED)
     assert len(workers) == 2
     assert [ray_cluster.variable(pid, "CUDA_VISIBLE_DEVICES") in ("0", "1") for pid in agents] == [True]
@@ -252,7 +252,7 @@ def test_a_killed_keeper_starts_nothing_again_that_had_ended_and_no_password_is_
     launcher.cancel(ids[1:])
     jobs_before = launcher.jobs(ids)
     assert [(job.state, job.code) for job in jobs_before] == [("failed", 2), ("done", None)]
-    keepers = [pid for node in (cluster.head, cluster.other) for pid in _pids_of(node, _KEEPER)]
+    keepers = [pid for node in (cluster.head, cluster.second_node) for pid in _pids_of(node, _KEEPER)]
     assert keepers and [strike(pid, signal.SIGKILL) for pid in keepers]
     wait_until(lambda: not _alive_pids(keepers), "the end of the keeper")
     job_lists: list[list[Job]] = []

@@ -22,7 +22,9 @@ from tests.servers import strike
 _MISSING = ray_cluster.why_not()
 pytestmark = [pytest.mark.service, pytest.mark.skipif(bool(_MISSING), reason=_MISSING), ray_cluster.PATIENTLY]
 
-_ENDED = "RuntimeError: Starting Ray client server failed. See ray_client_server_23000.err for detailed logs."
+_CLIENT_START_FAILED = (
+    "RuntimeError: Starting Ray client server failed. See ray_client_server_23000.err for detailed logs."
+)
 
 
 class Cluster:
@@ -67,7 +69,7 @@ def connect_to(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def test_a_connection_that_failed_for_a_passing_reason_is_tried_again(
     connect_to: Any, capsys: pytest.CaptureFixture[str], failures: int
 ) -> None:
-    cluster, take = connect_to(*[ConnectionAbortedError(_ENDED)] * failures, None)
+    cluster, take = connect_to(*[ConnectionAbortedError(_CLIENT_START_FAILED)] * failures, None)
     take()
     assert (cluster.tries, cluster.shut) == (failures + 1, failures)
     stderr_lines = capsys.readouterr().err.splitlines()
@@ -81,7 +83,7 @@ def test_a_connection_that_failed_for_a_passing_reason_is_tried_again(
 def test_a_connection_that_never_comes_about_is_given_up_with_the_cause_and_the_remedy(
     connect_to: Any,
 ) -> None:
-    cluster, take = connect_to(ConnectionAbortedError(_ENDED))
+    cluster, take = connect_to(ConnectionAbortedError(_CLIENT_START_FAILED))
     with pytest.raises(
         UsageError, match="address=ray://head:10001: tried 5 times: .*client server failed"
     ) as error:

@@ -7,7 +7,7 @@ import pytest
 from tempopt.launch.ray_errors import classify_transient, summarize_error
 
 # as Ray 2.60 has them
-_ENDED = (
+_CLIENT_START_FAILED = (
     "Initialization failure from server:\nTraceback (most recent call last):\n  File "
     '"ray/util/client/server/proxier.py", line 772, in Datapath\n    raise RuntimeError(\nRuntimeError: '
     "Starting Ray client server failed. See ray_client_server_23000.err for detailed logs.\n"
@@ -47,7 +47,7 @@ def test_a_message_is_one_line_and_a_long_one_keeps_its_ends() -> None:
 @pytest.mark.parametrize(
     ("message", "advice"),
     [
-        (_ENDED, "ray start --head with GRPC_ENABLE_FORK_SUPPORT=0"),
+        (_CLIENT_START_FAILED, "ray start --head with GRPC_ENABLE_FORK_SUPPORT=0"),
         (_SLOW, "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S=120"),
         (_TWICE, "one cluster per machine"),
         ("ray client connection timeout", "RAY_CLIENT_MAX_CONNECTION_TIMEOUT_S=120"),

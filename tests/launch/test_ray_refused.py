@@ -42,7 +42,7 @@ def unconnected_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("unconnected_ray")
 @pytest.mark.parametrize("scheme", ["", "ray://"])
-def test_an_address_that_is_nobodys_is_refused(closed_address: str, scheme: str) -> None:
+def test_an_address_at_which_nothing_listens_is_refused(closed_address: str, scheme: str) -> None:
     with pytest.raises(UsageError, match=rf"address={scheme}{closed_address}: .*refused.* Give HOST:PORT"):
         make_launcher("ray", {"address": scheme + closed_address})
 

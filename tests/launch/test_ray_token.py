@@ -154,7 +154,7 @@ def test_a_search_ends_with_its_verdict_and_the_token_is_written_down_nowhere(
 
 @pytest.mark.parametrize("address_kind", ["auto", "host", "client"])
 @pytest.mark.parametrize("source", ["token_file", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "home"])
-def test_whoever_has_the_token_starts_agents_and_has_them_leave_though_no_mode_is_set(
+def test_a_token_is_enough_to_start_and_stop_agents_without_an_auth_mode(
     cluster: RayCluster,
     task: Task,
     home: Path,

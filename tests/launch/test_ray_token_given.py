@@ -45,7 +45,7 @@ class Head:
     def __init__(self, token: str | None, credentials: Any = None) -> None:
         grpc = pytest.importorskip("grpc")
         self._token, self._unauthenticated = token, grpc.StatusCode.UNAUTHENTICATED
-        self.shown: list[str | None] = []
+        self.authorizations: list[str | None] = []
         handler = grpc.unary_unary_rpc_method_handler(self._answer)
         doors = {"NodeInfoGcsService": "GetClusterId", "RayletDriver": "ClusterInfo"}
         self._pool = ThreadPoolExecutor(2)
@@ -67,7 +67,7 @@ class Head:
 
     def _answer(self, request: bytes, context: Any) -> bytes:
         authorization = dict(context.invocation_metadata()).get("authorization")
-        self.shown.append(authorization)
+        self.authorizations.append(authorization)
         if self._token is not None and authorization != f"Bearer {self._token}":
             context.abort(self._unauthenticated, "Invalid or missing authentication token")
         return b""
@@ -141,11 +141,11 @@ def test_a_file_is_refused_where_tokens_are_off(file: Path, monkeypatch: pytest.
 def test_only_a_cluster_that_asks_for_a_token_is_shown_one(head: Head, file: Path, scheme: str) -> None:
     token_display = RecordingDisplay()
     negotiate_token(token_display, scheme + head.address, head.address, read_file(str(file)))
-    assert (token_display.calls, head.shown) == ([file], [None, f"Bearer {RIGHT}"])
+    assert (token_display.calls, head.authorizations) == ([file], [None, f"Bearer {RIGHT}"])
     open_to_all = Head(None)
     negotiate_token(token_display, scheme + open_to_all.address, open_to_all.address, read_file(str(file)))
     open_to_all.stop()
-    assert (token_display.calls, open_to_all.shown) == ([file, "none"], [None])
+    assert (token_display.calls, open_to_all.authorizations) == ([file, "none"], [None])
 
 
 def test_a_file_in_the_environment_that_cannot_be_read_matters_once_a_token_is_asked_for(
@@ -201,7 +201,7 @@ def test_a_cluster_behind_tls_is_asked_too(certificate: tuple[bytes, bytes], fil
         negotiate_token(token_display, head.address, head.address, read_file(str(file)))
     finally:
         head.stop()
-    assert (token_display.calls, head.shown) == ([file], [None, f"Bearer {RIGHT}"])
+    assert (token_display.calls, head.authorizations) == ([file], [None, f"Bearer {RIGHT}"])
 
 
 @pytest.mark.usefixtures("certificate")

@@ -12,7 +12,7 @@ from tempopt.errors import UsageError
 from tempopt.launch.local import LocalLauncher
 from tempopt.launch.registry import make_launcher
 
-OWN = """\
+LAUNCHER_MODULE = """\
 from tempopt.launch.launcher import Launcher
 
 class Mine(Launcher):
@@ -36,7 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "path", [*sys.path])
     for name in ("launchers_of_mine", "broken_launchers"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    (tmp_path / "launchers_of_mine.py").write_text(OWN)
+    (tmp_path / "launchers_of_mine.py").write_text(LAUNCHER_MODULE)
     return tmp_path
 
 

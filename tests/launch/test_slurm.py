@@ -35,7 +35,7 @@ from tests.servers import find_or_start, strike
 
 pytestmark = pytest.mark.service
 
-_ENDED = ("done", "failed", "gone")
+_FINAL_STATES = ("done", "failed", "gone")
 # nothing that crawls is done before its time limit
 _CRAWL, _SLOW, _FAST = 3.0, 0.2, 0.0
 _SECRET = "s3cret"
@@ -73,7 +73,7 @@ class SlurmScene:
         self.slurm, self.folder, self.url = a_slurm, folder, url
         self.launcher = self.make_launcher()
         self.ids: list[str] = []
-        self.known: set[str] = set()
+        self.known_agents: set[str] = set()
 
     def make_launcher(self, **options: str) -> SlurmLauncher:
         """Return a launcher with these options."""
@@ -123,8 +123,8 @@ class SlurmScene:
                 row.agent for row in studies.read_tickets(self.url) if row.state == "running" and row.agent
             }
 
-        wait_until(lambda: bool(agents() - self.known), "an agent at work")
-        self.known |= agents()
+        wait_until(lambda: bool(agents() - self.known_agents), "an agent at work")
+        self.known_agents |= agents()
 
     def search_states(self) -> set[str]:
         """Return the states in which there are search tickets."""
@@ -230,7 +230,7 @@ class TestTimeLimit:
         assert scene.search_states() > {"done"}
         scene.slurm.command("scontrol", "update", f"JobId={scene.ids[0]}", "TimeLimit=60")
         scene.set_pace(_FAST)
-        assert scene.wait_for(_ENDED) == Job(id=scene.ids[0], state="done", code=0)
+        assert scene.wait_for(_FINAL_STATES) == Job(id=scene.ids[0], state="done", code=0)
         assert "Interrupted. Everything that was reported is saved." in scene.log_text()
         assert studies.read(scene.url, 12).differences(undisturbed) == []
 
@@ -306,7 +306,7 @@ class TestRanks:
         spec = studies.spec(1, steps=8)
         spec["trainer"].update(devices=2, strategy="ddp")
         scene.start(scene.task(spec, cpus=2))
-        assert scene.wait_for(_ENDED) == Job(id=scene.ids[0], state="done", code=0)
+        assert scene.wait_for(_FINAL_STATES) == Job(id=scene.ids[0], state="done", code=0)
         assert {row.state for row in studies.tickets(scene.url)} == {"done"}
 
 
@@ -330,7 +330,7 @@ class TestDeaths:
         wait_until(lambda: scene.job().state == "waiting", "a job that is queued again")
         scene.slurm.start_node()
         scene.set_pace(_FAST)
-        assert scene.wait_for(_ENDED) == Job(id=scene.ids[0], state="done", code=0)
+        assert scene.wait_for(_FINAL_STATES) == Job(id=scene.ids[0], state="done", code=0)
         assert {row.state for row in studies.tickets(scene.url)} == {"done"}
 
 
@@ -357,7 +357,7 @@ class TestJobs:
             with pytest.raises(UsageError, match="squeue failed"):
                 launcher.cancel(scene.ids)
         scene.set_pace(_FAST)
-        ended_jobs = [scene.wait_for(_ENDED, index) for index in (0, 1)]
+        ended_jobs = [scene.wait_for(_FINAL_STATES, index) for index in (0, 1)]
         assert [(job.state, job.code) for job in ended_jobs] == [("done", 0), ("failed", 2)]
         assert "no_such_metric" in ended_jobs[1].message
         files_with_secret = [
@@ -400,7 +400,7 @@ class TestWhatIsAsked:
     def test_a_setup_that_fails_ends_the_job_with_its_message_at_hand(self, scene: SlurmScene) -> None:
         scene.make_launcher(setup="echo no such module >&2; false")
         scene.start(scene.task(studies.spec(1)))
-        ended_job = scene.wait_for(_ENDED)
+        ended_job = scene.wait_for(_FINAL_STATES)
         assert ended_job.state == "failed" and "Slurm ended it: FAILED" in ended_job.message
         (log,) = scene.folder.glob(f"slurm/*/{scene.ids[0]}_*.err")
         assert "no such module" in log.read_text() and str(log.parent) in ended_job.message

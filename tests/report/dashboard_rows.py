@@ -13,9 +13,10 @@ from sqlalchemy import Connection, MetaData, create_engine, insert, select
 
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.optuna_calls import make_study
-from tempopt.storage.optuna_tables import TICKET, TrialEnd
+from tempopt.storage.optuna_tables import TICKET
 from tempopt.storage.rows import Measurement, TicketRow
 from tempopt.storage.store import Store
+from tempopt.storage.trial_changes import TrialEnd
 from tests.report.made_study import SyntheticStudy, World, make, write
 
 _TABLES = (

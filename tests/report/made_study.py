@@ -29,7 +29,7 @@ from tempopt.verdict.pairs import more_pairs
 from tempopt.verdict.run_evaluations import OBSERVED, evaluations
 from tempopt.verdict.stages import next_tickets
 
-BEGUN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+STUDY_START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 MACHINES = (("node-a", "NVIDIA H200 (cuda:0)"), ("node-b", "NVIDIA H200 (cuda:1)"), ("laptop", "cpu"))
 STEPS = 1000
 
@@ -171,7 +171,7 @@ def _synthetic_study(
         spec=spec.to_json(),
         spec_hash=spec.identity(),
         state=state,
-        created=BEGUN,
+        created=STUDY_START,
     )
     measurements = list(_measurements(world, spec, draw, rows))
     looked_at = [row for row in rows if row.kind == "confirm" and row.pair == 0 and world.layers]
@@ -342,8 +342,8 @@ def _row(
         "steps": steps,
         "total_steps": STEPS,
         "code": "0f1e2d3c4b5a",
-        "started": BEGUN + timedelta(seconds=30 * number),
-        "finished": BEGUN + timedelta(seconds=30 * number + 25),
+        "started": STUDY_START + timedelta(seconds=30 * number),
+        "finished": STUDY_START + timedelta(seconds=30 * number + 25),
     }
     return TicketRow(**{**values, **fields})
 

@@ -16,7 +16,7 @@ from tempopt.report.study_result import StudyResult
 from tests.report.made_study import World, make
 from tests.report.test_html import SCRIPT, hostile
 
-_DRAWN = "html[data-drawn=all]"
+_PLOTS_READY = "html[data-drawn=all]"
 _PATIENCE = 60_000
 
 
@@ -65,7 +65,7 @@ class PageOpener:
             page.on("pageerror", lambda error: self.errors.append(str(error)))
             page.on("dialog", lambda dialog: self.errors.append(dialog.message))
             page.goto(self._pages[name].as_uri())
-            page.wait_for_selector(_DRAWN, timeout=_PATIENCE)
+            page.wait_for_selector(_PLOTS_READY, timeout=_PATIENCE)
         return self._open[key]
 
     def _complain(self, kind: str, text: str) -> None:
@@ -148,7 +148,7 @@ def test_every_plot_has_marks(open_page: PageOpener, confirmed_result: StudyResu
     assert counts["importance"] == len(importance_data(confirmed_result).shares)
 
 
-_PLACE = """key => {
+_MIDDLE_POINT = """key => {
     const plot = document.getElementById(`plot-${key}`);
     for (const [trace] of plot.calcdata.map((points) => [points]).reverse()) {
         const own = trace[0].trace;
@@ -166,7 +166,7 @@ _PLACE = """key => {
 def test_pointing_at_a_mark_shows_its_label(open_page: PageOpener, key: str) -> None:
     page = open_page("whole")
     page.locator(f"#plot-{key}").scroll_into_view_if_needed()
-    x, y = page.evaluate(_PLACE, key)
+    x, y = page.evaluate(_MIDDLE_POINT, key)
     page.mouse.move(x - 30, y)
     page.mouse.move(x, y, steps=5)
     label = page.locator(f"#plot-{key} .hoverlayer .hovertext").first

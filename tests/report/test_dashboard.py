@@ -175,4 +175,4 @@ def test_an_open_dashboard_writes_the_notes_and_says_once_what_keeps_it_from_tha
 
 def test_a_study_that_is_not_there_is_told(url: str) -> None:
     with pytest.raises(StudyNotFound):
-        Dashboard(url, port=0, name="nobody")
+        Dashboard(url, port=0, name="missing")

@@ -22,7 +22,7 @@ SEARCHED = {
     "data.batch_size": {"choices": [4, 8]},
     "trainer.gradient_clip_val": {"choices": [0.5, 1.0]},
 }
-FOUND = {
+TRIAL_PARAMS = {
     "schedule": "linear",
     "temperature_init": 2.5,
     "temperature_final": 1.0,
@@ -39,9 +39,9 @@ def without_data(values: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def best_of(make_spec: Any, make_ticket: Any, result_of: Any) -> Any:
-    """Return a maker of a study whose one complete trial has the parameters FOUND."""
+    """Return a maker of a study whose one complete trial has the parameters TRIAL_PARAMS."""
 
-    def make(sections: dict[str, Any], params: dict[str, Any] = FOUND, **study: Any) -> Any:
+    def make(sections: dict[str, Any], params: dict[str, Any] = TRIAL_PARAMS, **study: Any) -> Any:
         spec = make_spec({"search": SEARCHED, **sections}, **study)
         return result_of(spec, [make_ticket("search", 0, 0.5, parameters=params)])
 
@@ -342,7 +342,7 @@ def test_the_python_of_an_attached_module_runs_and_ends_at_the_final_temperature
         "trainer": QUIET,
         "attach": {"layers": "auto"},
     }
-    result = best_of({**sections, "search": without_data(SEARCHED)}, without_data(FOUND))
+    result = best_of({**sections, "search": without_data(SEARCHED)}, without_data(TRIAL_PARAMS))
     space: dict[str, Any] = {}
     exec(compile(to_python(result), "export", "exec"), space)
     assert space["trainer"].global_step == 2
@@ -382,7 +382,7 @@ def test_lightning_cli_reads_the_yaml(best_of: Any, own_module: None, tmp_path: 
         "data": None,
         "trainer": QUIET,
     }
-    result = best_of({**sections, "search": without_data(SEARCHED)}, without_data(FOUND))
+    result = best_of({**sections, "search": without_data(SEARCHED)}, without_data(TRIAL_PARAMS))
     (tmp_path / "winner.yaml").write_text(to_yaml(result))
     cli = LightningCLI(run=False, args=["--config", "winner.yaml"], save_config_callback=None)
     hparams = cli.model.hparams

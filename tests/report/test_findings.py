@@ -11,7 +11,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from tempopt.report.findings import Finding, find, headline
+from tempopt.report.finding import Finding
+from tempopt.report.findings import find, headline
 from tempopt.report.formatting import parameters_text
 from tempopt.report.study_result import StudyResult
 from tempopt.storage.rows import TicketRow

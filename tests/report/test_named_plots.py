@@ -16,10 +16,10 @@ from tempopt.report.plots import PLOTS
 from tempopt.report.study_result import StudyResult
 from tests.report.made_study import World, make
 
-FOUND = {"contrast": 0.5, "head": 2.0}
+AS_FOUND = {"contrast": 0.5, "head": 2.0}
 SEARCH: dict[str, Any] = {}
-for name, found in FOUND.items():
-    ends = {"low": found / 10, "high": found * 2}
+for name, default_tau in AS_FOUND.items():
+    ends = {"low": default_tau / 10, "high": default_tau * 2}
     SEARCH |= {f"{name}.temperature_init": ends, f"{name}.temperature_final": ends}
     SEARCH[f"{name}.schedule"] = ["constant", "linear"]
 
@@ -28,7 +28,7 @@ for name, found in FOUND.items():
 def result(request: pytest.FixtureRequest) -> StudyResult:
     """A study of two named temperatures that is over."""
     temperatures = {
-        name: {"value": f"{name}.tau", "as_found": temperature} for name, temperature in FOUND.items()
+        name: {"value": f"{name}.tau", "as_found": temperature} for name, temperature in AS_FOUND.items()
     }
     layers = 3 if request.param else 0
     world = World(search=SEARCH, temperatures=temperatures, attends=request.param, layers=layers)
@@ -42,7 +42,7 @@ def titles(key: str, result: StudyResult) -> list[str]:
 
 def temperature_names(result: StudyResult) -> list[str]:
     """Return the names of the temperatures of a study, attention's first."""
-    return [*(["attention, τ"] if result.spec.attends else []), *FOUND]
+    return [*(["attention, τ"] if result.spec.attends else []), *AS_FOUND]
 
 
 @pytest.mark.parametrize("key", ["schedule", "landscape"])
@@ -64,21 +64,21 @@ def test_the_legend_names_each_kind_of_line_once(result: StudyResult) -> None:
 
 def test_baselines_of_panels_are_the_temperatures_as_found(result: StudyResult) -> None:
     lines = [trace for trace in PLOTS["schedule"](result).data if trace.name == "baseline"]
-    expected = [*([1.0] if result.spec.attends else []), *FOUND.values()]
+    expected = [*([1.0] if result.spec.attends else []), *AS_FOUND.values()]
     assert [line.y for line in lines] == [(level, level) for level in expected]
 
 
 def test_tables_have_a_column_for_each_temperature(result: StudyResult) -> None:
     first = "τ" if result.spec.attends else "contrast"
     table = plots.landscape_data(result).table()
-    for name in (first, *FOUND):
+    for name in (first, *AS_FOUND):
         assert {f"{name} at first", f"{name} at last"} <= set(table.columns)
     runs = {run.number: run.parameters or {} for run in result.runs if run.kind == "search"}
     for row in table.rows:
         cells = dict(zip(table.columns, row, strict=True))
         trial = cells["trial"]
         assert isinstance(trial, int)
-        for name, as_found in FOUND.items():
+        for name, as_found in AS_FOUND.items():
             assert cells[f"{name} at first"] == runs[trial].get(f"{name}.temperature_init", as_found)
 
 
@@ -114,14 +114,14 @@ def test_learned_temperatures_end_in_the_plot_where_the_verdict_says(result: Stu
     assert "in the geometric mean" in data.caption()
     # named temperatures share one axis, each relative to its baseline
     line = next(trace for trace in plots.plot_constant(data).data if trace.name == "contrast")
-    assert line.y[0] == pytest.approx(paths_by_name["contrast"].mean[0] / FOUND["contrast"])
+    assert line.y[0] == pytest.approx(paths_by_name["contrast"].mean[0] / AS_FOUND["contrast"])
 
 
 def test_a_temperature_without_a_searched_end_has_no_panel_of_first_and_last() -> None:
     level = {"low": 0.2, "high": 4.0}
     search = {name: domain for name, domain in SEARCH.items() if name.startswith("contrast.")}
     two_temperatures = {
-        name: {"value": f"{name}.tau", "as_found": temperature} for name, temperature in FOUND.items()
+        name: {"value": f"{name}.tau", "as_found": temperature} for name, temperature in AS_FOUND.items()
     }
     world = World(
         search={"head.temperature_init": level} | search, temperatures=two_temperatures, attends=False

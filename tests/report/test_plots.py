@@ -286,14 +286,14 @@ def test_learning_curves_are_drawn_without_a_pruned_trial() -> None:
 
 
 def test_a_curve_has_marks_and_ends_with_the_final_value() -> None:
-    made = make(World(trials=3, ends=["complete"], confirmed=False, reports=1))
-    search = runs_of(made.result(), "search")
+    study = make(World(trials=3, ends=["complete"], confirmed=False, reports=1))
+    search = runs_of(study.result(), "search")
     # the second validates at the last step and at none before, the others in the middle and at the end
     moved = [
         replace(row, step=500) if row.ticket_id != search[1].id and row.name == "report" else row
-        for row in made.measurements
+        for row in study.measurements
     ]
-    data = plots.curves_data(replace(made, measurements=moved).result())
+    data = plots.curves_data(replace(study, measurements=moved).result())
     assert [len(curve) for _, curve in data.complete] == [2, 1, 2]
     for run, (_, curve) in zip(search, data.complete, strict=True):
         assert curve[-1][0] == run.steps == 1000
@@ -324,8 +324,8 @@ def test_a_baseline_that_is_tuned_is_its_best_run_and_has_no_band(confirmed_resu
 
 def test_cost_is_added_up_by_machine(confirmed_result: StudyResult) -> None:
     data = plots.cost_data(confirmed_result)
-    assert {each.name for each in data.machines} == {"node-a", "node-b", "laptop"}
-    total = duration(sum(each.total for each in data.machines))
+    assert {usage.name for usage in data.machines} == {"node-a", "node-b", "laptop"}
+    total = duration(sum(usage.total for usage in data.machines))
     assert data.caption().startswith(f"{total} of training on 3 machines")
     assert sum(machine_cost.total for machine_cost in data.machines) == pytest.approx(
         confirmed_result.cost.train_seconds

@@ -14,7 +14,7 @@ from tempopt.report.formatting import temperature_text
 from tempopt.report.schedule_shape import describe_schedule, schedule_points
 from tempopt.temperature import Piecewise
 
-FOUND = {
+PIECEWISE_PARAMS = {
     "schedule": "piecewise",
     "temperature_init": 1.0,
     "hold_fraction": 0.7,
@@ -43,11 +43,11 @@ def test_a_schedule_is_told_by_its_bends(knots: list[list[float]], words: str) -
 
 def test_a_dip_late_in_training_is_told() -> None:
     words = "1 until 70 % of training, 0.487 at 85 %, 0.8849 at the end"
-    assert describe_schedule(FOUND) == words
-    assert temperature_text({**FOUND, "lr": 0.01}) == f"τ {words} (piecewise), lr=0.01"
-    params = {f"contrast.{name}": value for name, value in FOUND.items()}
+    assert describe_schedule(PIECEWISE_PARAMS) == words
+    assert temperature_text({**PIECEWISE_PARAMS, "lr": 0.01}) == f"τ {words} (piecewise), lr=0.01"
+    params = {f"contrast.{name}": value for name, value in PIECEWISE_PARAMS.items()}
     assert describe_schedule(params, "contrast") == words
-    assert describe_schedule({**FOUND, "schedule": "cosine"}) == ""
+    assert describe_schedule({**PIECEWISE_PARAMS, "schedule": "cosine"}) == ""
 
 
 @given(st.lists(st.sampled_from([0.25, 0.5, 1.0, 2.0]), min_size=2, max_size=6))

@@ -87,7 +87,7 @@ def test_predictions_are_those_of_a_gaussian_process_by_definition(trends: int) 
     np.testing.assert_allclose(covariances, scale**2 * joint_covariance, atol=1e-8)
 
 
-def test_many_forecasts_that_may_all_be_wrong_make_nobody_sure() -> None:
+def test_many_forecasts_with_a_common_error_keep_the_prediction_uncertain() -> None:
     features = np.concatenate([np.linspace(0, 1, 8), np.full(30, 0.5)])[:, None]
     forecast = np.concatenate([np.zeros(8), np.ones(30)])
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from starlette.requests import Request
 
-from tempopt.server.auth import Authenticator
+from tempopt.server.authenticator import Authenticator
 from tempopt.server.errors import ApiError
 from tempopt.storage.store import Store
 

@@ -342,7 +342,7 @@ def test_measurements_of_another_ticket_are_refused_and_the_server_goes_on(
     assert _row(running_server, ticket).value == 1.0
 
 
-def test_a_stage_is_opened_and_the_study_ended_by_whoever_tells_the_last_run(
+def test_reporting_the_last_run_opens_the_next_stage_and_ends_the_study(
     running_server: RunningServer, agent: HttpAgent
 ) -> None:
     kinds: list[str] = []

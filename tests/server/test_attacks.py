@@ -147,9 +147,7 @@ def test_a_study_that_is_not_there_is_refused_without_the_names_of_others(
     assert "there is no study" in answers[3].text and "vision-none" in answers[3].text
 
 
-def test_what_is_shown_of_a_study_runs_no_script_that_somebody_has_put_there(
-    running_server: RunningServer, team: httpx.Client
-) -> None:
+def test_a_report_runs_no_script_from_a_spec(running_server: RunningServer, team: httpx.Client) -> None:
     spec = _spec("vision-x")
     spec["model"]["init_args"] = {"note": "<script>alert(1)</script>"}
     assert team.post("/api/studies", json={"spec": spec}).status_code in (200, 201, 422)

@@ -18,8 +18,8 @@ from starlette.testclient import TestClient
 
 from tempopt.errors import UsageError, masked
 from tempopt.server.app import create_app
-from tempopt.server.auth import FRESH_SECONDS, SCOPES
 from tempopt.server.auth_throttle import AuthThrottle
+from tempopt.server.authenticator import FRESH_SECONDS, SCOPES
 from tempopt.server.errors import ApiError
 from tempopt.server.tokens import create_token, digest, first_token, lifetime
 from tempopt.storage.store import Store
@@ -88,7 +88,7 @@ def test_every_route_asks_for_a_scope_and_refuses_all_others(running_server: Run
         ("'; DROP TABLE tempopt_token; --", "token_unknown"),
     ],
 )
-def test_whom_nobody_knows_is_refused_with_a_stable_code(
+def test_an_unknown_token_is_refused_with_a_stable_code(
     running_server: RunningServer, token: str | None, code: str
 ) -> None:
     authorization = token if token and token.startswith("Basic ") else f"Bearer {token}"
@@ -167,7 +167,7 @@ def test_a_token_that_is_refused_has_not_been_used(store: Store) -> None:
     assert store.token(row.id) == row
 
 
-def test_whoever_was_let_in_is_let_in_no_more_once_the_token_is_revoked(store: Store) -> None:
+def test_an_authenticated_client_is_refused_once_its_token_is_revoked(store: Store) -> None:
     guard, clock = guard_of(store)
     token, row = create_token(store, name="ada", scopes=["view"])
     principal = guard.principal(request_of(), token)
@@ -195,7 +195,7 @@ def test_who_fails_often_waits_longer_each_time_and_a_right_token_is_served_all_
     assert code_of(guard, request_of(), "wrong") == "token_unknown"
 
 
-def test_whoever_waits_is_told_how_long_and_may_try_again_then(store: Store) -> None:
+def test_a_throttled_client_receives_retry_after_and_may_try_again_then(store: Store) -> None:
     guard, clock = guard_of(store)
     for _ in range(AuthThrottle.FREE + 1):
         code_of(guard, request_of(), "wrong")
@@ -232,7 +232,7 @@ def test_failures_of_many_addresses_take_bounded_memory_and_few_lines() -> None:
     assert failures.failed("192.0.2.8") == 10_000 - 60
 
 
-def test_whoever_waits_takes_no_line_from_others() -> None:
+def test_failures_of_a_throttled_address_are_suppressed_in_the_log() -> None:
     failures = AuthThrottle(lambda: 0.0)
     lines = [failures.failed("192.0.2.7") for _ in range(1000)]
     assert sum(wait is not None for wait in lines) == AuthThrottle.FREE + 1

@@ -247,7 +247,7 @@ def _in_folder(server: RunningServer, name: str) -> bool:
     return (server.checkpoints / "toy" / RUN / name).exists()
 
 
-def test_files_that_nobody_records_are_kept_up_to_four(
+def test_unrecorded_files_are_limited_to_four(
     running_server: RunningServer,
     agent: HttpAgent,  # noqa: F811
 ) -> None:
@@ -264,7 +264,7 @@ def test_files_that_nobody_records_are_kept_up_to_four(
     assert _in_folder(running_server, "step-1-1.ckpt") and _in_folder(running_server, "step-2-1.ckpt")
 
 
-def test_objects_that_nobody_records_are_kept_up_to_four(agent: HttpAgent, in_bucket: str) -> None:  # noqa: F811
+def test_unrecorded_objects_are_limited_to_four(agent: HttpAgent, in_bucket: str) -> None:  # noqa: F811
     for step in range(10, 20):
         body = {"study": "toy", "run": RUN, "file": f"step-{step}-1.ckpt", "size": 3, "purpose": "put"}
         httpx.put(agent.http.post(WHERE, json=body).json()["url"], content=b"abc").raise_for_status()

@@ -263,7 +263,7 @@ def test_a_url_says_neither_the_server_nor_works_without_one(
         ServerFileSystem()
 
 
-def test_nobody_deletes_or_lists_what_others_keep(agent: HttpAgent) -> None:
+def test_an_agent_can_neither_delete_nor_list_stored_checkpoints(agent: HttpAgent) -> None:
     fs, path = open_filesystem(URL)
     with pytest.raises(PermissionError):
         fs.rm_file(path)

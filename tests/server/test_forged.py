@@ -442,7 +442,7 @@ def test_an_id_of_a_token_that_is_none_is_refused(running_server: RunningServer)
         (StoreBusy, 503, "storage_busy"),
     ],
 )
-def test_nobody_is_told_where_the_database_is_and_the_log_says_what_failed(
+def test_an_error_response_hides_the_database_url_and_the_log_names_the_failure(
     running_server: RunningServer,
     agent: HttpAgent,
     monkeypatch: pytest.MonkeyPatch,

@@ -131,7 +131,7 @@ def _rows(server: RunningServer) -> list[TicketRow]:
 BEGAN: dict[str, Any] = {"type": "Began", "total_steps": 24, "code": "code"}
 LOST: dict[str, Any] = {"type": "Lost", "error": "it fell", "max_attempts": 3}
 OUTCOMES = {"outcome": "complete", "value": 0.5, "steps": 24, "seconds": 1.0}
-ENDED: dict[str, Any] = {"type": "Ended", "outcomes": OUTCOMES}
+RUN_END: dict[str, Any] = {"type": "Ended", "outcomes": OUTCOMES}
 REPORTED: dict[str, Any] = {"type": "Reported", "step": 4, "value": 0.5}
 NAMELESS = {"ticket_id": 1, "step": 24, "name": "\0", "value": 1.0}
 CHANGES: list[list[dict[str, Any]]] = [
@@ -148,16 +148,16 @@ CHANGES: list[list[dict[str, Any]]] = [
     [REPORTED | {"value": [[[]]]}],
     [REPORTED | {"value": math.inf}],
     [{"type": "Kept", "checkpoint": {"step": 1, "url": "file:///etc/passwd", "digest": "d", "size": 1}}],
-    [ENDED | {"outcomes": {"outcome": "won"}}],
-    [ENDED | {"outcomes": None}],
-    [ENDED | {"outcomes": OUTCOMES | {"value": None}}],
-    [ENDED | {"outcomes": OUTCOMES | {"seconds": math.nan}}],
-    [ENDED | {"outcomes": OUTCOMES | {"measurements": [NAMELESS]}}],
-    [ENDED | {"outcomes": OUTCOMES | {"measurements": [None]}}],
-    [ENDED | {"outcomes": OUTCOMES | {"measurements": 5}}],
+    [RUN_END | {"outcomes": {"outcome": "won"}}],
+    [RUN_END | {"outcomes": None}],
+    [RUN_END | {"outcomes": OUTCOMES | {"value": None}}],
+    [RUN_END | {"outcomes": OUTCOMES | {"seconds": math.nan}}],
+    [RUN_END | {"outcomes": OUTCOMES | {"measurements": [NAMELESS]}}],
+    [RUN_END | {"outcomes": OUTCOMES | {"measurements": [None]}}],
+    [RUN_END | {"outcomes": OUTCOMES | {"measurements": 5}}],
     [LOST | {"max_attempts": 10**20}],
     [LOST, REPORTED],
-    [ENDED, ENDED],
+    [RUN_END, RUN_END],
 ]
 
 
@@ -178,7 +178,7 @@ def test_changes_that_make_no_sense_are_refused_and_nothing_is_written(
         assert _refusal(answer) in CODES, changes
         assert _rows(running_server) == rows_before, changes
     valid_changes = [
-        {"ticket_id": ticket["id"], "attempt": 1} | change for change in (BEGAN, REPORTED, ENDED)
+        {"ticket_id": ticket["id"], "attempt": 1} | change for change in (BEGAN, REPORTED, RUN_END)
     ]
     answer = client.post("/api/agents/sync", json={**body_base, "changes": valid_changes})
     assert (answer.status_code, answer.json()["refused"]) == (200, [])
@@ -215,7 +215,7 @@ def test_a_parameter_that_no_route_takes_is_refused(client: httpx.Client) -> Non
     assert _refusal(client.get("/api/me", params={"": "0"})) == (422, "invalid_request")
 
 
-def test_a_large_body_of_nobody_is_refused_before_it_is_read(running_server: RunningServer) -> None:
+def test_a_large_unauthenticated_body_is_refused_before_it_is_read(running_server: RunningServer) -> None:
     for head in (f"content-length: {LARGEST_UNKNOWN + 1}", "transfer-encoding: chunked"):
         with _line(running_server) as line:
             line.sendall(
@@ -254,7 +254,7 @@ def test_headers_that_dribble_in_are_not_waited_for(
             pass
 
 
-def test_many_that_dribble_keep_nobody_from_being_served(
+def test_slow_connections_do_not_block_other_clients(
     running_server: RunningServer, client: httpx.Client
 ) -> None:
     lines = [_line(running_server) for _ in range(100)]
@@ -305,7 +305,7 @@ def test_what_is_no_request_ends_that_line_alone(
         {"authorization": b"bearer tempopt_000000000000_\xd9\xa1"},
     ],
 )
-def test_odd_tokens_are_those_of_nobody(
+def test_malformed_tokens_are_refused(
     running_server: RunningServer, client: httpx.Client, headers: dict[str, bytes]
 ) -> None:
     status, code = _refusal(httpx.get(f"{running_server.url}/api/me", headers=headers, timeout=60))
@@ -326,7 +326,7 @@ def test_a_version_that_is_none_is_refused(client: httpx.Client, version: str) -
 @pytest.mark.parametrize(
     "date", ["Thu, 01 Jan 1970 00:00:00 GMT", "Fri, 31 Dec 9999 23:59:59 GMT", "yesterday"]
 )
-def test_the_clock_of_whoever_asks_does_not_matter(client: httpx.Client, date: str) -> None:
+def test_the_clock_of_the_client_does_not_matter(client: httpx.Client, date: str) -> None:
     headers = {"date": date, "if-modified-since": date, "last-event-id": "9" * 15}
     response = client.post("/api/agents/join", json=BODIES["/api/agents/join"], headers=headers)
     assert response.status_code == 200
@@ -342,7 +342,7 @@ def test_agents_of_a_prefix_reach_no_study_beyond_it(
     token = running_server.new_token("agent", studies="vision-")
     headers = {"authorization": f"Bearer {token}"}
     for path in ("/api/agents/join", "/api/agents/sync", "/api/agents/leave", "/api/checkpoints/where"):
-        for name in ("toy", "nobody has this"):
+        for name in ("toy", "no such study"):
             answer = client.post(path, json={**BODIES[path], "study": name}, headers=headers)
             assert _refusal(answer) == (404, "study_not_found"), path
     answer = client.get("/api/checkpoints/toy/search-0000/step-1-1.ckpt", headers=headers)

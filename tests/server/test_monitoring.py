@@ -80,7 +80,7 @@ def test_metrics_count_studies_tickets_and_requests(running_server: RunningServe
     assert metrics["tempopt_request_seconds_count", labels_401] == 1
 
 
-def test_methods_that_somebody_invents_are_one(running_server: RunningServer) -> None:
+def test_unknown_methods_share_one_label(running_server: RunningServer) -> None:
     for number in range(5):
         httpx.request(f"INVENTED{number}", f"{running_server.url}/healthz")
     label_sets = [

@@ -23,9 +23,14 @@ from tempopt.storage.http.wire import PROTOCOL
 from tests.report.made_study import World, make, write
 from tests.toy_study import toy_spec
 
-FOUND = "made"
+STUDY_NAME = "made"
 """Name of a study that is there."""
-KNOWN: dict[str, Any] = {"name": FOUND, "study": FOUND, "run": "search-0000", "file": "step-100-1.ckpt"}
+PATH_VALUES: dict[str, Any] = {
+    "name": STUDY_NAME,
+    "study": STUDY_NAME,
+    "run": "search-0000",
+    "file": "step-100-1.ckpt",
+}
 ALWAYS = [
     not_a_server_error,
     checks.status_code_conformance,
@@ -49,7 +54,7 @@ def _operations() -> list[str]:
 def study_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with one study in it."""
     path = tmp_path_factory.mktemp("filled") / "tempopt.db"
-    study = {"name": FOUND}
+    study = {"name": STUDY_NAME}
     write(f"sqlite:///{path}", make(World(trials=4, layers=1, heads=2, reports=3, study=study)))
     return path
 
@@ -70,9 +75,9 @@ def api(study_database: Path, tmp_path: Path) -> Iterator[tuple[Any, dict[str, s
 def _about_what_is_there(case: Case) -> Case:
     """Return a request that is about the study that is there, and about one of its runs."""
     for key in case.path_parameters:
-        case.path_parameters[key] = KNOWN.get(key, case.path_parameters[key])
+        case.path_parameters[key] = PATH_VALUES.get(key, case.path_parameters[key])
     if isinstance(case.body, dict):
-        case.body |= {key: KNOWN[key] for key in ("study", "run", "file") if key in case.body}
+        case.body |= {key: PATH_VALUES[key] for key in ("study", "run", "file") if key in case.body}
         if "spec" in case.body:
             case.body["spec"] = toy_spec()
     if "tempopt-protocol" in {name.lower() for name in case.headers}:

@@ -199,7 +199,7 @@ def test_a_token_is_told_nothing_of_studies_that_it_may_not_see(
     assert warm["messages"][0]["text"].replace("toy", "nowhere") == unknown_parent["messages"][0]["text"]
 
 
-def test_a_temperature_that_nobody_looked_up_is_asked_for(
+def test_a_missing_as_found_temperature_is_reported(
     running_server: RunningServer, client: httpx.Client
 ) -> None:
     spec = toy_spec(space={"scale.temperature_init": {"low": 0.1, "high": 1.0}})

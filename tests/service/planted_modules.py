@@ -86,10 +86,10 @@ class PlantedModule(TemperedModule):
 
 TOO_SURE = 0.4
 """What makes the teacher's logits right when they are multiplied by it: the student's best temperature."""
-FOUND = 1.0
+AS_FOUND = 1.0
 NUM_STEPS = 120
 """Length of a training of the student, at whose end its learning rate is 0."""
-_KEPT = {"identity": FOUND, "inverse": 1 / FOUND, "log_inverse": -math.log(FOUND)}
+_STORED_VALUES = {"identity": AS_FOUND, "inverse": 1 / AS_FOUND, "log_inverse": -math.log(AS_FOUND)}
 
 
 class Teaching(L.LightningDataModule):
@@ -124,7 +124,7 @@ class Student(L.LightningModule):
         super().__init__()
         self.transform, self.divisor = transform, divisor
         self.student = nn.Linear(4, NUM_CLASSES, bias=False)
-        kept_value: Any = _KEPT[transform]
+        kept_value: Any = _STORED_VALUES[transform]
         if transform == "inverse":
             self.register_buffer("kept", torch.tensor(kept_value))
         else:

@@ -19,7 +19,7 @@ from tempopt import EvaluationResult
 from tempopt.api.calls import search
 from tempopt.report.study_result import StudyResult
 
-HERE = Path(__file__).parent
+SERVICE_TESTS = Path(__file__).parent
 FACTORS = (0.25, 0.5, 2.0, 4.0)
 RANGE = {"low": 0.1, "high": 10.0}
 # Over ten study seeds and three factors, with so many trials of the default sampler the worst temperature was
@@ -68,8 +68,8 @@ def _train(path: Path) -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder to work in, from which workers find the modules of these tests."""
     with pytest.MonkeyPatch.context() as patch, torch.random.fork_rng(devices=[]):
-        patch.syspath_prepend(str(HERE))
-        patch.setenv("PYTHONPATH", f"{HERE}{os.pathsep}{HERE.parents[1]}")
+        patch.syspath_prepend(str(SERVICE_TESTS))
+        patch.setenv("PYTHONPATH", f"{SERVICE_TESTS}{os.pathsep}{SERVICE_TESTS.parents[1]}")
         yield tmp_path_factory.mktemp("planted")
         sys.modules.pop("planted_modules", None)
 

@@ -31,20 +31,20 @@ AGENT = "far:1:2:3"
 
 @dataclass
 class RecordingObserver:
-    """Keeps what an observer is told, in its order."""
+    """Record the messages of an observer in order."""
 
     snapshots: list[Snapshot] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
 
     def update(self, snapshot: Snapshot) -> None:
         self.snapshots.append(snapshot)
 
     def finished(self, ticket: TicketRow) -> None:
         num_done = self.snapshots[-1].done[ticket.kind]
-        self.told.append(f"{ticket.kind} {ticket.number} after {num_done}")
+        self.messages.append(f"{ticket.kind} {ticket.number} after {num_done}")
 
     def note(self, text: str) -> None:
-        self.told.append(text)
+        self.messages.append(text)
 
 
 @pytest.fixture
@@ -79,19 +79,17 @@ def _end(store: Store, study: int, ticket: TicketRow) -> None:
     store.write(study, [end_change], agent=AGENT, lease=60.0)
 
 
-def test_nothing_is_told_before_somebody_has_begun_it_and_all_from_then_on(
-    store: Store, make_spec: Any
-) -> None:
+def test_observers_are_notified_only_after_the_study_has_begun(store: Store, make_spec: Any) -> None:
     observer = RecordingObserver()
     watch = StudyPoller(store, "pairs", observer)
     assert watch.poll() is None and not observer.snapshots
     study = _begin_study(store, make_spec)
     _end(store, study, _take_ticket(store, study))
     assert watch.poll() == "running"
-    assert observer.told == ["baseline 0 after 0"]
+    assert observer.messages == ["baseline 0 after 0"]
     assert observer.snapshots[-1].done["baseline"] == 1 and observer.snapshots[-1].requested["baseline"] == 3
     assert watch.poll() == "running"
-    assert len(observer.told) == 1
+    assert len(observer.messages) == 1
 
 
 def test_what_was_over_before_is_counted_and_not_told_of(store: Store, make_spec: Any) -> None:
@@ -101,7 +99,7 @@ def test_what_was_over_before_is_counted_and_not_told_of(store: Store, make_spec
     watch = StudyPoller(store, "pairs", observer)
     _end(store, study, _take_ticket(store, study))
     watch.poll()
-    assert observer.told == ["baseline 1 after 1"]
+    assert observer.messages == ["baseline 1 after 1"]
 
 
 def test_a_run_in_work_is_shown_with_its_last_report_and_a_lost_attempt_is_noted(
@@ -123,7 +121,7 @@ def test_a_run_in_work_is_shown_with_its_last_report_and_a_lost_attempt_is_noted
     store.write(study, [lost_change], agent=AGENT, lease=60.0)
     _take_ticket(store, study)
     watch.poll()
-    assert observer.told == ["baseline 0: the worker was killed by SIGKILL"]
+    assert observer.messages == ["baseline 0: the worker was killed by SIGKILL"]
 
 
 def test_the_state_of_the_study_is_told_and_its_deletion_is_an_error(store: Store, make_spec: Any) -> None:

@@ -1,4 +1,4 @@
-"""What is told of a spec with several faults, in one round: what validation reaches only later as well."""
+"""One validation run reports all faults of a spec, including those that later stages would find."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tempopt.spec.collect_errors import all_faults, with_all_faults
 from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.validation_errors import FaultySpecError
 
-GIVEN: dict[str, Any] = {
+VALID_SPEC: dict[str, Any] = {
     "study": {"name": "mine", "metric": "val_loss", "direction": "minimize"},
     "model": {"class_path": "mine.Mine", "init_args": {"width": 3}},
     "trainer": {"max_steps": 10},
@@ -21,7 +21,7 @@ GIVEN: dict[str, Any] = {
 
 def refusal(**changes: Any) -> FaultySpecError:
     """Return the error of the spec with sections changed; None takes a section out."""
-    spec_data = copy.deepcopy(GIVEN)
+    spec_data = copy.deepcopy(VALID_SPEC)
     for section, keys in changes.items():
         spec_data[section] = {**spec_data.get(section, {}), **keys}
     with pytest.raises(FaultySpecError) as error:

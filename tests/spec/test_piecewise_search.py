@@ -21,7 +21,7 @@ SEARCH: dict[str, Any] = {
     "temperature_knot_1": RANGE,
     "temperature_final": RANGE,
 }
-DRAWN = {"schedule": "piecewise", "temperature_knots": KNOTS}
+PIECEWISE_PARAMS = {"schedule": "piecewise", "temperature_knots": KNOTS}
 
 
 def refusal(**settings: Any) -> str:
@@ -95,7 +95,7 @@ def test_a_list_of_knots_is_written_as_an_argument_of_the_model() -> None:
     )
     ends = {"temperature_init": 1.0, "temperature_final": 2.0}
     piecewise_params = spec.parameters("search", {**ends, "schedule": "piecewise"})
-    assert piecewise_params == {**DRAWN, "temperature_knots": [[0.0, 2.0], [0.5, 1.0], [1.0, 0.5]]}
+    assert piecewise_params == {**PIECEWISE_PARAMS, "temperature_knots": [[0.0, 2.0], [0.5, 1.0], [1.0, 0.5]]}
     cosine_params = spec.parameters("search", {**ends, "schedule": "cosine"})
     assert cosine_params == {**ends, "schedule": "cosine"}
     # the surrogate draws either of them

@@ -163,7 +163,7 @@ def test_a_parameter_that_cannot_matter_is_found(
     assert unused_temperature_params(parse_search(search, model_args={}), fixed_params) == names
 
 
-HELD = {
+HOLD_ANNEAL_SEARCH = {
     "lr": {"low": 1e-3, "high": 1.0, "log": True},
     "width": {"low": 1, "high": 9, "step": 4},
     "cycles": {"low": 0.5, "high": 2.5, "step": 1},
@@ -187,10 +187,12 @@ HELD = {
 def test_a_value_that_a_person_wants_tried_is_held_as_optuna_holds_it(
     name: str, value: object, expected: object
 ) -> None:
-    [parameters] = parse_sets([{name: value}], search=parse_search(HELD, model_args={}), path="x")
+    [parameters] = parse_sets(
+        [{name: value}], search=parse_search(HOLD_ANNEAL_SEARCH, model_args={}), path="x"
+    )
     assert parameters == {name: expected}
     assert type(parameters[name]) is type(expected)
-    distribution = _space(HELD)[name]
+    distribution = _space(HOLD_ANNEAL_SEARCH)[name]
     assert distribution._contains(distribution.to_internal_repr(parameters[name]))
 
 
@@ -215,7 +217,7 @@ def test_a_value_that_a_person_wants_tried_is_held_as_optuna_holds_it(
 def test_a_value_that_is_not_searched_is_refused(name: str, value: object, fragment: str) -> None:
     sets: list[dict[str, object]] = [{"lr": 0.5}, {name: value}]
     with pytest.raises(CollectedSpecError) as error:
-        parse_sets(sets, search=parse_search(HELD, model_args={}), path="x")
+        parse_sets(sets, search=parse_search(HOLD_ANNEAL_SEARCH, model_args={}), path="x")
     [(path, message)] = error.value.lines
     assert path == f"x.1.{name}"
     assert fragment in message

@@ -123,7 +123,7 @@ def test_a_spec_is_understood_whole_or_refused_in_words(data: dict[str, Any]) ->
     assert reread_spec.to_json() == spec.to_json() and reread_spec.identity() == spec.identity()
     tickets = first_tickets(spec)
     assert len(tickets) == len({(t.kind, t.number) for t in tickets})
-    assert sum(t.kind == "search" for t in tickets) == spec.study.trials
+    assert sum(t.kind == "search" for t in tickets) == spec.num_trials
 
 
 def test_the_spec_that_is_fuzzed_is_a_good_one() -> None:

@@ -19,7 +19,7 @@ from tests.specs import BASE, Write, change_spec, make
 
 def test_a_small_spec_has_the_defaults_of_the_house(write: Write) -> None:
     spec = load_spec(write(BASE))
-    assert (spec.study.trials, spec.num_constant, spec.num_baseline) == (12, 4, 2)
+    assert (spec.num_trials, spec.num_constant, spec.num_baseline) == (12, 4, 2)
     assert (spec.study.candidates, spec.study.seeds.search, spec.study.seeds.choose) == (2, 2, 2)
     assert spec.study.seeds.confirm.looks == (4, 8, 12, 16)
     assert (spec.study.explain, spec.study.keep_share, spec.study.failure) == (False, 0.5, None)

@@ -22,7 +22,7 @@ SEARCH = {
     "contrast.schedule": ["constant", "linear", "cosine"],
 }
 CONTRAST = {"value": "criterion.temperature"}
-FOUND = {**CONTRAST, "as_found": 0.5}
+CONTRAST_AS_FOUND = {**CONTRAST, "as_found": 0.5}
 GATE = {"value": "gate.tau", "transform": "inverse", "as_found": 2.0}
 
 
@@ -60,7 +60,9 @@ def test_a_temperature_is_a_path_a_transform_and_what_was_found(
     assert (plain.transform, plain.as_found) == ("identity", None)
 
 
-@pytest.mark.parametrize("temperatures", [{"contrast": CONTRAST}, {"contrast": FOUND}, {"contrast": {}}])
+@pytest.mark.parametrize(
+    "temperatures", [{"contrast": CONTRAST}, {"contrast": CONTRAST_AS_FOUND}, {"contrast": {}}]
+)
 def test_a_spec_is_stored_and_read_as_it_was(temperatures: dict[str, Any]) -> None:
     spec = named_spec(temperatures=temperatures)
     reread_spec = StudySpec.from_json(spec.to_json())
@@ -88,13 +90,13 @@ def test_a_temperature_without_a_path_is_that_which_the_module_registers(
 
 def test_what_a_module_has_is_no_part_of_what_is_asked() -> None:
     spec = named_spec()
-    assert named_spec(temperatures={"contrast": FOUND}).identity() == spec.identity()
+    assert named_spec(temperatures={"contrast": CONTRAST_AS_FOUND}).identity() == spec.identity()
     known_spec = spec.with_dry_run_results({"contrast": 0.25})
     assert known_spec.identity() == spec.identity()
     assert known_spec.fixed_temperatures == {"contrast.as_found": 0.25}
     assert StudySpec.from_json(known_spec.to_json()) == known_spec
     # what a person writes goes before what is found
-    assert named_spec(temperatures={"contrast": FOUND}).with_dry_run_results(
+    assert named_spec(temperatures={"contrast": CONTRAST_AS_FOUND}).with_dry_run_results(
         {"contrast": 9.0}
     ).fixed_temperatures == {"contrast.as_found": 0.5}
     for other_section in (
@@ -266,7 +268,9 @@ def test_a_study_attends_if_anything_of_attention_is_searched_or_attached() -> N
 
 
 def test_every_arm_begins_from_the_temperature_as_found() -> None:
-    spec = named_spec(temperatures={"contrast": FOUND}, search={**SEARCH, "lr": {"low": 1e-4, "high": 1e-2}})
+    spec = named_spec(
+        temperatures={"contrast": CONTRAST_AS_FOUND}, search={**SEARCH, "lr": {"low": 1e-4, "high": 1e-2}}
+    )
     baseline = spec.parameters("baseline", {"lr": 1e-3})
     assert baseline["contrast.temperature_init"] == baseline["contrast.as_found"] == 0.5
     assert is_neutral(baseline) and training_key(baseline) == training_key({"lr": 1e-3})
@@ -288,7 +292,7 @@ def test_the_first_trial_is_not_at_the_temperature_as_found() -> None:
 
 def test_constants_of_two_temperatures_cover_both() -> None:
     spec = make(
-        temperatures={"contrast": FOUND, "gate": GATE},
+        temperatures={"contrast": CONTRAST_AS_FOUND, "gate": GATE},
         search={**SEARCH, "gate.temperature_init": {"low": 0.5, "high": 8}},
         study__arms={"constant": 27},
     )
@@ -308,7 +312,7 @@ def test_constants_of_two_temperatures_cover_both() -> None:
     assert (
         spec.constants()[:9]
         == make(
-            temperatures={"contrast": FOUND, "gate": GATE},
+            temperatures={"contrast": CONTRAST_AS_FOUND, "gate": GATE},
             search={**SEARCH, "gate.temperature_init": {"low": 0.5, "high": 8}},
             study__arms={"constant": 9},
         ).constants()

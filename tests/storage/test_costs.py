@@ -54,7 +54,7 @@ def test_a_run_without_a_card_has_taken_nothing_of_any(
     assert (row.gpu_seconds, row.peak_memory) == (0.0, None)
 
 
-def test_whoever_takes_it_knows_that_a_run_is_to_have_a_card_to_itself(
+def test_a_claim_says_that_the_run_needs_a_gpu_of_its_own(
     store: Store, study: StudyRow, ticket: TicketRow
 ) -> None:
     lost_change = AttemptLost(

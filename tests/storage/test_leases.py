@@ -86,7 +86,7 @@ def test_a_lease_that_is_over_is_taken_by_the_next_and_counted_as_a_failure(
     assert "Attempt 1" in retaken.error and "agent" in retaken.error
 
 
-def test_a_lease_that_is_over_is_kept_by_its_holder_until_somebody_takes_it(
+def test_an_expired_lease_can_be_renewed_until_another_agent_claims_the_ticket(
     store: Store, study: StudyRow, ticket: TicketRow
 ) -> None:
     expire(store, ticket)
@@ -106,8 +106,8 @@ def test_writing_without_renewing_does_not_lengthen_a_lease(
 def test_tickets_of_agents_that_are_known_to_be_dead_are_lost_at_once(
     store: Store, study: StudyRow, ticket: TicketRow
 ) -> None:
-    assert take(store, study.id, "second", dead=["somebody"]) is None
-    retaken = take_next(store, study, "second", dead=["agent", "somebody"])
+    assert take(store, study.id, "second", dead=["stranger"]) is None
+    retaken = take_next(store, study, "second", dead=["agent", "stranger"])
     assert (retaken.attempt, retaken.failures) == (2, 1)
     assert retaken.error == "Attempt 1 was lost: its agent agent died."
 
@@ -212,7 +212,7 @@ def of_search(store: Store, study: StudyRow) -> TicketRow:
     return ticket
 
 
-def test_work_that_comes_after_the_lease_counts_if_nobody_has_begun(
+def test_late_work_counts_if_the_next_attempt_has_not_begun(
     store: Store, study: StudyRow, optuna_study: optuna.Study, silent_ticket: TicketRow
 ) -> None:
     assert (of_search(store, study).state, of_search(store, study).failures) == ("waiting", 1)
@@ -261,7 +261,7 @@ def test_a_run_that_is_still_at_work_after_the_lease_goes_on(
     assert take(store, study.id, "second") is None
 
 
-def test_work_that_comes_after_somebody_else_has_begun_is_refused(
+def test_late_work_is_refused_once_the_next_attempt_has_begun(
     store: Store, study: StudyRow, silent_ticket: TicketRow
 ) -> None:
     retaken = take_next(store, study, "second")
@@ -270,7 +270,7 @@ def test_work_that_comes_after_somebody_else_has_begun_is_refused(
         reply = store.write(
             study.id, [make_end(silent_ticket)], agent="agent", renew={silent_ticket.id: 1}, lease=HOUR
         )
-        assert "attempt 1 is thrown away" in reply.refused[silent_ticket.id]
+        assert "attempt 1 is discarded" in reply.refused[silent_ticket.id]
         store.release(study.id, ["second"])
     assert (of_search(store, study).state, of_search(store, study).failures) == ("waiting", 1)
 
@@ -328,7 +328,7 @@ def test_an_attempt_of_the_same_number_by_another_agent_is_refused(
         lease=3 * HOUR,
         allow_readoption=allow_readoption,
     )
-    assert "attempt 1 is thrown away" in reply.refused[ticket.id]
+    assert "attempt 1 is discarded" in reply.refused[ticket.id]
     assert replace(only_ticket(store, study.id), lease=None) == replace(ticket_before, lease=None)
     assert (only_ticket(store, study.id).lease or 0.0) <= HOUR
 
@@ -362,7 +362,7 @@ def test_the_tickets_of_agents_can_be_given_back(store: Store, study: StudyRow) 
 
 @pytest.mark.parametrize("backend", ["postgresql", "mariadb"], indirect=True)
 @pytest.mark.parametrize("limits", [ALL, {"baseline": 5, "search": 5}, {"constant": 0, "search": None}])
-def test_a_taking_that_is_not_finished_keeps_nobody_from_the_next_ticket(
+def test_an_uncommitted_claim_does_not_block_other_claims(
     store: Store, study: StudyRow, limits: dict[str, int | None]
 ) -> None:
     """A server locks the rows that it reads: of what one taker has passed, another must find the rest."""

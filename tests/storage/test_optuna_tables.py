@@ -395,7 +395,7 @@ def test_a_trial_in_a_study_that_was_deleted_is_refused_with_what_to_do(
     assert store.tickets(study.id)[1].parameters is None
 
 
-def test_a_trial_that_somebody_has_closed_stays_as_it_is(
+def test_a_trial_finished_outside_tempopt_stays_unchanged(
     store: Store, study: StudyRow, optuna_study: optuna.Study, begun_ticket: TicketRow
 ) -> None:
     optuna_study.tell(0, state=TrialState.FAIL)
@@ -432,7 +432,7 @@ def test_deleting_a_study_deletes_optunas_with_all_its_rows(
     assert store.list_studies() == []
 
 
-def test_an_optuna_study_of_that_name_that_is_somebody_elses_is_not_deleted(
+def test_a_foreign_optuna_study_of_the_same_name_is_not_deleted(
     store: Store, study: StudyRow, storage: RDBStorage
 ) -> None:
     foreign_study = optuna.create_study(study_name="example", storage=storage)

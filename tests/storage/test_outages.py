@@ -132,7 +132,7 @@ def test_waiting_for_a_lock_too_long_is_told_as_such(url: str, monkeypatch: pyte
         assert store.load_study("example").state == "done"
 
 
-def test_nobody_who_answers_is_an_outage(backend: str) -> None:
+def test_a_refused_connection_is_an_outage(backend: str) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -274,7 +274,7 @@ def test_every_change_of_a_stale_attempt_is_refused(
     take_next(store, study, "second")
     ticket_before = only_ticket(store, study.id)
     reply = store.write(study.id, [change(ticket)], renew={ticket.id: 1}, agent="agent", lease=3 * HOUR)
-    assert "running at attempt 2, held by second; attempt 1 is thrown away" in reply.refused[ticket.id]
+    assert "running at attempt 2, held by second; attempt 1 is discarded" in reply.refused[ticket.id]
     assert replace(only_ticket(store, study.id), lease=None) == replace(ticket_before, lease=None)
     assert store.measurements(study.id) == store.logs(study.id) == []
     assert (only_ticket(store, study.id).lease or 0.0) <= HOUR
@@ -292,7 +292,7 @@ def test_work_of_an_attempt_that_was_taken_away_is_refused_before_the_next_one(
 
 def test_a_stale_beginning_is_refused(store: Store, study: StudyRow, ticket: TicketRow) -> None:
     store.release(study.id, ["agent"])
-    with pytest.raises(StaleAttempt, match=r"search 0\) is waiting at attempt 1; attempt 1 is thrown away"):
+    with pytest.raises(StaleAttempt, match=r"search 0\) is waiting at attempt 1; attempt 1 is discarded"):
         store.begin(ticket.id, 1, PARAMETERS, SAMPLED, None)
     take_next(store, study, "second")
     with pytest.raises(StaleAttempt, match="attempt 2, held by second"):
@@ -333,7 +333,7 @@ def test_changes_of_a_running_attempt_may_come_again(store: Store, ticket: Ticke
     assert replace(only_ticket(store, ticket.study_id), lease=ticket_before.lease) == ticket_before
 
 
-def test_an_end_that_was_decided_by_somebody_else_is_not_taken_for_ours(
+def test_an_end_decided_by_another_agent_refuses_later_changes(
     store: Store, study: StudyRow, ticket: TicketRow
 ) -> None:
     store.write(study.id, [], renew={ticket.id: 1}, agent="agent", lease=-1.0)

@@ -77,12 +77,12 @@ def test_opening_again_finds_the_same_store(url: str) -> None:
 
 
 def test_a_database_without_studies_is_refused_where_none_is_to_be_made(url: str, database: Database) -> None:
-    database.write(lambda c: c.execute(text("CREATE TABLE somebody_elses (x INTEGER)")))
+    database.write(lambda c: c.execute(text("CREATE TABLE foreign_table (x INTEGER)")))
     with pytest.raises(StorageError, match=r"holds no tempopt studies.*tempopt search"):
         Store.open(url, create=False)
     with pytest.raises(StorageError, match="holds no tempopt studies"):
         upgrade(url)
-    assert database.read(lambda c: inspect(c).get_table_names()) == ["somebody_elses"]
+    assert database.read(lambda c: inspect(c).get_table_names()) == ["foreign_table"]
 
 
 def test_many_that_open_an_empty_database_at_the_same_time_all_find_the_tables(url: str) -> None:

@@ -330,7 +330,7 @@ def test_tickets_of_another_study_are_left_alone(store: Store, ticket: TicketRow
 # ---- news
 
 
-def test_news_are_the_tickets_that_somebody_began_from_a_number_on(store: Store, study: StudyRow) -> None:
+def test_news_lists_started_tickets_from_a_number_on(store: Store, study: StudyRow) -> None:
     store.add_tickets(
         study.id, [new_ticket(n, kind) for kind in ("baseline", "search", "confirm") for n in range(3)]
     )

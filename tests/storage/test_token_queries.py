@@ -48,7 +48,7 @@ def test_tokens_are_read_as_they_were_written_oldest_first(store: Store) -> None
     assert store.tokens() == [old_token, young]
     assert store.token(young.id) == young
     assert store.token(young.id.upper()) is None
-    assert store.token("nobody") is None
+    assert store.token("unknown") is None
 
 
 def test_a_token_is_revoked_once_and_stays_so(store: Store) -> None:
@@ -57,7 +57,7 @@ def test_a_token_is_revoked_once_and_stays_so(store: Store) -> None:
     first = store.token(_token().id)
     assert first is not None and first.revoked is not None
     assert not store.revoke_token(_token().id)
-    assert not store.revoke_token("nobody")
+    assert not store.revoke_token("unknown")
     assert store.tokens() == [first]
 
 
@@ -65,7 +65,7 @@ def test_the_last_use_of_a_token_is_the_latest_that_was_told(store: Store) -> No
     store.add_token(_token())
     for moment in (NOW, NOW + timedelta(hours=1), NOW + timedelta(minutes=1)):
         store.use_token(_token().id, moment)
-    store.use_token("nobody", NOW)
+    store.use_token("unknown", NOW)
     token_row = store.token(_token().id)
     assert token_row is not None and token_row.used == NOW + timedelta(hours=1)
 

@@ -74,7 +74,7 @@ def test_what_is_no_url_of_ours_is_refused(url: str, message: str) -> None:
 
 @pytest.mark.parametrize("password", PASSWORDS)
 @pytest.mark.parametrize("scheme", ["postgresql", "mysql"])
-def test_a_password_reaches_the_driver_and_nobody_else(scheme: str, password: str) -> None:
+def test_a_password_reaches_only_the_driver(scheme: str, password: str) -> None:
     url = f"{scheme}://me:{quote(password, safe='')}@host:1/d"
     address = parse_database_url(url)
     assert address.url.password == password
@@ -131,7 +131,7 @@ def test_a_server_that_is_not_there_is_told_without_the_password(scheme: str, pa
         ),
         ("postgresql://u@h/d?row_factory=1", "options that cannot be given in a URL: row_factory."),
         ("x" * 5000, "cannot be used: File name too long. Give another path."),
-        ("sqlite:///~nobody-of-that-name/x.db", "cannot be used: Could not determine home directory."),
+        ("sqlite:///~no-such-user/x.db", "cannot be used: Could not determine home directory."),
         ("sqlite:///a\0b", "The storage URL holds the character NUL."),
         ("postgresql://\udcff@h/d", "The storage URL holds bytes that are not UTF-8."),
     ],

@@ -45,7 +45,7 @@ from tests.temperature.schedule_strategies import LEVELS, SHAPES
 
 FIELDS = sorted({*LEVELS, *SHAPES, "schedule", "schedule_args.knee"})
 OTHERS = {"lr": 0.03, "data.batch_size": 16}
-FOUND = st.sampled_from([0.05, 0.5, 1.0, 7.0])
+AS_FOUND_TAUS = st.sampled_from([0.05, 0.5, 1.0, 7.0])
 levels = st.floats(0.05, 20.0)
 
 
@@ -155,7 +155,7 @@ def test_values_that_it_cannot_have_are_refused() -> None:
             check_parameter(name, value)
 
 
-@given(schedule_params(), FOUND)
+@given(schedule_params(), AS_FOUND_TAUS)
 def test_a_named_temperature_is_that_of_attention_times_the_one_found(
     parameters: dict[str, Any], initial_tau: float
 ) -> None:
@@ -168,7 +168,7 @@ def test_a_named_temperature_is_that_of_attention_times_the_one_found(
         assert named_schedule(step / 6) == pytest.approx(initial_tau * bare_schedule(step / 6), rel=1e-9)
 
 
-@given(schedule_params(), FOUND)
+@given(schedule_params(), AS_FOUND_TAUS)
 def test_levels_and_constants_are_in_ratio_to_the_temperature_as_found(
     parameters: dict[str, Any], initial_tau: float
 ) -> None:
@@ -188,7 +188,7 @@ def test_levels_and_constants_are_in_ratio_to_the_temperature_as_found(
     )
 
 
-@given(schedule_params(), FOUND)
+@given(schedule_params(), AS_FOUND_TAUS)
 def test_what_has_no_effect_is_dropped_as_for_attention(
     parameters: dict[str, Any], initial_tau: float
 ) -> None:
@@ -199,7 +199,7 @@ def test_what_has_no_effect_is_dropped_as_for_attention(
     assert is_scheduled(to_named_params(parameters, initial_tau)) == is_scheduled(parameters)
 
 
-@given(schedule_params(), FOUND, st.sampled_from(["schedule", "level"]))
+@given(schedule_params(), AS_FOUND_TAUS, st.sampled_from(["schedule", "level"]))
 def test_parts_are_taken_away_as_those_of_attention(
     parameters: dict[str, Any], initial_tau: float, part: str
 ) -> None:
@@ -219,7 +219,7 @@ def test_parts_are_taken_away_as_those_of_attention(
     assert same_training(keep_parts(named_params, parts_of(named_params)), named_params)
 
 
-@given(schedule_params(), FOUND)
+@given(schedule_params(), AS_FOUND_TAUS)
 def test_the_baseline_is_at_the_temperature_as_found(parameters: dict[str, Any], initial_tau: float) -> None:
     named_params = to_named_params(drop_unused_params(parameters), initial_tau) | OTHERS
     at_found = to_neutral(named_params)
@@ -233,7 +233,7 @@ def test_the_baseline_is_at_the_temperature_as_found(parameters: dict[str, Any],
     assert to_neutral(at_found) == at_found
 
 
-@given(FOUND, st.sampled_from(sorted(SCHEDULES)))
+@given(AS_FOUND_TAUS, st.sampled_from(sorted(SCHEDULES)))
 def test_a_temperature_that_stays_as_found_is_none(initial_tau: float, kind: str) -> None:
     for params in (
         {"contrast.as_found": initial_tau},
@@ -283,7 +283,7 @@ def test_neutral_values_of_a_named_temperature_are_those_found() -> None:
     assert values["temperature_init"] == values["warmup_start"] == 1.0
 
 
-@given(schedule_params(), schedule_params(), schedule_params(), FOUND, FOUND)
+@given(schedule_params(), schedule_params(), schedule_params(), AS_FOUND_TAUS, AS_FOUND_TAUS)
 def test_no_temperature_acts_on_another(
     attention: dict[str, Any],
     contrast: dict[str, Any],
@@ -318,7 +318,7 @@ def test_no_temperature_acts_on_another(
     assert same or not is_neutral(alone[1])
 
 
-@given(schedule_params(), schedule_params(), FOUND)
+@given(schedule_params(), schedule_params(), AS_FOUND_TAUS)
 def test_constants_of_several_temperatures_go_from_low_to_high_together(
     attention: dict[str, Any], contrast: dict[str, Any], initial_tau: float
 ) -> None:
@@ -350,7 +350,12 @@ def test_own_schedules_go_with_their_numbers_and_leave_those_of_others() -> None
     }
 
 
-HELD = {"temperature_init": 2.0, "temperature_final": 1.0, "schedule": "hold_anneal", "hold_fraction": 0.5}
+HOLD_ANNEAL = {
+    "temperature_init": 2.0,
+    "temperature_final": 1.0,
+    "schedule": "hold_anneal",
+    "hold_fraction": 0.5,
+}
 NAMED = to_named_params({"temperature_init": 0.5, "temperature_final": 2.0, "schedule": "linear"}, 0.1)
 
 
@@ -365,5 +370,5 @@ NAMED = to_named_params({"temperature_init": 0.5, "temperature_final": 2.0, "sch
     ],
 )
 def test_a_training_is_another_one_where_a_named_temperature_differs(change: dict[str, Any]) -> None:
-    parameters = HELD | NAMED
+    parameters = HOLD_ANNEAL | NAMED
     assert not same_training(parameters, parameters | change)

@@ -18,7 +18,12 @@ from tempopt.temperature import (
     same_training,
 )
 
-HELD = {"temperature_init": 2.0, "temperature_final": 1.0, "schedule": "hold_anneal", "hold_fraction": 0.5}
+HOLD_ANNEAL = {
+    "temperature_init": 2.0,
+    "temperature_final": 1.0,
+    "schedule": "hold_anneal",
+    "hold_fraction": 0.5,
+}
 LAYERS = 3
 levels = st.sampled_from([0.5, 1.0, 2.0])
 shares = st.sampled_from([0.1, 0.3, 0.5, 0.7])
@@ -89,32 +94,32 @@ def test_what_is_the_same_training_is_the_same_at_each_step(
 @pytest.mark.parametrize(
     ("other_params", "is_same"),
     [
-        (HELD, True),
-        ({**HELD, "power": 7.0}, True),
-        ({**HELD, "temperature_final": 0.5}, False),
-        ({**HELD, "hold_fraction": 0.25}, False),
+        (HOLD_ANNEAL, True),
+        ({**HOLD_ANNEAL, "power": 7.0}, True),
+        ({**HOLD_ANNEAL, "temperature_final": 0.5}, False),
+        ({**HOLD_ANNEAL, "hold_fraction": 0.25}, False),
         ({"temperature_init": 2.0, "schedule": "constant"}, False),
         ({"temperature_init": 2.0}, False),
-        ({**HELD, "temperature_init": 2.0 + 2**-50}, False),
-        ({**HELD, "length_scaling": "log_n"}, False),
-        ({**HELD, "normaliser": "sparsemax"}, False),
-        ({**HELD, "output_temperature": 2.0}, False),
-        ({**HELD, "lr": 0.1}, False),
-        ({**HELD, "entropy_lambda": 0.1}, False),
-        ({**HELD, "entropy_lambda_final": 0.1, "entropy_schedule": "hold_anneal"}, False),
+        ({**HOLD_ANNEAL, "temperature_init": 2.0 + 2**-50}, False),
+        ({**HOLD_ANNEAL, "length_scaling": "log_n"}, False),
+        ({**HOLD_ANNEAL, "normaliser": "sparsemax"}, False),
+        ({**HOLD_ANNEAL, "output_temperature": 2.0}, False),
+        ({**HOLD_ANNEAL, "lr": 0.1}, False),
+        ({**HOLD_ANNEAL, "entropy_lambda": 0.1}, False),
+        ({**HOLD_ANNEAL, "entropy_lambda_final": 0.1, "entropy_schedule": "hold_anneal"}, False),
     ],
 )
 def test_what_counts_as_alike(other_params: dict[str, Any], is_same: bool) -> None:
-    assert same_training(HELD, other_params) == is_same
+    assert same_training(HOLD_ANNEAL, other_params) == is_same
 
 
 @pytest.mark.parametrize(
     "generation_params", [{"sampling_temperature": 0.5}, {"top_p": 0.9}, {"top_k_tokens": 5}, {"min_p": 0.1}]
 )
 def test_what_generation_alone_tells_apart_is_another_training(generation_params: dict[str, Any]) -> None:
-    assert not same_training(HELD, {**HELD, **generation_params})
+    assert not same_training(HOLD_ANNEAL, {**HOLD_ANNEAL, **generation_params})
     # of greedy decoding nothing else is read
-    greedy = {**HELD, "sampling_temperature": 0.0}
+    greedy = {**HOLD_ANNEAL, "sampling_temperature": 0.0}
     assert same_training(greedy, {**greedy, **generation_params}) == (
         "sampling_temperature" not in generation_params
     )

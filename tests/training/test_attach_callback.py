@@ -15,12 +15,12 @@ from tempopt import AttachCallback, AttachError, SpecError, attach, bake, load_c
 from tempopt.training.callbacks import TemperatureCallback
 
 PLAN = {"schedule": "linear", "temperature_init": 4.0, "temperature_final": 0.3}
-HERE = Path(__file__).parent
+TRAINING_TESTS = Path(__file__).parent
 
 
 @pytest.fixture
 def toys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
-    monkeypatch.syspath_prepend(str(HERE))
+    monkeypatch.syspath_prepend(str(TRAINING_TESTS))
     monkeypatch.chdir(tmp_path)
     import toy_modules
 
@@ -170,7 +170,7 @@ def test_after_baking_the_model_is_validated_as_it_is_and_not_trained_on(fit_sto
     assert value(model, callback) == validated
     pl_trainer.save_checkpoint("trained.ckpt")
     assert value(toys.Stock.load_from_checkpoint("trained.ckpt", weights_only=True)) == validated
-    with pytest.raises(AttachError, match="written into its weights, so training would go on without it"):
+    with pytest.raises(AttachError, match="written into its weights, so training would continue without it"):
         trainer(callback, max_steps=24).fit(model, datamodule=Data())
 
 

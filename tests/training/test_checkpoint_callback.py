@@ -227,7 +227,7 @@ def test_by_default_a_checkpoint_is_written_at_every_validation_but_the_last(
 ) -> None:
     channel = listener()
     assert steps_kept(request_for(checkpoints=str(tmp_path)), channel) == [4, 8, 12, 16, 20]
-    messages = [message for message in channel.heard if not isinstance(message, Progress | Started)]
+    messages = [message for message in channel.received if not isinstance(message, Progress | Started)]
     # what is in the checkpoint is known to the agent before it
     assert [type(message) for message in messages] == [Report, CheckpointSaved] * 5 + [Report]
 

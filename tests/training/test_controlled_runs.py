@@ -1,4 +1,4 @@
-"""Runs whose temperatures follow the entropy: resumed, by two ranks, in each way that they are attached."""
+"""Runs whose temperatures are controlled by entropy, for each kind of attachment: resumed, on two ranks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CURRICULUM = {
     "control_level": 0.6,
     "control_start": 0.95,
 }
-WAYS: dict[str, dict[str, Any]] = {
+SETUPS: dict[str, dict[str, Any]] = {
     "tempered module": {"model": "TemperedLogitsToy"},
     "query rows": {"model": "Stock", "attach": {"layers": "auto"}},
     "attention interface": {
@@ -53,10 +53,10 @@ Controls = Callable[..., RunRequest]
 
 @pytest.fixture
 def controls(request_for: Any) -> Iterator[Controls]:
-    """Return a maker of requests for runs under control of the entropy, attached in some way."""
+    """Return a maker of requests for entropy-controlled runs in one of the SETUPS."""
 
-    def make_one(way: str, **options: Any) -> RunRequest:
-        spec = WAYS[way]
+    def make_one(setup_name: str, **options: Any) -> RunRequest:
+        spec = SETUPS[setup_name]
         home = "toy_modules" if spec["model"] == "Stock" else "learned_modules"
         options = {"parameters": CONTRAST, "ticket": next(TICKETS), **options}
         request: RunRequest = request_for(attach=spec.get("attach"), **options)
@@ -74,15 +74,17 @@ def temperatures(run: Run) -> tuple[float, ...]:
     return run.tempered.temperatures
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("setup_name", SETUPS)
 def test_a_run_that_was_interrupted_ends_with_the_same_bits(
-    controls: Controls, listener: Any, tmp_path: Path, way: str
+    controls: Controls, listener: Any, tmp_path: Path, setup_name: str
 ) -> None:
     test = [Evaluation(name="test", on="test"), Evaluation(name="test_current", on="test", at="current")]
 
     def run(channel: Any, **overrides: Any) -> Run:
         return Run(
-            controls(way, ticket=1, checkpoints=str(tmp_path), evaluations=test, observe=True, **overrides),
+            controls(
+                setup_name, ticket=1, checkpoints=str(tmp_path), evaluations=test, observe=True, **overrides
+            ),
             channel,
         )
 
@@ -109,9 +111,9 @@ def test_a_run_that_was_interrupted_ends_with_the_same_bits(
     )
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_where_the_temperatures_went_is_reported(controls: Controls, listener: Any, way: str) -> None:
-    looked_at = Run(controls(way, observe=True), listener())
+@pytest.mark.parametrize("setup_name", SETUPS)
+def test_where_the_temperatures_went_is_reported(controls: Controls, listener: Any, setup_name: str) -> None:
+    looked_at = Run(controls(setup_name, observe=True), listener())
     done = looked_at.execute()
     paths = {name: path for name, path in done.curves.items() if name.startswith("controlled/")}
     assert list(paths) == [f"controlled/{layer}" for layer in range(len(temperatures(looked_at)))]
@@ -119,15 +121,15 @@ def test_where_the_temperatures_went_is_reported(controls: Controls, listener: A
         assert [step for step, _ in path] == list(range(1, STEPS + 1)) or path[0][0] == 0
         assert path[0][1] == pytest.approx(1.5, rel=0.2) and path[-1] == [STEPS, tau]
         assert len({tau for _, tau in path}) > STEPS / 2
-    brief = Run(controls(way), listener()).execute().curves
+    brief = Run(controls(setup_name), listener()).execute().curves
     assert brief == {name: [path[0], path[-1]] for name, path in paths.items()}
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("setup_name", SETUPS)
 def test_another_temperature_at_inference_leaves_those_of_the_training(
-    controls: Controls, listener: Any, way: str
+    controls: Controls, listener: Any, setup_name: str
 ) -> None:
-    run = Run(controls(way, parameters=CURRICULUM), listener())
+    run = Run(controls(setup_name, parameters=CURRICULUM), listener())
     run.execute()
     taus = temperatures(run)
     plain = Evaluation(name="validate", on="validate")
@@ -137,22 +139,24 @@ def test_another_temperature_at_inference_leaves_those_of_the_training(
     assert temperatures(run) == taus and run.evaluate(plain) == as_trained
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_dry_run_tries_the_control_that_is_searched(controls: Controls, listener: Any, way: str) -> None:
+@pytest.mark.parametrize("setup_name", SETUPS)
+def test_a_dry_run_tries_the_control_that_is_searched(
+    controls: Controls, listener: Any, setup_name: str
+) -> None:
     space = {"entropy_control": ["none", "contrast"], "control_level": [0.3, 0.9]}
-    request = controls(way, task="dry_run", space=space, parameters={"temperature_init": 2.0})
+    request = controls(setup_name, task="dry_run", space=space, parameters={"temperature_init": 2.0})
     channel = listener()
     assert isinstance(dry_run(request, channel), Finished)
     assert "controlled the entropy for two steps" in [stage.what for stage in channel.messages_of(Stage)]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("setup_name", SETUPS)
 def test_two_ranks_have_the_temperatures_of_one_device_with_both_their_batches(
-    pair: WorkerProcess, controls: Controls, listener: Any, tmp_path: Path, way: str
+    pair: WorkerProcess, controls: Controls, listener: Any, tmp_path: Path, setup_name: str
 ) -> None:
     def make_request(ranks: int, **overrides: Any) -> RunRequest:
-        return controls(way, **two_ranks_given(ranks, tmp_path), **overrides)
+        return controls(setup_name, **two_ranks_given(ranks, tmp_path), **overrides)
 
     lines = check_two_ranks(pair, make_request, listener, tmp_path)
     assert len({tuple(line["logs"]) for line in lines}) > STEPS / 2

@@ -19,8 +19,8 @@ from torch import Tensor
 from tempopt import AttachCallback, load_study, search
 from tempopt.report.export import to_python, to_yaml
 
-HERE = Path(__file__).parent
-REPOSITORY = HERE.parents[1]
+TRAINING_TESTS = Path(__file__).parent
+REPOSITORY = TRAINING_TESTS.parents[1]
 TRAINER = {"max_steps": 8, "accelerator": "cpu", "logger": False}
 # Each way of attaching, and each kind of weights that can take a temperature.
 TWELVE = {
@@ -45,7 +45,7 @@ RIGHT = 1e-4
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.syspath_prepend(str(HERE))
+    monkeypatch.syspath_prepend(str(TRAINING_TESTS))
     yield tmp_path
     for name in ("family_modules", "stock"):
         sys.modules.pop(name, None)
@@ -57,7 +57,7 @@ def without_tempopt(folder: Path, code: str) -> Any:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", blocked + textwrap.dedent(code)],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (folder, HERE, REPOSITORY)))},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (folder, TRAINING_TESTS, REPOSITORY)))},
         capture_output=True,
         text=True,
         check=False,

@@ -77,7 +77,9 @@ def test_validation_reads_them_and_they_are_saved_with_the_module() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*num_workers.*")
 def test_training_that_reads_them_is_refused_with_what_to_do() -> None:
-    with pytest.raises(UsageError, match="Writer reads self.generation in training.*register_temperature"):
+    with pytest.raises(
+        UsageError, match="GenerationWriter reads self.generation in training.*register_temperature"
+    ):
         fit(GenerationWriter(draws_in="training"))
 
 
@@ -85,7 +87,9 @@ def test_training_that_reads_them_is_refused_with_what_to_do() -> None:
 def test_a_module_that_never_reads_them_is_refused() -> None:
     module = GenerationWriter(draws_in="never")
     fit(module)
-    with pytest.raises(SpecError, match="search.top_p: Writer never reads self.generation.*take top_p out"):
+    with pytest.raises(
+        SpecError, match="search.top_p: GenerationWriter never reads self.generation.*take top_p out"
+    ):
         refuse_unread_generation(module, ["temperature_init", "top_p"])
     # what is not searched, or is an argument of a module that is not ours, is not looked for
     refuse_unread_generation(module, ["temperature_init"])
@@ -115,7 +119,7 @@ class GenerationStock(L.LightningModule):
 
 def test_they_are_arguments_of_a_module_that_is_attached_to() -> None:
     program = Program(
-        model={"class_path": f"{__name__}.Stock"},
+        model={"class_path": f"{__name__}.GenerationStock"},
         data=None,
         trainer={},
         attach={"layers": "auto"},

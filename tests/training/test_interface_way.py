@@ -16,15 +16,15 @@ from tempopt.training.callbacks import TemperatureCallback
 from tempopt.training.dry_run import dry_run
 from tempopt.training.run import Run
 
-WAY = {"layers": "auto", "method": "attention_interface"}
-DRAWN = {"entropy_lambda": 0.5}
+INTERFACE_ATTACH = {"layers": "auto", "method": "attention_interface"}
+ENTROPY_PARAMS = {"entropy_lambda": 0.5}
 TARGET = {"entropy_lambda": 0.5, "entropy_target": 0.4}
 MOVING = {"entropy_lambda": 0.5, "entropy_lambda_final": 0.0, "entropy_schedule": "linear"}
 
 
 @pytest.fixture
 def make_hugging_request(request_for: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    def make(*, attach: Any = WAY, init: Any = None, trainer: Any = None, **options: Any) -> Any:
+    def make(*, attach: Any = INTERFACE_ATTACH, init: Any = None, trainer: Any = None, **options: Any) -> Any:
         request = request_for(attach=attach, trainer={"max_steps": 12, **(trainer or {})}, **options)
         model = {"class_path": "hugging_modules.HuggingFaceModule", "init_args": init or {}}
         return dataclasses.replace(request, program=dataclasses.replace(request.program, model=model))
@@ -73,7 +73,8 @@ def test_a_term_that_goes_to_zero_pulls_less_than_one_that_stays(
     make_hugging_request: Any, listener: Any
 ) -> None:
     runs = [
-        Run(make_hugging_request(parameters=run_params), listener()) for run_params in ({}, MOVING, DRAWN)
+        Run(make_hugging_request(parameters=run_params), listener())
+        for run_params in ({}, MOVING, ENTROPY_PARAMS)
     ]
     for run in runs:
         run.execute()
@@ -87,10 +88,10 @@ def test_a_term_that_goes_to_zero_pulls_less_than_one_that_stays(
 
 def test_a_term_keeps_its_weight_when_gradients_are_summed(make_hugging_request: Any, listener: Any) -> None:
     # the same batch twice, at half the loss each: the same gradient, of the loss and of the term
-    single_run = Run(make_hugging_request(parameters=DRAWN), listener())
+    single_run = Run(make_hugging_request(parameters=ENTROPY_PARAMS), listener())
     summed_run = Run(
         make_hugging_request(
-            parameters=DRAWN,
+            parameters=ENTROPY_PARAMS,
             trainer={"accumulate_grad_batches": 2, "val_check_interval": 8},
         ),
         listener(),

@@ -113,7 +113,7 @@ def test_what_is_learned_is_what_a_parameter_of_the_module_would_learn(
     assert module.scale == stored and type(module.scale) is float
 
 
-def test_a_parameter_of_the_module_is_moved_by_nobody_else() -> None:
+def test_only_the_callback_updates_a_parameter_of_the_module() -> None:
     torch.manual_seed(0)
     module = Losses(0.0, "log_inverse", torch.optim.AdamW)
     del module.scale

@@ -1,4 +1,4 @@
-"""Runs that learn temperatures, in each way that they are attached: resumed, compiled, and by two ranks."""
+"""Runs that learn temperatures, for each kind of attachment: resumed, compiled, and on two ranks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NAMED = {"transform": "identity", "as_found": None}
 ATTENTION = {"temperature_init": 1.0}
 LOGITS = {"logits.as_found": 0.5}
 
-WAYS: dict[str, dict[str, Any]] = {
+SETUPS: dict[str, dict[str, Any]] = {
     "number": {
         "model": "SoftenedPool",
         "values": {"logits": {**NAMED, "value": "kept"}},
@@ -69,17 +69,17 @@ WAYS: dict[str, dict[str, Any]] = {
         "of": "per_head",
     },
 }
-"""What is trained in each way: its class, its attachment, and what its temperatures are learned from."""
+"""Setups of a training: model class, attachment, and parameters from which its temperatures are learned."""
 
 Learns = Callable[..., RunRequest]
 
 
 @pytest.fixture
 def learns(request_for: Any) -> Iterator[Learns]:
-    """Return a maker of requests for runs that learn the temperatures attached in some way."""
+    """Return a maker of requests for runs that learn temperatures in one of the SETUPS."""
 
-    def make_one(way: str, *, ratio: float = RATIO, **options: Any) -> RunRequest:
-        spec = WAYS[way]
+    def make_one(setup_name: str, *, ratio: float = RATIO, **options: Any) -> RunRequest:
+        spec = SETUPS[setup_name]
         home = "toy_modules" if spec["model"] == "Stock" else "learned_modules"
         request: RunRequest = request_for(
             attach=spec.get("attach"),
@@ -110,17 +110,21 @@ def temperatures(run: Run) -> list[float]:
     return [tau for part in run.learned._parts.values() for tau in part.of.temperatures]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("setup_name", SETUPS)
 def test_a_run_that_was_interrupted_learns_the_same_bits(
-    learns: Learns, listener: Any, tmp_path: Path, way: str
+    learns: Learns, listener: Any, tmp_path: Path, setup_name: str
 ) -> None:
-    of = WAYS[way].get("of", True)
-    dry_run_request = learns(way, task="dry_run", learns=of, parameters=WAYS[way]["parameters"])
+    of = SETUPS[setup_name].get("of", True)
+    dry_run_request = learns(
+        setup_name, task="dry_run", learns=of, parameters=SETUPS[setup_name]["parameters"]
+    )
     assert dry_run(dry_run_request, listener()).not_learned is None
 
     def run(channel: Any, **overrides: Any) -> Run:
         test = [Evaluation(name="test", on="test")]
-        return Run(learns(way, ticket=1, checkpoints=str(tmp_path), evaluations=test, **overrides), channel)
+        return Run(
+            learns(setup_name, ticket=1, checkpoints=str(tmp_path), evaluations=test, **overrides), channel
+        )
 
     reference_run, killed_channel, resumed_channel = run(listener()), listener(die_at=10), listener()
     reference_result = reference_run.execute()
@@ -143,15 +147,15 @@ def test_a_run_that_was_interrupted_learns_the_same_bits(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("setup_name", SETUPS)
 @pytest.mark.usefixtures("_compiler", "trace_only")
 def test_a_compiled_run_learns_what_one_that_is_not_does_and_is_compiled_once(
-    learns: Learns, listener: Any, tmp_path: Path, way: str
+    learns: Learns, listener: Any, tmp_path: Path, setup_name: str
 ) -> None:
-    plain_result = Run(learns(way), listener()).execute()
+    plain_result = Run(learns(setup_name), listener()).execute()
 
     def run(channel: Any, **overrides: Any) -> Run:
-        return Run(learns(way, compile="default", checkpoints=str(tmp_path), **overrides), channel)
+        return Run(learns(setup_name, compile="default", checkpoints=str(tmp_path), **overrides), channel)
 
     reference_run = run(listener(), ticket=1)
     reference_result = reference_run.execute()
@@ -190,12 +194,12 @@ def test_machine_code_learns_what_the_steps_as_they_are_written_learn(learns: Le
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("setup_name", SETUPS)
 def test_two_ranks_learn_alike_what_one_device_learns_of_both_their_batches(
-    pair: WorkerProcess, learns: Learns, listener: Any, tmp_path: Path, way: str
+    pair: WorkerProcess, learns: Learns, listener: Any, tmp_path: Path, setup_name: str
 ) -> None:
     def make_request(ranks: int, **overrides: Any) -> RunRequest:
-        return learns(way, **two_ranks_given(ranks, tmp_path), **overrides)
+        return learns(setup_name, **two_ranks_given(ranks, tmp_path), **overrides)
 
     lines = check_two_ranks(pair, make_request, listener, tmp_path)
     assert len({tuple(line["logs"]) for line in lines}) == STEPS

@@ -21,7 +21,7 @@ class BatchRecorder(L.Callback):
     """Asks everything that can be asked at the end of each batch."""
 
     def __init__(self) -> None:
-        self.seen: list[tuple[int, bool, int, bool]] = []
+        self.batches: list[tuple[int, bool, int, bool]] = []
         self.over: list[tuple[int, bool, bool]] = []
         self._due = False
 
@@ -39,7 +39,7 @@ class BatchRecorder(L.Callback):
     def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
         accumulates = internals.is_accumulating(trainer)
         logged, now = internals.logged_steps(trainer), internals.should_log_now(trainer)
-        self.seen.append((trainer.global_step, accumulates, logged, now))
+        self.batches.append((trainer.global_step, accumulates, logged, now))
 
 
 def trainer_of(folder: Path, *callbacks: L.Callback, **options: Any) -> L.Trainer:
@@ -74,14 +74,14 @@ def test_batches_and_steps_are_counted_as_they_are_used(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, recorder, accumulate_grad_batches=2, log_every_n_steps=1, **options)
     trainer.fit(BoringModel())
     # a step follows every second batch and the last one of the epoch
-    assert [(step, is_accumulating) for step, is_accumulating, _, _ in recorder.seen] == [
+    assert [(step, is_accumulating) for step, is_accumulating, _, _ in recorder.batches] == [
         (0, True),
         (1, False),
         (1, True),
         (2, False),
         (3, False),
     ]
-    assert [logged for *_, logged, _ in recorder.seen] == [0, 0, 1, 1, 2]
+    assert [logged for *_, logged, _ in recorder.batches] == [0, 0, 1, 1, 2]
     assert recorder.over == [
         (1, False, False),
         (2, False, False),

@@ -31,11 +31,11 @@ class Small(TemperedModule):
         super().__init__(num_layers=2, **temperature)
         self.q_proj = nn.ModuleList(nn.Linear(width, width) for _ in range(2))
         self.head = nn.Linear(width, 1)
-        self.seen: dict[str, list[list[float]]] = {"train": [], "eval": []}
+        self.taus_by_stage: dict[str, list[list[float]]] = {"train": [], "eval": []}
 
     def forward(self, x_BLD: Tensor) -> Tensor:
         stage = "train" if self.training else "eval"
-        self.seen[stage].append((1 / self.inverse_temperature).tolist())
+        self.taus_by_stage[stage].append((1 / self.inverse_temperature).tolist())
         for layer, project in enumerate(self.q_proj):
             q_B1LD = project(x_BLD)[:, None]
             x_BLD = x_BLD + self.attend(q_B1LD, x_BLD[:, None], x_BLD[:, None], layer=layer)[:, 0]
@@ -82,7 +82,7 @@ def test_the_temperature_follows_its_plan_from_the_first_step_to_the_last() -> N
     module = Small(**HOT, layer_pattern="linear", layer_ratio=4.0)
     trainer().fit(module, loader(), loader(4))
     expected = [[tau / 2, tau * 2] for tau in (4.0 - 3.5 * step / 9 for step in range(10))]
-    torch.testing.assert_close(torch.tensor(module.seen["train"]), torch.tensor(expected))
+    torch.testing.assert_close(torch.tensor(module.taus_by_stage["train"]), torch.tensor(expected))
 
 
 @pytest.mark.parametrize("validate_at", ["final", "current"])
@@ -95,23 +95,23 @@ def test_validation_in_the_middle_of_training_leaves_training_as_it_was(validate
     torch.manual_seed(0)
     alone = Small(**HOT)
     trainer().fit(alone, loader(), loader(4))
-    assert watched.seen["train"] == alone.seen["train"]
+    assert watched.taus_by_stage["train"] == alone.taus_by_stage["train"]
     assert all(torch.equal(a, b) for a, b in zip(watched.parameters(), alone.parameters(), strict=True))
-    during = [round(taus[0], 4) for taus in watched.seen["eval"][1:]]
+    during = [round(taus[0], 4) for taus in watched.taus_by_stage["eval"][1:]]
     assert during == ([0.5] * 3 if validate_at == "final" else [round(4 - 3.5 * s / 9, 4) for s in (2, 5, 8)])
 
 
 def test_testing_and_predicting_run_at_the_final_temperature() -> None:
     module = Small(**HOT)
     trainer().test(module, loader(4), verbose=False)
-    assert module.seen["eval"] == [[0.5, 0.5]]
+    assert module.taus_by_stage["eval"] == [[0.5, 0.5]]
 
 
 def test_gradient_accumulation_counts_optimizer_steps() -> None:
     module = Small(**HOT)
     trainer(accumulate_grad_batches=2).fit(module, loader(), loader(4))
     steps = [4.0 - 3.5 * step / 4 for step in range(5) for _ in range(2)]
-    torch.testing.assert_close(torch.tensor(module.seen["train"])[:, 0], torch.tensor(steps))
+    torch.testing.assert_close(torch.tensor(module.taus_by_stage["train"])[:, 0], torch.tensor(steps))
 
 
 def test_a_reloaded_checkpoint_has_the_hyperparameters_and_the_temperature_it_was_saved_with(
@@ -126,7 +126,7 @@ def test_a_reloaded_checkpoint_has_the_hyperparameters_and_the_temperature_it_wa
     assert loaded_module.hparams["schedule"] == "linear"
     x = torch.randn(2, 6, 8)
     assert torch.equal(loaded_module.eval()(x), module.eval()(x))
-    assert loaded_module.seen["eval"] == [[0.5, 0.5]]
+    assert loaded_module.taus_by_stage["eval"] == [[0.5, 0.5]]
 
 
 def test_a_module_made_of_saved_hyperparameters_is_the_same_module() -> None:

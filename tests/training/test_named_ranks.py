@@ -20,7 +20,7 @@ from tests.training.test_ranks import ELSEWHERE, TICKETS, carry_out, finished_me
 __all__ = ["make", "pair"]
 pytestmark = pytest.mark.long
 
-HERE = Path(__file__).parent
+TRAINING_TESTS = Path(__file__).parent
 WAYS = [
     ("temperature", "identity"),
     pytest.param("tau", "identity", marks=pytest.mark.nightly),
@@ -110,8 +110,16 @@ def test_as_found_two_ranks_train_to_the_same_bits_as_without_it(
 def by_lightning(folder: Path, reads: str, schedule: dict[str, Any] | None) -> list[dict[str, Any]]:
     """Train two ranks without a study, and return what both have written down."""
     alone = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
-    path = os.pathsep.join([str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, str(HERE / "named_under_ddp.py"), str(folder), reads, json.dumps(schedule)]
+    path = os.pathsep.join(
+        [str(TRAINING_TESTS), str(TRAINING_TESTS.parents[1]), os.environ.get("PYTHONPATH", "")]
+    )
+    command = [
+        sys.executable,
+        str(TRAINING_TESTS / "named_under_ddp.py"),
+        str(folder),
+        reads,
+        json.dumps(schedule),
+    ]
     done = subprocess.run(command, env=alone | {"PYTHONPATH": path}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return recorded_lines(folder)

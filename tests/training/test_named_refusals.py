@@ -15,7 +15,7 @@ from tempopt.training.run import Run
 MOVING = {"named.schedule": "linear", "named.temperature_final": 0.2}
 CONTRAST = "contrast_modules.Contrast"
 MODULES = "self_tempering_modules"
-OWN = "criterion.temperature"
+CRITERION_PATH = "criterion.temperature"
 NUMBERS = [
     "criterion.temperature",
     "criterion.logit_scale",
@@ -69,11 +69,12 @@ def test_a_module_without_attention_is_told_how_its_other_temperatures_are_searc
     assert "No attention was found in Contrast" in message or "in layers matches no module" in message
     assert message.endswith(
         " To search another temperature than attention's, give the path of its number: temperatures: "
-        f"{{contrast: {{value: {OWN}}}}}. By their names, {', '.join(NUMBERS[1:])} may be temperatures, too."
+        f"{{contrast: {{value: {CRITERION_PATH}}}}}. "
+        f"By their names, {', '.join(NUMBERS[1:])} may be temperatures, too."
     )
     # who searches one already needs no word on it
     assert "To search another" not in refusal_message(
-        with_attach(make_request(CONTRAST, OWN), layers), listener()
+        with_attach(make_request(CONTRAST, CRITERION_PATH), layers), listener()
     )
     plain = refusal_message(
         with_attach(make_request("toy_modules.PooledStock", metric="val_loss"), layers), listener()
@@ -141,7 +142,7 @@ def test_a_path_that_is_no_temperature_of_the_training_is_refused(
 
 
 def test_two_names_of_one_number_are_refused(make_request: Any, listener: Any) -> None:
-    message = refusal_message(make_request("Twice", OWN, "same.temperature"), listener())
+    message = refusal_message(make_request("Twice", CRITERION_PATH, "same.temperature"), listener())
     assert message == (
         'temperatures.other.value: "same.temperature" is the number at "criterion.temperature", which is the '
         "temperature named already. Take one of them out."
@@ -149,7 +150,7 @@ def test_two_names_of_one_number_are_refused(make_request: Any, listener: Any) -
 
 
 def test_a_metric_that_contains_the_temperature_is_refused(make_request: Any, listener: Any) -> None:
-    message = refusal_message(make_request(CONTRAST, OWN, metric="val_loss"), listener())
+    message = refusal_message(make_request(CONTRAST, CRITERION_PATH, metric="val_loss"), listener())
     first, _, remainder = message.partition(": the same weights have ")
     assert first == 'study.metric: "val_loss" changes with the temperature named alone'
     numbers, _, remainder = remainder.partition(". It cannot")
@@ -165,7 +166,7 @@ def test_a_metric_that_contains_the_temperature_is_refused(make_request: Any, li
 def test_a_metric_that_moves_by_rounding_alone_is_none_that_contains_the_temperature(
     make_request: Any, listener: Any
 ) -> None:
-    request = make_request("RoundingContrast", OWN)
+    request = make_request("RoundingContrast", CRITERION_PATH)
     run = Run(request, listener())
     run.execute()
     validate = Evaluation(name="validate", on="validate")
@@ -177,7 +178,8 @@ def test_a_metric_that_moves_by_rounding_alone_is_none_that_contains_the_tempera
 
 @pytest.mark.parametrize("parameters", [MOVING, {}], ids=["under a schedule", "as found"])
 @pytest.mark.parametrize(
-    ("module", "path", "actual_value"), [("InHook", OWN, "0.25"), ("InStep", "criterion.tau", "0.45")]
+    ("module", "path", "actual_value"),
+    [("InHook", CRITERION_PATH, "0.25"), ("InStep", "criterion.tau", "0.45")],
 )
 def test_a_module_that_writes_the_number_in_each_step_is_refused_by_the_dry_run(
     make_request: Any, listener: Any, module: str, path: str, actual_value: str, parameters: dict[str, Any]
@@ -190,14 +192,14 @@ def test_a_module_that_writes_the_number_in_each_step_is_refused_by_the_dry_run(
 def test_a_module_that_writes_the_number_in_later_epochs_ends_the_run(
     make_request: Any, listener: Any, parameters: dict[str, Any]
 ) -> None:
-    request = make_request("ByEpoch", OWN, parameters=parameters, trainer={"max_steps": 24})
+    request = make_request("ByEpoch", CRITERION_PATH, parameters=parameters, trainer={"max_steps": 24})
     # two steps of one epoch do not show it
     assert dry_run(dataclasses.replace(request, task="dry_run"), listener()).state == "complete"
     run = Run(request, listener())
     with pytest.raises(AttachError) as excinfo:
         run.execute()
     last = run.values.attachments["named"].temperatures[0]
-    assert str(excinfo.value) == change_message("ByEpoch", OWN, f"{last:.6g}", "0.4")
+    assert str(excinfo.value) == change_message("ByEpoch", CRITERION_PATH, f"{last:.6g}", "0.4")
     assert run.trainer.current_epoch == 1
 
 
@@ -222,6 +224,6 @@ def test_a_clamp_is_met_by_the_schedules_that_go_beyond_it(
 
 
 def test_layers_that_are_none_are_named_with_those_there_are(make_request: Any, listener: Any) -> None:
-    request = make_request("contrast_modules.StockContrast", OWN, attach={"layers": ["tower.*"]})
+    request = make_request("contrast_modules.StockContrast", CRITERION_PATH, attach={"layers": ["tower.*"]})
     message = refusal_message(request, listener())
     assert '"tower.*"' in message and "attention" in message

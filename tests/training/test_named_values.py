@@ -187,7 +187,7 @@ def test_a_tempered_module_has_named_temperatures_beside_its_own(
 def test_an_attached_module_has_named_temperatures_beside_its_attention(
     make_request: RequestMaker, listener: Any
 ) -> None:
-    options = {"module": "Stock", "attach": {"layers": "auto"}}
+    options = {"module": "StockContrast", "attach": {"layers": "auto"}}
     run = Run(make_request(parameters=LINEAR | {"temperature_init": 2.0}, **options), listener())
     run.execute()
     assert step_taus(run) == pytest.approx(linear())

@@ -133,7 +133,7 @@ SEARCHED = {
     "model.options.alpha": {"low": 0.0, "high": 9.0},
     "model.part.size": {"choices": [1, 2, 3]},
 }
-FOUND = {
+TRIAL_PARAMS = {
     "temperature_init": 2.0,
     "model.config.dropout": 0.25,
     "model.options.alpha": 5.0,
@@ -150,7 +150,7 @@ def result(make_spec: Any, make_ticket: Any, result_of: Any) -> Any:
         "search": SEARCHED,
         "attach": {"layers": "auto"},
     }
-    return result_of(make_spec(sections), [make_ticket("search", 0, 0.5, parameters=FOUND)])
+    return result_of(make_spec(sections), [make_ticket("search", 0, 0.5, parameters=TRIAL_PARAMS)])
 
 
 def assert_found(module: Any) -> None:

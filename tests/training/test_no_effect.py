@@ -92,11 +92,11 @@ def test_what_has_an_effect_somewhere_in_its_range_is_searched(
 # ---- models of transformers
 
 
-def outputs(name: str, way: Any, plan: dict[str, Any]) -> Tensor:
+def outputs(name: str, method: Any, plan: dict[str, Any]) -> Tensor:
     from family_modules import FamilyModule
 
     module = FamilyModule(name).eval()
-    with torch.no_grad(), attach(module, {"temperature_init": 2.0, **plan}, method=way, example=None):
+    with torch.no_grad(), attach(module, {"temperature_init": 2.0, **plan}, method=method, example=None):
         model_outputs: Tensor = module.outputs().double()
     return model_outputs
 
@@ -118,9 +118,9 @@ REAL = [
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("name", "way", "plan", "message"), REAL)
+@pytest.mark.parametrize(("name", "method", "plan", "message"), REAL)
 def test_what_is_refused_on_a_real_model_leaves_its_outputs_as_they_are(
-    name: str, way: str, plan: dict[str, Any], message: str | None, request_for: Any, listener: Any
+    name: str, method: str, plan: dict[str, Any], message: str | None, request_for: Any, listener: Any
 ) -> None:
     pytest.importorskip("transformers", reason="NOT TESTED: models of transformers.")
     request = request_for(task="dry_run")
@@ -129,11 +129,11 @@ def test_what_is_refused_on_a_real_model_leaves_its_outputs_as_they_are(
         model={"class_path": "family_modules.FamilyModule", "init_args": {"family": name}},
         data=None,
         trainer={"max_steps": 2, "accelerator": "cpu"},
-        attach={"layers": "auto", "method": way},
+        attach={"layers": "auto", "method": method},
     )
     space = {key: [NEUTRAL[key], v] if isinstance(v, str) else [v] for key, v in plan.items()}
     request = replace(request, program=program, space=space, parameters=plan)
-    moved = float((outputs(name, way, plan) - outputs(name, way, {})).abs().max())
+    moved = float((outputs(name, method, plan) - outputs(name, method, {})).abs().max())
     if message is None:
         assert moved > 1e-3
         assert training_dry_run.dry_run(request, listener()).state == "complete"

@@ -35,8 +35,8 @@ from tempopt.training.messages import (
 
 pytestmark = pytest.mark.long
 
-HERE = Path(__file__).parent
-REPOSITORY = HERE.parents[1]
+TRAINING_TESTS = Path(__file__).parent
+REPOSITORY = TRAINING_TESTS.parents[1]
 HOT = {"temperature_init": 4.0, "temperature_final": 1.0, "schedule": "exponential", "entropy_lambda": 0.01}
 # A request to stop a run of a warm trainer stops that run alone.
 TICKETS = itertools.count(1)
@@ -69,7 +69,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], W
         return workers[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", f"{HERE}{os.pathsep}{REPOSITORY}")
+        patch.setenv("PYTHONPATH", f"{TRAINING_TESTS}{os.pathsep}{REPOSITORY}")
         patch.chdir(tmp_path_factory.mktemp("trainers"))
         # a checkpoint from which Lightning would resume under Slurm
         Path("hpc_ckpt_1.ckpt").write_text("no checkpoint")

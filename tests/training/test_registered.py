@@ -20,7 +20,7 @@ from tempopt.training.run import Run
 
 STEPS = 24
 LINEAR = {"contrast.as_found": 0.5, "contrast.schedule": "linear", "contrast.temperature_final": 0.1}
-FOUND = {"value": None, "transform": "identity", "as_found": None}
+REGISTERED_VALUE = {"value": None, "transform": "identity", "as_found": None}
 RequestMaker = Callable[..., RunRequest]
 
 
@@ -44,7 +44,7 @@ def make_request(request_for: Any) -> RequestMaker:
         program = dataclasses.replace(
             request.program,
             model={"class_path": f"contrast_modules.{module}", "init_args": init or {}},
-            values=dict.fromkeys(names or ("contrast",), FOUND),
+            values=dict.fromkeys(names or ("contrast",), REGISTERED_VALUE),
         )
         return dataclasses.replace(request, program=program)
 

@@ -143,7 +143,7 @@ def test_a_stop_breaks_the_evaluations_at_the_end_off(request_for: Any, listener
     evaluations = [Evaluation(name=str(number), on="test") for number in range(3)]
     undisturbed = listener()
     Run(request_for(evaluations=evaluations), undisturbed).execute()
-    channel = listener(stop_after=len(undisturbed.heard))
+    channel = listener(stop_after=len(undisturbed.received))
     finished = Run(
         request_for(evaluations=[*evaluations, Evaluation(name="more", on="test", at="current")]), channel
     )
@@ -196,7 +196,7 @@ def test_every_batch_of_training_validation_and_evaluation_is_progress(
     Run(request_for(evaluations=[Evaluation(name="test", on="test")]), channel).execute()
     (started,) = channel.messages_of(Started)
     assert (started.step, started.total_steps, started.device) == (0, 24, "cpu")
-    message_types = [type(message).__name__ for message in channel.heard]
+    message_types = [type(message).__name__ for message in channel.received]
     # built, and taken up at the beginning; then four batches and one of validation, over and over
     assert message_types[:3] == ["Progress", "Started", "Progress"]
     trained = ["Progress"] * 5 + ["Report"]

@@ -54,7 +54,7 @@ def test_a_server_that_says_nothing_is_waited_for_by_one_run_and_left_out_of_the
     assert not any("an earlier run" in note for note in later_result.notes), "after a while it is asked again"
 
 
-def test_the_patience_with_a_server_is_short_unless_somebody_wants_more(
+def test_tracker_timeouts_are_short_unless_the_environment_sets_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ((logger_spec,), _) = loggers_given({"class_path": "CSVLogger", "init_args": {"save_dir": str(tmp_path)}})

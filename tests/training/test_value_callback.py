@@ -39,23 +39,23 @@ class CallbackContrast(L.LightningModule):
 
     def __init__(self) -> None:
         super().__init__()
-        self.one = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.2), nn.Linear(8, 4))
-        self.other = nn.Linear(6, 4)
+        self.anchor_tower = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.2), nn.Linear(8, 4))
+        self.positive_tower = nn.Linear(6, 4)
         self.criterion = CallbackCriterion()
-        self.seen: list[tuple[float, float, float]] = []
+        self.step_temperatures: list[tuple[float, float, float]] = []
         self.validated: list[float] = []
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         criterion = self.criterion
         scale = criterion.logit_scale.detach().exp()
-        self.seen.append((criterion.temperature, criterion.tau.item(), 1 / scale.item()))
+        self.step_temperatures.append((criterion.temperature, criterion.tau.item(), 1 / scale.item()))
         anchors, positives = batch
-        return self.criterion(self.one(anchors), self.other(positives))
+        return self.criterion(self.anchor_tower(anchors), self.positive_tower(positives))
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         self.validated.append(self.criterion.temperature)
         anchors, positives = batch
-        self.log("val_loss", self.criterion(self.one(anchors), self.other(positives)))
+        self.log("val_loss", self.criterion(self.anchor_tower(anchors), self.positive_tower(positives)))
 
     def configure_optimizers(self) -> Any:
         return torch.optim.Adam(self.parameters(), lr=0.01)
@@ -120,13 +120,13 @@ def expected_taus() -> list[float]:
 )
 def test_each_batch_is_trained_at_the_temperature_of_its_step(path: str, transform: Any, column: int) -> None:
     model, _ = fit(ValueCallback(path, LINEAR, transform))
-    assert [taus[column] for taus in model.seen] == pytest.approx(expected_taus(), rel=1e-6)
+    assert [taus[column] for taus in model.step_temperatures] == pytest.approx(expected_taus(), rel=1e-6)
 
 
 def test_validation_is_at_the_last_temperature_or_at_the_current_one() -> None:
     model, _ = fit(ValueCallback("criterion.temperature", LINEAR), val_check_interval=1)
     assert set(model.validated) == {0.1}
-    assert [taus[0] for taus in model.seen] == pytest.approx(expected_taus(), rel=1e-6)
+    assert [taus[0] for taus in model.step_temperatures] == pytest.approx(expected_taus(), rel=1e-6)
     assert model.criterion.temperature == 0.1
     model, _ = fit(
         ValueCallback("criterion.temperature", LINEAR, validate_at="current"), val_check_interval=1
@@ -160,7 +160,9 @@ def test_a_learned_number_under_a_schedule_trains_as_one_that_is_set_by_hand() -
 
     by_hand, _ = fit(SetScale())
     model, _ = fit(ValueCallback("criterion.logit_scale", LINEAR, "log_inverse"))
-    torch.testing.assert_close(model.one.state_dict(), by_hand.one.state_dict(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        model.anchor_tower.state_dict(), by_hand.anchor_tower.state_dict(), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_a_training_that_is_resumed_in_mid_schedule_ends_with_the_same_bits(tmp_path: Path) -> None:
@@ -179,8 +181,8 @@ def test_a_training_that_is_resumed_in_mid_schedule_ends_with_the_same_bits(tmp_
 
     reference_model, _ = fit(*callbacks(), SaveValueCheckpoint())
     resumed_model, _ = fit(*callbacks(), ckpt_path=tmp_path / "mid.ckpt")
-    assert len(resumed_model.seen) == 6
-    assert resumed_model.seen == reference_model.seen[6:]
+    assert len(resumed_model.step_temperatures) == 6
+    assert resumed_model.step_temperatures == reference_model.step_temperatures[6:]
     assert_equal(reference_model, resumed_model)
 
 
@@ -200,7 +202,7 @@ def test_a_checkpoint_holds_the_number_that_validation_was_at(tmp_path: Path, we
 
     model, _ = fit(*callbacks, SaveValueCheckpoint())
     # what is saved does not reach back into the training
-    assert [taus[2] for taus in model.seen] == pytest.approx(expected_taus(), rel=1e-6)
+    assert [taus[2] for taus in model.step_temperatures] == pytest.approx(expected_taus(), rel=1e-6)
     plain = CallbackContrast.load_from_checkpoint(path, weights_only=True)
     assert plain.criterion.tau.item() == pytest.approx(0.2)
     assert plain.criterion.logit_scale.item() == pytest.approx(math.log(1 / 0.1))
@@ -233,9 +235,9 @@ def test_a_temperature_of_inference_is_that_of_evaluations_and_checkpoints_and_o
 
     plain_model, _ = fit(SeedStep(), ValueCallback(path, parameters, transform))
     reference_model, pl_trainer = fit(SeedStep(), callback(), SaveValueCheckpoint())
-    assert reference_model.seen == plain_model.seen
+    assert reference_model.step_temperatures == plain_model.step_temperatures
     resumed_model, _ = fit(SeedStep(), callback(), ckpt_path=tmp_path / "mid.ckpt")
-    assert resumed_model.seen == reference_model.seen[6:]
+    assert resumed_model.step_temperatures == reference_model.step_temperatures[6:]
     assert_equal(reference_model, resumed_model)
     pl_trainer.validate(reference_model, verbose=False)
     loaded_model = CallbackContrast()
@@ -299,23 +301,23 @@ def test_validation_of_averaged_weights_is_at_the_temperature_of_the_schedule(
 ) -> None:
     class RecordTemperatures(L.Callback):
         def __init__(self) -> None:
-            self.seen: list[float] = []
+            self.step_temperatures: list[float] = []
 
         def on_validation_batch_end(self, trainer: L.Trainer, module: Any, *_: Any) -> None:
             criterion = module.criterion
             tau, scale = float(criterion.tau), math.exp(-float(criterion.logit_scale.detach()))
-            self.seen.append(tau if path == "criterion.tau" else scale)
+            self.step_temperatures.append(tau if path == "criterion.tau" else scale)
 
     recorder, averaging = RecordTemperatures(), EMAWeightAveraging(decay=0.9)
     callback = ValueCallback(path, LINEAR, transform, validate_at=validate_at)
     model, pl_trainer = fit(averaging, callback, recorder, val_check_interval=1)
     due = expected_taus() if validate_at == "current" else [0.1] * STEPS
-    assert recorder.seen[::3] == pytest.approx(due, rel=1e-6)
+    assert recorder.step_temperatures[::3] == pytest.approx(due, rel=1e-6)
     column = 1 if path == "criterion.tau" else 2
-    assert [taus[column] for taus in model.seen] == pytest.approx(expected_taus(), rel=1e-6)
-    recorder.seen.clear()
+    assert [taus[column] for taus in model.step_temperatures] == pytest.approx(expected_taus(), rel=1e-6)
+    recorder.step_temperatures.clear()
     pl_trainer.validate(model, verbose=False)
-    assert recorder.seen == pytest.approx([0.1] * 3, rel=1e-6)
+    assert recorder.step_temperatures == pytest.approx([0.1] * 3, rel=1e-6)
 
 
 def test_a_temperature_that_differs_in_float32_alone_is_the_one_as_found() -> None:

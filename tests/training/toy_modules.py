@@ -132,11 +132,11 @@ class BestLossToy(Toy):
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         loss = self.loss(batch)
-        self.seen = loss.detach()
+        self.last_loss = loss.detach()
         self.log(self.logs, loss)
 
     def on_validation_epoch_end(self) -> None:
-        self.best.copy_(torch.minimum(self.best, self.seen))
+        self.best.copy_(torch.minimum(self.best, self.last_loss))
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         return super().training_step(batch, batch_idx) * self.best

@@ -32,7 +32,7 @@ def test_all_verdicts_of_a_study_of_nothing_show_a_gain_in_a_twentieth_of_the_st
     assert 0.045 < shown_SK.any(axis=1).mean() <= 0.05
 
 
-def test_a_round_whose_confirmation_never_began_showed_nobody_anything(make_ticket: Any) -> None:
+def test_a_round_whose_confirmation_never_began_spends_no_alpha(make_ticket: Any) -> None:
     def confirm(of_round: int, attempt: int) -> TicketRow:
         ticket: TicketRow = make_ticket("confirm", 10 * of_round, 0.5, round=of_round, attempt=attempt)
         return ticket

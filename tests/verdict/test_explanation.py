@@ -13,10 +13,11 @@ from scipy import stats
 from tempopt.storage.rows import TicketRow
 from tempopt.storage.ticket_queries import Arm, arms_of
 from tempopt.temperature import LEARNED, LR_RATIOS, active_groups, to_neutral, training_key
+from tempopt.verdict.conclusion import compute_verdict
 from tempopt.verdict.explanation import ablated, explanation_tickets, simpler_plans, simplest
 from tempopt.verdict.paired_evidence import is_confirmation_complete
 from tempopt.verdict.pairs import more_pairs
-from tempopt.verdict.verdict import Verdict, compute_verdict
+from tempopt.verdict.verdict import Verdict
 from tests.simulated import SPACE, SimulatedStudy
 
 ALPHA = 0.05
@@ -229,7 +230,7 @@ def test_an_explanation_on_request_trains_what_the_spec_would_have_asked_for(fix
     study, _ = run_study(fixed_spec, worth, explain=False)
     assert explanation_tickets(study.rows, study.spec) == []
     assert study.do(explanation_tickets(study.rows, study.spec, is_requested=True))
-    # what has begun goes on without another request, until nothing follows
+    # a requested explanation continues without another request until no tickets follow
     study.run()
     assert study.step() == [] == explanation_tickets(study.rows, study.spec, is_requested=True)
     trainings = [

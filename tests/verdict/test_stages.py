@@ -64,16 +64,16 @@ def end_ticket(ticket: NewTicket, run_ticket: Any, state: str) -> TicketRow:
     return row
 
 
-@pytest.mark.parametrize(("sections", "num_baseline"), [({}, 2), (LR, 4)])
+@pytest.mark.parametrize(("sections", "num_baseline", "num_search"), [({}, 2, 12), (LR, 4, 16)])
 def test_a_study_begins_with_its_design_and_its_search(
-    make_spec: Any, sections: dict[str, Any], num_baseline: int
+    make_spec: Any, sections: dict[str, Any], num_baseline: int, num_search: int
 ) -> None:
     spec = make_spec(sections)
     tickets = first_tickets(spec)
     assert [(t.kind, t.number) for t in tickets] == [
         *(("baseline", n) for n in range(num_baseline)),
         *(("constant", n) for n in range(4)),
-        *(("search", n) for n in range(12)),
+        *(("search", n) for n in range(num_search)),
     ]
     # all of them share two seeds, each of which has one of two runs that follow each other
     assert len({t.seed for t in tickets}) == 2

@@ -29,7 +29,8 @@ from tempopt.report.plots.style import (
     mark_size,
     number,
 )
-from tempopt.report.study_result import BaselineStats, Curve, StudyResult
+from tempopt.report.study_data import BaselineStats, Curve
+from tempopt.report.study_result import StudyResult
 from tempopt.storage.rows import TicketRow
 from tempopt.storage.ticket_queries import is_usable, to_maximize
 

@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tempopt.report.page import shared
-from tempopt.server.auth import Principal
+from tempopt.server.authenticator import Principal
 from tempopt.version import __version__
 
 HEADERS = {

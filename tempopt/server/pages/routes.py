@@ -14,7 +14,8 @@ from markupsafe import Markup
 
 from tempopt.errors import masked
 from tempopt.server import sessions
-from tempopt.server.auth import READS, SCOPES, Principal, check_same_site, check_scopes, require
+from tempopt.server.auth import check_scopes, require
+from tempopt.server.authenticator import READS, SCOPES, Principal, check_same_site
 from tempopt.server.errors import ApiError, as_refusal
 from tempopt.server.pages.rendering import (
     HEADERS,

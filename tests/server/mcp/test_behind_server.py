@@ -26,7 +26,7 @@ from tests.toy_study import SMALL, toy_spec, work_in
 pytestmark = pytest.mark.server
 
 OpenSession = Callable[..., Session]
-BEGUN = 90 / 3600
+STUDY_HOURS = 90 / 3600
 """GPU-hours that a study of :func:`begin_study` has used."""
 
 
@@ -86,21 +86,21 @@ def requests(server: RunningServer, method: str, route: str) -> int:
 def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 20
     while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
+        assert time.monotonic() < deadline, "the condition was not met within 20 s"
         time.sleep(0.02)
 
 
 def test_a_spent_budget_refuses_before_anything_is_tried(
     running_server: RunningServer, open_session: OpenSession
 ) -> None:
-    begin_study(running_server.store, "first", owner="coder", hours=BEGUN)
-    coder = open_session(budget=Budget(gpu_hours=BEGUN))
+    begin_study(running_server.store, "first", owner="coder", hours=STUDY_HOURS)
+    coder = open_session(budget=Budget(gpu_hours=STUDY_HOURS))
     for tool, arguments in (("search", {}), ("compare", {"sets": ["{}", "{temperature_init: 2}"]})):
         with pytest.raises(UsageError, match=r"0 of 0\.025 GPU-hours are left in this budget"):
             ask(coder, tool, spec=spec_of("second"), **arguments)
     assert names(running_server.store) == ["first"]
     [limit] = ask(coder, "list")["budget"]["limits"]
-    assert limit["remaining"] == 0 and limit["spent"] == pytest.approx(BEGUN)
+    assert limit["remaining"] == 0 and limit["spent"] == pytest.approx(STUDY_HOURS)
 
 
 def test_what_cannot_fit_in_runs_is_refused_before_a_run_is_tried_for_hours(
@@ -117,13 +117,13 @@ def test_a_study_that_a_spent_budget_has_paused_says_so_and_does_not_go_on(
     running_server: RunningServer, open_session: OpenSession
 ) -> None:
     begin_study(running_server.store, "mine", owner="coder", hours=1.0)
-    coder = open_session(budget=Budget(gpu_hours=BEGUN))
+    coder = open_session(budget=Budget(gpu_hours=STUDY_HOURS))
     assert state_after(running_server.store, "mine", state="paused") == "paused"
     study_data = ask(coder, "show", study="mine")
     assert study_data["state"] == "paused"
     [trouble] = study_data["troubles"]
     assert "0 of 0.025 GPU-hours are left in this budget" in trouble
-    with pytest.raises(UsageError, match=r'"mine" cannot go on within the budget of coder'):
+    with pytest.raises(UsageError, match=r'"mine" cannot continue within the budget of coder'):
         ask(coder, "search", spec=spec_of("mine"))
     assert running_server.store.load_study("mine").state == "paused"
 
@@ -154,8 +154,8 @@ def test_a_study_that_waits_says_for_what(running_server: RunningServer, open_se
 def test_a_token_that_views_reads_and_does_no_more(
     running_server: RunningServer, open_session: OpenSession
 ) -> None:
-    begin_study(running_server.store, "mine", owner="coder", hours=BEGUN)
-    viewer = open_session("view", budget=Budget(gpu_hours=BEGUN))
+    begin_study(running_server.store, "mine", owner="coder", hours=STUDY_HOURS)
+    viewer = open_session("view", budget=Budget(gpu_hours=STUDY_HOURS))
     assert [entry["study"] for entry in ask(viewer, "list")["studies"]] == ["mine"]
     assert ask(viewer, "show", study="mine")["runs_done"] == 1
     assert ask(viewer, "verdict", study="mine")["answer"] == "none_yet"
@@ -176,7 +176,7 @@ def test_a_token_that_views_reads_and_does_no_more(
 def test_a_session_outlives_that_its_token_is_refused_for_a_while(
     running_server: RunningServer, open_session: OpenSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin_study(running_server.store, "mine", owner="coder", hours=BEGUN)
+    begin_study(running_server.store, "mine", owner="coder", hours=STUDY_HOURS)
     refusals: list[str] = []
 
     def raise_denied(ledger: Ledger) -> bool:

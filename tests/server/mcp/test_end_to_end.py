@@ -214,7 +214,7 @@ def test_a_budget_that_is_spent_pauses_a_study_until_there_is_more(team: Team) -
             assert any("GPU-hours are left in this budget" in trouble for trouble in study_data["troubles"])
             runs_before = team.begun_runs()
             message = await coder.refusal("search", **arguments)
-            assert '"coder-paced" cannot go on within the budget of coder' in message
+            assert '"coder-paced" cannot continue within the budget of coder' in message
             await asyncio.sleep(5)
             assert team.begun_runs() == runs_before and study_data["runs_running"] == 0
 

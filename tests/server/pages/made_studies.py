@@ -111,7 +111,7 @@ def fill(url: str) -> None:
     free = put(
         url,
         World(
-            study={"name": "a.very-long_name.of-a-study.that-somebody.has-chosen.with-care_2026-11-27"},
+            study={"name": "a.very-long_name.of-a-study.that-a-user.has-chosen.with-care_2026-11-27"},
             confirmed=False,
             trials=12,
             cards=False,

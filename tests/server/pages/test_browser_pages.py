@@ -22,9 +22,11 @@ PAGES = {
     "study-done": "/studies/pairs",
     "study-running": "/studies/searching",
     "study-losing": "/studies/losing",
-    "refused": "/studies/nobody",
+    "refused": "/studies/missing",
 }
-_DRAWN = "document.querySelector('[data-plot]') === null || document.documentElement.dataset.drawn === 'all'"
+_PLOTS_READY = (
+    "document.querySelector('[data-plot]') === null || document.documentElement.dataset.drawn === 'all'"
+)
 
 
 @contextmanager
@@ -98,7 +100,7 @@ def test_every_page_fits_and_is_accessible(
         sign_in(page, site.token)
         for name, path in PAGES.items():
             page.goto(path)
-            wait_until(page, _DRAWN)
+            wait_until(page, _PLOTS_READY)
             page.screenshot(path=screenshots / f"page-{name}-{width}-{scheme}.png", full_page=True)
             assert page.evaluate("document.documentElement.scrollWidth") <= width, name
             assert page.locator("h1").count() == 1, name
@@ -138,7 +140,7 @@ def test_the_page_of_a_study_follows_its_changes(
     with open_page(browser, site) as page:
         sign_in(page, site.token)
         page.goto("/studies/losing")
-        wait_until(page, _DRAWN)
+        wait_until(page, _PLOTS_READY)
         page.evaluate("window.same = true")
         page.evaluate("window.before = document.querySelector('main').textContent")
         _change_value(site, study.id)

@@ -18,8 +18,8 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from tempopt.report.page import html as page_html
 from tempopt.server.app import create_app
-from tempopt.server.auth import FRESH_SECONDS
 from tempopt.server.auth_throttle import AuthThrottle
+from tempopt.server.authenticator import FRESH_SECONDS
 from tempopt.server.pages.rendering import format_age, format_hours, format_value
 from tempopt.server.sessions import LIFE, SessionManager
 from tempopt.server.tokens import create_token
@@ -142,7 +142,7 @@ def test_files_of_pages_need_no_token_and_are_kept_by_browsers(visitor: Browser)
     assert visitor.get("/assets/nothing.js").status_code == 404
 
 
-@pytest.mark.parametrize("path", ["/", "/studies/pairs", "/sign-in", "/studies/nobody"])
+@pytest.mark.parametrize("path", ["/", "/studies/pairs", "/sign-in", "/studies/missing"])
 def test_every_page_limits_what_a_browser_may_do(sign_in: Callable[..., Browser], path: str) -> None:
     response = sign_in("view").get(path)
     policy = response.headers.get("content-security-policy", html.unescape(response.text))

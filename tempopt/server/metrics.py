@@ -1,0 +1,74 @@
+"""Prometheus metrics of a server: its requests, and the studies and tickets of its database."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from anyio import CapacityLimiter
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from tempopt.storage.liveness import display_state, is_dead
+from tempopt.storage.store import Store
+
+_BUCKETS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 30.0)
+
+
+class Metrics:
+    """The metrics of one server.
+
+    Args:
+        store: Where studies are; it is asked at each scrape.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.registry = CollectorRegistry()
+        self.probes = CapacityLimiter(2)
+        self.requests = Histogram(
+            "tempopt_request_seconds",
+            "Time of requests, without the time that an answer was held back",
+            ["method", "route", "status"],
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        self.registry.register(_OfStore(store))
+
+
+class _OfStore(Collector):
+    """What the database tells: studies and tickets."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the metrics as of now."""
+        rows = self._store.list_studies()
+        states = Counter(
+            display_state(row.study.state, sum(not is_dead(agent) for agent in row.agents)) for row in rows
+        )
+        yield _gauge("studies", "Studies by state", "state", {**dict.fromkeys(_STATES, 0), **states})
+        tickets: Counter[str] = Counter()
+        for summary in rows:
+            for counts in summary.tickets.values():
+                tickets.update(counts)
+        yield _gauge("tickets", "Tickets by state", "state", {**dict.fromkeys(_TICKETS, 0), **tickets})
+        totals = self._store.totals()
+        hours: dict[str, float] = defaultdict(float)
+        for row in rows:
+            if (total := totals.get(row.study.id)) is not None:
+                hours[row.study.owner] += (total.gpu_seconds or total.seconds) / 3600.0
+        yield _gauge("gpu_hours", "Hours of GPUs, else of training, by user", "user", hours)
+
+
+_STATES = ("running", "waiting", "paused", "done")
+_TICKETS = ("waiting", "running", "done", "failed", "withdrawn")
+
+
+def _gauge(name: str, about: str, label: str, values: Any) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(f"tempopt_{name}", about, labels=[label])
+    for value, number in sorted(values.items()):
+        family.add_metric([value], float(number))
+    return family
