@@ -134,7 +134,7 @@ def work(post: Post) -> None:
     from tempopt.agent.observer import NullObserver
     from tempopt.agent.placement import Placement
     from tempopt.spec.study_spec import StudySpec
-    from tempopt.storage.store import Store
+    from tempopt.storage.opening import open_store
     from tempopt.training.messages import Ready
 
     end_times: list[float] = []
@@ -154,7 +154,7 @@ def work(post: Post) -> None:
     real = 0 if post.sleep is not None else post.workers
     asleep = post.workers - real
     with (
-        Store.open(post.url, create=False) as store,
+        open_store(post.url, create=False) as store,
         start_workers([Placement()] * real) as workers,
         tempfile.TemporaryDirectory() as folder,
     ):

@@ -63,9 +63,10 @@ def search() -> None:
 
 def tickets() -> list[dict[str, Any]]:
     """Return what was trained: parameters, seed and value of each training."""
-    from tempopt.storage.store import Store
 
-    with Store.open(URL, create=False) as store:
+    from tempopt.storage.opening import open_store
+
+    with open_store(URL, create=False) as store:
         rows = store.tickets(store.load_study("max_retrieval").id, kinds=["baseline", "constant", "search"])
     assert all(row.outcome == "complete" for row in rows)
     return [{"parameters": row.parameters, "seed": row.seed, "value": row.value} for row in rows]

@@ -205,7 +205,7 @@ def tempopt(job: PeerJob, *, save: bool = False) -> dict[int, float]:
     """
     from tempopt.agent.observer import NullObserver
     from tempopt.api.calls import search
-    from tempopt.storage.store import Store
+    from tempopt.storage.opening import open_store
 
     class StopObserver(NullObserver):
         remaining_sets = job.num_sets
@@ -221,7 +221,7 @@ def tempopt(job: PeerJob, *, save: bool = False) -> dict[int, float]:
         pass
     else:
         raise AssertionError("void: the study went on to its end")
-    with Store.open(URL, create=False) as store:
+    with open_store(URL, create=False) as store:
         study = store.load_study(NAME).id
         rows = store.tickets(study)
         reports = len(store.measurements(study, names=["report"]))

@@ -90,12 +90,12 @@ def spec_of(case: ScalingCase) -> Any:
 
 def begin(url: str, case: ScalingCase) -> None:
     """Write a study of search tickets alone."""
+    from tempopt.storage.opening import open_store
     from tempopt.storage.optuna_calls import make_study
-    from tempopt.storage.store import Store
     from tempopt.verdict.stages import first_tickets
 
     spec = spec_of(case)
-    with Store.open(url) as store:
+    with open_store(url) as store:
         make_study(url, name=NAME, direction=spec.study.direction, metric=spec.study.metric)
         study = store.create_study(NAME, spec.to_json(), spec.identity())
         store.add_tickets(study.id, [ticket for ticket in first_tickets(spec) if ticket.kind == "search"])
@@ -172,12 +172,12 @@ def check(url: str, case: ScalingCase, agent_reports: list[AgentReport], num_bef
     """See that there are exactly the trials that were asked, each begun once and told by one agent."""
     import optuna
 
-    from tempopt.storage.store import Store
+    from tempopt.storage.opening import open_store
 
     trials = optuna.load_study(study_name=NAME, storage=url).get_trials(deepcopy=False)
     assert len(trials) == case.trials, f"void: {len(trials)} trials, and {case.trials} were asked"
     assert all(trial.state == optuna.trial.TrialState.COMPLETE for trial in trials), "void: not all complete"
-    with Store.open(url, create=False) as store:
+    with open_store(url, create=False) as store:
         tickets = store.tickets(store.load_study(NAME).id, ["search"])
     assert {ticket.attempt for ticket in tickets} == {1}, "void: a trial was begun twice"
     num_ended = sum(len(agent_report.finished) for agent_report in agent_reports)

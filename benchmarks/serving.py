@@ -54,9 +54,9 @@ class Serving:
 def run_server(storage: str) -> Iterator[Serving]:
     """Yield a server on a database, in a process of its own."""
     from tempopt.server.tokens import create_token
-    from tempopt.storage.store import Store
+    from tempopt.storage.opening import open_store
 
-    with Store.open(storage) as store:
+    with open_store(storage) as store:
         token, _ = create_token(store, name="benchmark", scopes=["agent"])
     with tempfile.TemporaryDirectory() as folder:
         words = ["serve", "--storage", storage, "--checkpoints", folder, "--port", "0"]

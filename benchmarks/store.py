@@ -269,14 +269,14 @@ def begin_case(store: Any, case: StoreCase, spec: Any) -> Any:
 def run_tempopt(url: str, case: StoreCase, counts: Counts) -> dict[str, float]:
     """Carry the trials out with tempopt's agent."""
     from tempopt.agent import agent_loop, local_client, worker_slot, write_queue
-    from tempopt.storage.store import Store
+    from tempopt.storage.opening import open_store
 
     spec = spec_of(case)
     world = TalkerWorld(case.seconds)
     for module in (agent_loop, worker_slot, write_queue):
         module.time = world  # type: ignore[attr-defined]
     agent_loop.wait = lambda ready, timeout: wait(ready, timeout=0)  # type: ignore[attr-defined]
-    with Store.open(url) as store, tempfile.TemporaryDirectory() as folder:
+    with open_store(url) as store, tempfile.TemporaryDirectory() as folder:
         study = begin_case(store, case, spec)
         counts.begin()
         locations = {"folder": Path(folder), "checkpoints": f"file://{folder}", "observer": world}
@@ -355,10 +355,10 @@ def fill_tickets(url: str, trials: dict[int, int], spec: Any) -> None:
 def large(url: str, case: StoreCase, counts: Counts) -> dict[str, float]:
     """Return CPU milliseconds of what people and agents wait for when a study has become large."""
     from tempopt.agent.study_cache import StudyCache
-    from tempopt.storage.store import Store
+    from tempopt.storage.opening import open_store
 
     cpu_times = {}
-    with Store.open(url) as store:
+    with open_store(url) as store:
         study = begin_case(store, case, spec_of(case))
         for command in (["list"], ["show", NAME]):
             words = [sys.executable, "-m", "tempopt", *command, "--storage", url]

@@ -24,7 +24,7 @@ from tempopt.agent.placement import Placement
 from tempopt.agent.process import WorkerProcess
 from tempopt.agent.rank_process import COLD
 from tempopt.errors import UsageError
-from tempopt.storage.store import Store
+from tempopt.storage.opening import open_store
 from tempopt.training.messages import Ready
 
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -131,7 +131,7 @@ def _wait(lives: Callable[[], bool], condition: Callable[[], bool]) -> None:
 
 def _at_work(url: str) -> int:
     try:
-        with Store.open(url, create=False) as store:
+        with open_store(url, create=False) as store:
             rows = store.tickets(store.load_study("max_retrieval").id)
     except UsageError:
         return 0

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tempopt.storage.store import Store
+from tempopt.storage.opening import open_store
 
 _SHORT = {"arms": {"baseline": 2, "constant": 3}, "candidates": 2}
 _STUDIES: dict[str, tuple[dict[str, int], int]] = {
@@ -68,7 +68,7 @@ def _normalise(value: Any) -> Any:
 
 def _rows(folder: Path, name: str) -> tuple[list[Any], list[Any]]:
     """Return the tickets and the measurements of a study, in the order of kinds and numbers."""
-    with Store.open(f"sqlite:///{folder / 'tempopt.db'}", create=False) as store:
+    with open_store(f"sqlite:///{folder / 'tempopt.db'}", create=False) as store:
         study = store.load_study(name)
         tickets = sorted(store.tickets(study.id), key=lambda ticket: (ticket.kind, ticket.number))
         measurements = store.measurements(study.id)

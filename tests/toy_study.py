@@ -20,6 +20,7 @@ from tempopt.api.calls import search
 from tempopt.errors import UsageError
 from tempopt.report.study_result import StudyResult
 from tempopt.spec.study_spec import StudySpec
+from tempopt.storage.opening import open_store
 from tempopt.storage.rows import StudyRow, TicketRow
 from tempopt.storage.store import Store
 
@@ -84,7 +85,7 @@ def read_study(result: StudyResult, url: str = URL) -> EndedStudy:
 
 
 def tickets(url: str = URL) -> list[TicketRow]:
-    with Store.open(url, create=False) as store:
+    with open_store(url, create=False) as store:
         return store.tickets(store.load_study("toy").id)
 
 
@@ -97,7 +98,7 @@ def facts(url: str = URL) -> list[tuple[Any, ...]]:
 
 
 def reports(url: str = URL) -> list[tuple[int, str, float]]:
-    with Store.open(url, create=False) as store:
+    with open_store(url, create=False) as store:
         study = store.load_study("toy")
         number = {t.id: (t.kind, t.number) for t in store.tickets(study.id)}
         return sorted((number[m.ticket_id], m.step, m.name, m.value) for m in store.measurements(study.id))

@@ -6,7 +6,6 @@ from tempopt.errors import SpecError, StudyChanged, StudyNotFound
 from tempopt.spec.identity import diff_specs
 from tempopt.spec.logger_secrets import check_no_secrets
 from tempopt.spec.study_spec import StudySpec
-from tempopt.spec.temperatures import with_stored_dry_run_results
 from tempopt.storage.rows import StudyRow
 from tempopt.storage.store import Store
 
@@ -26,7 +25,7 @@ def reconcile_spec(store: Store, study: StudyRow, spec: StudySpec) -> StudySpec:
         StudyChanged: It asks something else.
     """
     stored_spec = check_same_study(study, spec)
-    spec = with_stored_dry_run_results(spec, stored_spec)
+    spec = spec.with_stored_dry_run_results(stored_spec)
     stored_counts, new_counts = (
         f"{study_spec.num_baseline} baseline, {study_spec.num_constant} constant and "
         f"{study_spec.num_trials} search tickets"
@@ -54,7 +53,7 @@ def check_same_study(study: StudyRow, spec: StudySpec) -> StudySpec:
         StudyChanged: The given spec asks something else.
     """
     stored_spec = StudySpec.from_json(study.spec)
-    if changes := diff_specs(stored_spec, with_stored_dry_run_results(spec, stored_spec)):
+    if changes := diff_specs(stored_spec, spec.with_stored_dry_run_results(stored_spec)):
         listing = "\n".join(f"  {line}" for line in changes.values())
         message = f'The store has a study "{study.name}" that was begun with another spec:\n{listing}\n'
         raise StudyChanged(

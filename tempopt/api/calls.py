@@ -22,12 +22,14 @@ from tempopt.service.extend import prepare_resume, prepare_search
 from tempopt.service.forecast import StudyForecast
 from tempopt.service.progress import progress_for_python
 from tempopt.service.requests import CompareRequest, ResumeRequest, SearchRequest
-from tempopt.spec.compared_sets import MAX_RUNS, GivenSet, refuse_comparison
+from tempopt.spec.compared_sets import MAX_RUNS, GivenSet
+from tempopt.spec.comparison_spec import refuse_comparison
 from tempopt.spec.custom_schedules import import_schedules
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage import urls
 from tempopt.storage.http.address import is_server
+from tempopt.storage.opening import open_store
 from tempopt.storage.rows import StudyRow
 from tempopt.storage.store import Store
 from tempopt.verdict.set_comparison import check_comparison
@@ -392,7 +394,7 @@ def _start_background_study(
             f"wait=False begins an agent in a process of its own, and {storage} is a tempopt server, whose "
             "agents are started by themselves. Use tempopt.connect(url).search(spec, wait=False)."
         )
-    store = Store.open(storage, create=create)
+    store = open_store(storage, create=create)
     try:
         with _explain_study_changes():
             spec, study = order(store)

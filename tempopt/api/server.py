@@ -13,8 +13,8 @@ from tempopt.report.study_result import StudyResult, load
 from tempopt.service import lifecycle, remote_study
 from tempopt.service.progress import progress_for_python
 from tempopt.service.requests import ResumeRequest, SearchRequest
-from tempopt.spec.compared_sets import MAX_RUNS, GivenSet, refuse_comparison
-from tempopt.spec.comparison_spec import comparison_spec
+from tempopt.spec.compared_sets import MAX_RUNS, GivenSet
+from tempopt.spec.comparison_spec import comparison_spec, refuse_comparison
 from tempopt.spec.custom_schedules import import_schedules
 from tempopt.spec.resources import Workers
 from tempopt.storage.http.remote_store import RemoteStore

@@ -22,8 +22,8 @@ from tempopt.service.progress import progress_for_stream
 from tempopt.storage.http.address import is_server, server_url
 from tempopt.storage.http.connection import ServerConnection
 from tempopt.storage.http.credentials import token_for
+from tempopt.storage.opening import open_store
 from tempopt.storage.schema import refuse_missing_file
-from tempopt.storage.store import Store
 from tempopt.storage.urls import parse_database_url
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _serve_any(arguments: argparse.Namespace) -> int:
         else:
             # the first study may be submitted later; a file that is not there is rather a typing mistake
             refuse_missing_file(parse_database_url(arguments.url))
-            store = stack.enter_context(Store.open(arguments.url))
+            store = stack.enter_context(open_store(arguments.url))
             shown_url = store.masked_url
             studies = DatabaseStudies(
                 store=store, workers=arguments.workers, checkpoints=arguments.checkpoints

@@ -22,6 +22,7 @@ from tempopt.spec.compared_sets import MAX_RUNS
 from tempopt.spec.custom_schedules import import_schedules
 from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.yaml_source import parse_override
+from tempopt.storage.opening import open_store
 from tempopt.storage.rows import StudyRow
 from tempopt.storage.store import Store
 from tempopt.verdict.set_comparison import check_comparison
@@ -47,7 +48,7 @@ def _launch(
     order: Callable[[Store], tuple[StudySpec, StudyRow | None]],
 ) -> int:
     """Carry out the study of a spec, which agents are given."""
-    with Store.open(arguments.url, create=True) as store, _launcher(arguments) as launcher:
+    with open_store(arguments.url, create=True) as store, _launcher(arguments) as launcher:
         launch = StudyLaunch(
             launcher, arguments.launcher, store, spec, workers=arguments.workers, program=PROGRAM
         )
@@ -56,7 +57,7 @@ def _launch(
 
 def resume(arguments: argparse.Namespace, request: ResumeRequest) -> int:
     """Continue a study from the database alone, with agents that a launcher starts."""
-    with Store.open(arguments.url, create=False) as store, _launcher(arguments) as launcher:
+    with open_store(arguments.url, create=False) as store, _launcher(arguments) as launcher:
         study = store.load_study(arguments.name)
         spec = StudySpec.from_json(study.spec)
 

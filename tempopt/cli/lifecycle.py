@@ -16,9 +16,9 @@ from tempopt.launch.job_status import UNKNOWN, JobStatus, cancel_jobs, query_job
 from tempopt.service import lifecycle
 from tempopt.service.progress import format_bytes
 from tempopt.storage import urls
+from tempopt.storage.opening import open_store
 from tempopt.storage.rows import JobRow
 from tempopt.storage.schema import upgrade
-from tempopt.storage.store import Store
 
 
 def pause(arguments: argparse.Namespace) -> int:
@@ -80,7 +80,7 @@ def delete(arguments: argparse.Namespace) -> int:
 
 def _end_unbegun(arguments: argparse.Namespace) -> int:
     """Cancel the jobs of a study that none of them has begun, and return how many there were."""
-    with Store.open(arguments.url, create=False) as store:
+    with open_store(arguments.url, create=False) as store:
         rows = store.jobs(arguments.name)
         if not rows or find_study(store, arguments.name) is not None:
             return 0
@@ -91,7 +91,7 @@ def _end_unbegun(arguments: argparse.Namespace) -> int:
 
 def _waiting(arguments: argparse.Namespace) -> list[JobRow]:
     """Return the jobs of a study that wait for room: they would begin it again when it has been deleted."""
-    with Store.open(arguments.url, create=False) as store:
+    with open_store(arguments.url, create=False) as store:
         rows = store.jobs(arguments.name)
     jobs = query_job_status(rows, selected_launcher(arguments))
     _refuse_unreached(jobs, arguments)

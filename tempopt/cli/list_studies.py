@@ -11,12 +11,12 @@ from tempopt.cli import EXIT_OK
 from tempopt.cli.output import escape_control_chars
 from tempopt.cli.tables import make_table, print_table
 from tempopt.report.list_row import summary_json
-from tempopt.storage.store import Store
+from tempopt.storage.opening import open_store
 
 
 def list_studies(arguments: argparse.Namespace) -> int:
     """Print a line for every study in the store, oldest first."""
-    with Store.open(arguments.url, create=False) as store:
+    with open_store(arguments.url, create=False) as store:
         url = store.masked_url
         summaries = store.list_studies()
     rows = [summary_json(summary) for summary in summaries]

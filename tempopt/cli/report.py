@@ -16,7 +16,7 @@ from tempopt.errors import TempoptError, masked
 from tempopt.files import replace
 from tempopt.report.page.html import PlotlyJs, file_name, render_report
 from tempopt.report.study_result import load
-from tempopt.storage.store import Store
+from tempopt.storage.opening import open_store
 
 _SCREEN = "-"
 _OURS = b'<meta name="generator" content="tempopt'
@@ -86,7 +86,7 @@ def _is_free(path: Path) -> bool:
 
 
 def _page(url: str, name: str, plotlyjs: PlotlyJs) -> str:
-    with Store.open(url, create=False) as store:
+    with open_store(url, create=False) as store:
         return render_report(
             load(store, name, needs_measurements=True), plotlyjs=plotlyjs, storage=store.masked_url
         )

@@ -14,7 +14,7 @@ from tempopt.cli.argument_types import Trials
 from tempopt.cli.run_study import detached_study_hint, run_and_report, uses_launcher
 from tempopt.cli.specs import read_spec
 from tempopt.errors import UsageError
-from tempopt.spec.compared_sets import refuse_comparison
+from tempopt.spec.comparison_spec import refuse_comparison
 from tempopt.spec.yaml_source import read_sets
 
 if TYPE_CHECKING:

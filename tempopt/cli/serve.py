@@ -13,7 +13,7 @@ from tempopt.errors import UsageError, missing_extra
 from tempopt.server.tokens import first_token
 from tempopt.storage import urls
 from tempopt.storage.http.address import is_server
-from tempopt.storage.store import Store
+from tempopt.storage.opening import open_store
 
 
 def serve(arguments: argparse.Namespace) -> int:
@@ -40,7 +40,7 @@ def serve(arguments: argparse.Namespace) -> int:
         certificate=None if arguments.certificate is None else Path(arguments.certificate),
         key=None if arguments.key is None else Path(arguments.key),
     )
-    with Store.open(arguments.url, create=True) as store:
+    with open_store(arguments.url, create=True) as store:
         if not listening.is_loopback and not store.tokens():
             raise UsageError(
                 f"{listening.host} can be reached from other machines, and there is no token yet that they "

@@ -10,7 +10,7 @@ import argparse
 from tempopt.cli import EXIT_OK
 from tempopt.cli.output import write
 from tempopt.errors import StudyNotFound, UsageError
-from tempopt.storage.store import Store
+from tempopt.storage.opening import open_store
 
 
 def show(arguments: argparse.Namespace) -> int:
@@ -24,7 +24,7 @@ def show(arguments: argparse.Namespace) -> int:
 
         show_live(arguments)
         print()
-    with Store.open(arguments.url, create=False) as store:
+    with open_store(arguments.url, create=False) as store:
         rows = store.jobs(arguments.name)
         has_begun = True
         try:
@@ -55,7 +55,7 @@ def show(arguments: argparse.Namespace) -> int:
 
 def export(arguments: argparse.Namespace) -> int:
     """Write what is recommended as YAML for LightningCLI or as a Python script."""
-    with Store.open(arguments.url, create=False) as store:
+    with open_store(arguments.url, create=False) as store:
         store.load_study(arguments.name)
         from tempopt.report import export as exports
         from tempopt.report import study_result

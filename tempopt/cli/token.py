@@ -18,7 +18,7 @@ from tempopt.server.tokens import create_token, lifetime
 from tempopt.storage.http.address import is_server
 from tempopt.storage.http.connection import ServerConnection
 from tempopt.storage.http.credentials import token_for
-from tempopt.storage.store import Store
+from tempopt.storage.opening import open_store
 
 _COLUMNS = ("id", "name", "user", "scopes", "studies", "created", "expires", "used", "state")
 
@@ -60,7 +60,7 @@ def _create(arguments: argparse.Namespace) -> int:
         text, id = answer["token"], answer["id"]
     else:
         life = None if arguments.expires is None else lifetime(arguments.expires)
-        with Store.open(arguments.url, create=True) as store:
+        with open_store(arguments.url, create=True) as store:
             text, row = create_token(
                 store,
                 name=arguments.name,
@@ -79,7 +79,7 @@ def _revoke(arguments: argparse.Namespace) -> int:
     if is_server(arguments.url):
         name = _send_request(arguments, "DELETE", f"/api/tokens/{quote(arguments.id, safe='')}")["name"]
     else:
-        with Store.open(arguments.url, create=False) as store:
+        with open_store(arguments.url, create=False) as store:
             store.revoke_token(arguments.id)
             row = store.token(arguments.id)
         if row is None:
@@ -94,7 +94,7 @@ def _list(arguments: argparse.Namespace) -> int:
     if is_server(arguments.url):
         rows = _send_request(arguments, "GET", "/api/tokens")
     else:
-        with Store.open(arguments.url, create=False) as store:
+        with open_store(arguments.url, create=False) as store:
             tokens = [asdict(row) for row in store.tokens()]
         rows = [{**row, "digest": None, "scopes": list(row["scopes"])} for row in tokens]
     text_rows = [{name: _text(row, name) for name in _COLUMNS} for row in rows]

@@ -11,8 +11,8 @@ from tempopt.cli.storage import storage_option
 from tempopt.errors import StoreUnreachable
 from tempopt.launch.watch import StudyPoller
 from tempopt.service.progress import progress_for_stream
+from tempopt.storage.opening import open_store
 from tempopt.storage.rows import StudyState
-from tempopt.storage.store import Store
 
 
 def show_live(arguments: argparse.Namespace) -> None:
@@ -28,7 +28,7 @@ def show_live(arguments: argparse.Namespace) -> None:
         None: f"{name} is not begun yet: its jobs wait.",
         "paused": f"{name} was paused. To go on: tempopt resume {where}",
     }
-    with Store.open(arguments.url, create=False) as store:
+    with open_store(arguments.url, create=False) as store:
         if not store.jobs(name):
             store.load_study(name)
         with progress_for_stream(sys.stdout) as observer:

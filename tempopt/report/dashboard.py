@@ -32,6 +32,7 @@ from tempopt.report.plots import PLOTS
 from tempopt.report.plots.style import GROUND
 from tempopt.report.study_result import StudyResult, load
 from tempopt.storage import urls
+from tempopt.storage.opening import open_store
 from tempopt.storage.rows import StudySummary
 from tempopt.storage.store import Store
 from tempopt.version import __version__
@@ -68,7 +69,7 @@ class Dashboard:
     def __init__(
         self, url: str, *, port: int = PORT, name: str | None = None, note: Callable[[str], None] = print
     ) -> None:
-        self._store = Store.open(url, create=False)
+        self._store = open_store(url, create=False)
         if name is not None:
             self._store.load_study(name)
         self._name, self._note = name, note

@@ -18,6 +18,7 @@ from tempopt.errors import StoreNotBegun, StudyNotFound, UsageError
 from tempopt.report.formatting import baseline_name
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
+from tempopt.storage.opening import open_store
 from tempopt.storage.rows import StudyRow
 from tempopt.storage.store import Store
 from tempopt.verdict.detectable_gain import (
@@ -167,7 +168,7 @@ def forecast_study(
     """
     num_requested = resolve_worker_count(workers, spec, None)
     try:
-        store = Store.open(storage, create=False)
+        store = open_store(storage, create=False)
     except StoreNotBegun:
         if earlier is not None or spec.study.warm_start:
             raise

@@ -16,8 +16,9 @@ from pathlib import Path
 from tempopt.errors import StorageError, StoreNotBegun, StudyNotFound, UsageError
 from tempopt.storage import checkpoints, urls
 from tempopt.storage.liveness import active_agents, machine_id, short_agent_name
+from tempopt.storage.opening import as_remote_store, open_store
 from tempopt.storage.rows import KINDS, SEARCH_KINDS, TERMINAL_STATES, LogRow, StudyRow, StudyState, TicketRow
-from tempopt.storage.store import Store, as_remote_store
+from tempopt.storage.store import Store
 from tempopt.training.messages import LOG
 
 # Python converts no more than a few thousand; no study has so many runs.
@@ -58,7 +59,7 @@ def open_storage(storage: Storage, *, create: bool = False) -> Iterator[Store]:
     if isinstance(storage, Store):
         yield storage
         return
-    with Store.open(storage, create=create) as store:
+    with open_store(storage, create=create) as store:
         yield store
 
 

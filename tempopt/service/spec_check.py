@@ -13,7 +13,6 @@ from tempopt.spec.lint import LintMessage, SpecLintResult, check_text, message_a
 from tempopt.spec.logger_secrets import check_no_secrets
 from tempopt.spec.sections import KNOWLEDGE_GRADIENT
 from tempopt.spec.study_spec import StudySpec
-from tempopt.spec.temperatures import with_stored_dry_run_results
 from tempopt.storage.rows import StudyState
 from tempopt.storage.store import Store
 from tempopt.verdict.set_comparison import check_comparison
@@ -79,7 +78,7 @@ def find_existing_study(spec: StudySpec, store: Store) -> ExistingStudy | None:
         return None
     stored_spec = StudySpec.from_json(row.spec)
     # what a budget decided when it was begun is no difference: the same text continues it
-    new_spec = with_stored_dry_run_results(spec, stored_spec)
+    new_spec = spec.with_stored_dry_run_results(stored_spec)
     lines = list(diff_specs(stored_spec, new_spec).values())
     if not lines:
         before, now = stored_spec.num_trials, new_spec.num_trials

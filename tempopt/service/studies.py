@@ -25,7 +25,8 @@ from tempopt.service.forecast import StudyForecast, forecast_study
 from tempopt.service.lifecycle import Storage, open_storage
 from tempopt.service.requests import CONTINUE, ResumeRequest, SearchRequest
 from tempopt.spec.collect_errors import with_all_faults
-from tempopt.spec.compared_sets import MAX_RUNS, refuse_comparison
+from tempopt.spec.compared_sets import MAX_RUNS
+from tempopt.spec.comparison_spec import refuse_comparison
 from tempopt.spec.custom_schedules import import_schedules
 from tempopt.spec.load import load_spec
 from tempopt.spec.resources import Workers
@@ -33,8 +34,9 @@ from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.validation_errors import FaultySpecError
 from tempopt.storage.checkpoints import DEFAULT_FOLDER, normalize_checkpoint_url
 from tempopt.storage.liveness import user
+from tempopt.storage.opening import as_remote_store, open_store
 from tempopt.storage.rows import SEARCH_KINDS, StudyRow
-from tempopt.storage.store import Store, as_remote_store
+from tempopt.storage.store import Store
 from tempopt.storage.urls import DEFAULT_STORAGE
 from tempopt.verdict.forecast_text import runs_text
 from tempopt.verdict.planned_runs import planned_runs
@@ -175,7 +177,7 @@ def run_agent(
     study_observer = observer or NullObserver()
 
     def work() -> StudyResult:
-        with Store.open(storage, create=False) as store:
+        with open_store(storage, create=False) as store:
             if server := as_remote_store(store):
                 return remote_study.train_as_agent(
                     server, name, workers=workers, folder=checkpoints, observer=study_observer
@@ -213,7 +215,7 @@ def run_launched_agent(
         name: Name of the study.
         overrides: ``a.b=c`` settings of this machine's own, as for :meth:`StudySpec.with_overrides`.
     """
-    with Store.open(storage, create=spec is not None) as store:
+    with open_store(storage, create=spec is not None) as store:
         study = store.load_study(name) if spec is None else find_study(store, name)
         if study is not None:
             spec = StudySpec.from_json(study.spec) if spec is None else check_same_study(study, spec)

@@ -21,9 +21,10 @@ from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.checkpoints import is_local
 from tempopt.storage.http.wire import deserialize, measurements_from_plain, measurements_to_plain, serialize
 from tempopt.storage.import_study import StudyDump
+from tempopt.storage.opening import as_remote_store
 from tempopt.storage.optuna_calls import make_study
 from tempopt.storage.rows import LogRow, StudyRow, TicketRow
-from tempopt.storage.store import Store, as_remote_store
+from tempopt.storage.store import Store
 from tempopt.version import __version__
 
 FORMAT = "tempopt study"

@@ -15,13 +15,13 @@ from tempopt.temperature.parameters import NEUTRAL, PLAN_PARAMETERS, ParameterNa
 from tempopt.temperature.ways import ATTENTION_INTERFACE, BEYOND_ROWS, QUERY_ROWS
 
 if TYPE_CHECKING:
-    from tempopt.spec.study_spec import StudySpec
+    from tempopt.spec.spec_fields import SpecFields
 
 _BY_ROWS = ParameterNames((*PLAN_PARAMETERS, *CONTROL_PARAMETERS))
 _BY_INTERFACE = ParameterNames((*_BY_ROWS, *ENTROPY_PARAMETERS))
 
 
-def attach_problems(spec: StudySpec) -> list[tuple[str, str]]:
+def attach_problems(spec: SpecFields) -> list[tuple[str, str]]:
     """Return what the section ``attach:`` of a spec cannot set: the path of each fault, and the message."""
     if spec.attach is None:
         return []
@@ -33,7 +33,7 @@ def attach_problems(spec: StudySpec) -> list[tuple[str, str]]:
     return lines
 
 
-def _parameters(spec: StudySpec) -> Iterator[tuple[str, str, Sequence[Any]]]:
+def _parameters(spec: SpecFields) -> Iterator[tuple[str, str, Sequence[Any]]]:
     """Yield path, name and values of what is searched or compared of attention's temperature."""
     for name, domain in spec.search.items():
         if not split_name(name)[0]:
@@ -44,7 +44,7 @@ def _parameters(spec: StudySpec) -> Iterator[tuple[str, str, Sequence[Any]]]:
                 yield f"compare.{compared_set.name}.{name}", name, (value,)
 
 
-def _argument_problem(spec: StudySpec, name: str) -> str | None:
+def _argument_problem(spec: SpecFields, name: str) -> str | None:
     assert spec.attach is not None
     attachable = _BY_INTERFACE if spec.attach.method == ATTENTION_INTERFACE else _BY_ROWS
     if name not in attachable or name not in _arguments(spec):
@@ -55,7 +55,7 @@ def _argument_problem(spec: StudySpec, name: str) -> str | None:
     )
 
 
-def _rows_problem(spec: StudySpec, name: str, values: Sequence[Any]) -> str | None:
+def _rows_problem(spec: SpecFields, name: str, values: Sequence[Any]) -> str | None:
     assert spec.attach is not None
     if spec.attach.method != QUERY_ROWS or name not in BEYOND_ROWS:
         return None
@@ -76,6 +76,6 @@ def _rows_problem(spec: StudySpec, name: str, values: Sequence[Any]) -> str | No
     )
 
 
-def _arguments(spec: StudySpec) -> Mapping[str, Any]:
+def _arguments(spec: SpecFields) -> Mapping[str, Any]:
     arguments: Mapping[str, Any] = spec.model["init_args"]
     return arguments

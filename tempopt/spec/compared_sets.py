@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
@@ -27,9 +27,6 @@ from tempopt.spec.yaml_source import CollectedSpecError, parse_mapping, read_map
 from tempopt.temperature.named import split_name
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS, check_parameter, is_float_param
 from tempopt.temperature.plan import flatten_schedule_args
-
-if TYPE_CHECKING:
-    from tempopt.spec.study_spec import StudySpec
 
 NO_SEARCH: dict[str, Any] = {}
 """What stands for the section ``search:`` of a spec that compares; this very object."""
@@ -185,19 +182,6 @@ def comparison_problems(study: StudySection, sets: Sequence[ComparedSet] | None)
         "or test: t."
     )
     return [("study.seeds.confirm", message)]
-
-
-def refuse_comparison(spec: StudySpec) -> None:
-    """Refuse to search where parameter sets are to be compared.
-
-    Raises:
-        UsageError: The spec has a section ``compare:``.
-    """
-    if spec.compare is not None:
-        raise UsageError(
-            "The study spec has a section compare:, so it is a comparison and there is nothing to search. "
-            "Carry it out with tempopt compare SPEC, or take the section out."
-        )
 
 
 def num_comparisons(study: StudySection, num_sets: int) -> int:

@@ -75,6 +75,19 @@ def comparison_spec(
     return comparison if name is None else comparison.with_overrides([f"study.name={json.dumps(name)}"])
 
 
+def refuse_comparison(spec: StudySpec) -> None:
+    """Refuse to search where parameter sets are to be compared.
+
+    Raises:
+        UsageError: The spec has a section ``compare:``.
+    """
+    if spec.compare is not None:
+        raise UsageError(
+            "The study spec has a section compare:, so it is a comparison and there is nothing to search. "
+            "Carry it out with tempopt compare SPEC, or take the section out."
+        )
+
+
 def _has_sets(spec: StudySpec | Mapping[str, Any] | str | Path) -> bool:
     if isinstance(spec, StudySpec):
         return spec.compare is not None

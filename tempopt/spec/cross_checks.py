@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tempopt.spec import temperatures as named
 from tempopt.spec.attach_checks import attach_problems
 from tempopt.spec.compared_sets import comparison_problems, in_every_set
 from tempopt.spec.lightning_config import length_problems
 from tempopt.spec.search_checks import temperature_problems
 from tempopt.spec.strategy_options import strategy_problems
+from tempopt.spec.temperature_checks import named_temperature_problems
 from tempopt.spec.yaml_source import CollectedSpecError
 from tempopt.temperature.named import split_name
 
 if TYPE_CHECKING:
-    from tempopt.spec.study_spec import StudySpec
+    from tempopt.spec.spec_fields import SpecFields
 
 
-def find_inconsistencies(spec: StudySpec) -> list[tuple[str, str]]:
+def find_inconsistencies(spec: SpecFields) -> list[tuple[str, str]]:
     """Return what does not fit together: paths and messages."""
     names = {*spec.search, *in_every_set(spec.compare)}
     fixed = spec.fixed_temperatures
@@ -35,10 +35,10 @@ def find_inconsistencies(spec: StudySpec) -> list[tuple[str, str]]:
     lines += _data_problems(spec)
     lines += spec.resources.problems(spec.study, ranks=spec.ranks, on_cards=spec.uses_gpu)
     lines += comparison_problems(spec.study, spec.compare)
-    return lines + named.problems(spec)
+    return lines + named_temperature_problems(spec)
 
 
-def _data_problems(spec: StudySpec) -> list[tuple[str, str]]:
+def _data_problems(spec: SpecFields) -> list[tuple[str, str]]:
     """Return which searched and compared arguments are of data that the spec does not have."""
     if spec.data is not None:
         return []

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tempopt.spec.study_spec import StudySpec
+    from tempopt.spec.spec_fields import SpecFields
 
 # What may be changed while a study runs: how many runs there are, how they are looked after, what is advised.
 _CARE = (
@@ -19,12 +19,12 @@ _CARE = (
 _LOGGED = ("logger", "log_every_n_steps")
 
 
-def diff(stored_spec: StudySpec, new_spec: StudySpec) -> list[str]:
+def diff(stored_spec: SpecFields, new_spec: SpecFields) -> list[str]:
     """Return a line for each thing that one study asks otherwise than another, empty if there is none."""
     return list(diff_specs(stored_spec, new_spec).values())
 
 
-def diff_specs(stored_spec: StudySpec, new_spec: StudySpec) -> dict[str, str]:
+def diff_specs(stored_spec: SpecFields, new_spec: SpecFields) -> dict[str, str]:
     """Return by path a line for each thing that one study asks otherwise than another.
 
     The name, what only says how many runs there are and how they are looked after (``_CARE``), the loggers,
@@ -49,7 +49,7 @@ def _is_emptied(value: object, path: str, other_values: Mapping[str, Any]) -> bo
     return value == {} and any(key.startswith(f"{path}.") for key in other_values)
 
 
-def identity_fields(spec: StudySpec) -> dict[str, Any]:
+def identity_fields(spec: SpecFields) -> dict[str, Any]:
     """Return what a spec asks, as plain data: two specs that are equal in it ask the same."""
     data = spec.to_json()
     del data["resources"]

@@ -9,33 +9,22 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import (
-    Field,
     PrivateAttr,
-    ValidationInfo,
-    field_serializer,
-    field_validator,
     model_validator,
 )
 
 from tempopt.errors import SpecError
-from tempopt.spec import temperatures as named
 from tempopt.spec import yaml_source as document
 from tempopt.spec.alpha_levels import Direction
 from tempopt.spec.compared_sets import (
-    NO_SEARCH,
-    ComparedSet,
-    check_sets,
-    normalize_comparison,
     with_sets,
 )
 from tempopt.spec.constants import constant_grid
 from tempopt.spec.cross_checks import find_inconsistencies
-from tempopt.spec.domains import UNSET, Domain, domain_to_yaml
 from tempopt.spec.identity import identity_fields
-from tempopt.spec.lightning_config import parse_class, parse_trainer
 from tempopt.spec.program import Program
 from tempopt.spec.resources import Need, Resources
 from tempopt.spec.search_checks import notes_on
@@ -44,16 +33,12 @@ from tempopt.spec.search_space import (
     arm_parameters,
     arm_space,
     distributions,
-    parse_search,
-    parse_sets,
 )
-from tempopt.spec.sections import PRUNERS, SAMPLERS, AttachSection, SamplerOrPrunerConfig, SpecSection
-from tempopt.spec.study_section import StudySection
+from tempopt.spec.sections import PRUNERS, SAMPLERS, SamplerOrPrunerConfig
+from tempopt.spec.spec_fields import SpecFields
+from tempopt.spec.temperature_checks import with_found
 from tempopt.spec.validation_errors import format_error_list, validated
 from tempopt.spec.yaml_source import CollectedSpecError, Override, YamlDocument
-from tempopt.temperature.generation import GENERATION
-from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
-from tempopt.temperature.plan_parts import NORMALISATION
 from tempopt.version import __version__
 
 if TYPE_CHECKING:
@@ -63,7 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["PRUNERS", "SAMPLERS", "Direction", "SamplerOrPrunerConfig", "StudySpec"]
 
 
-class StudySpec(SpecSection):
+class StudySpec(SpecFields):
     """A study: a LightningCLI config (``model``, ``data``, ``trainer``) plus tempopt's own sections.
 
     Raises:
@@ -71,68 +56,8 @@ class StudySpec(SpecSection):
             for everything that is wrong.
     """
 
-    study: StudySection
-    model: Annotated[
-        dict[str, Any], Field(description="the LightningModule, as in {class_path: package.module.Class}")
-    ]
-    data: dict[str, Any] | None = None
-    trainer: Annotated[dict[str, Any], Field(default_factory=dict)]
-    temperatures: Annotated[
-        dict[str, named.TemperatureSection],
-        Field(
-            default_factory=dict, description="a mapping, as in {contrast: {value: criterion.temperature}}"
-        ),
-    ]
-    compare: Annotated[
-        list[ComparedSet] | None,
-        Field(description="a list of parameter sets, as in [{name: A, parameters: {}}, ...]"),
-    ] = None
-    search: Annotated[
-        dict[str, Any], Field(description="what is searched, as in {temperature_init: {low: 0.25, high: 4}}")
-    ]
-    attach: AttachSection | None = None
-    resources: Resources = Resources()
-
     # Overrides of this machine: they are in force here, and are neither stored nor compared.
     _local: tuple[Override, ...] = PrivateAttr(default=())
-
-    @model_validator(mode="before")
-    @classmethod
-    def _compares(cls, data: object) -> object:
-        return normalize_comparison(named.with_attention(data))
-
-    @field_validator("model", "data", mode="before")
-    @classmethod
-    def _class(cls, value: object, info: ValidationInfo) -> dict[str, Any] | None:
-        name = str(info.field_name)
-        return None if value is None and name == "data" else parse_class(value, section=name)
-
-    @field_validator("trainer", mode="before")
-    @classmethod
-    def _trainer(cls, value: object) -> dict[str, Any]:
-        return parse_trainer(value)
-
-    @field_validator("compare")
-    @classmethod
-    def _sets(cls, sets: list[ComparedSet] | None, info: ValidationInfo) -> list[ComparedSet] | None:
-        if sets is not None:
-            model = info.data.get("model") or {}
-            names = info.data.get("temperatures")
-            check_sets(sets, model_args=model.get("init_args", {}), temperatures=names)
-        return sets
-
-    @field_validator("search", mode="before")
-    @classmethod
-    def _search(cls, value: object, info: ValidationInfo) -> dict[str, Domain]:
-        if value is NO_SEARCH:
-            return {}
-        model = info.data.get("model") or {}
-        names = info.data.get("temperatures")
-        return parse_search(value, model_args=model.get("init_args", {}), temperatures=names)
-
-    @field_serializer("search")
-    def _domains(self, search: dict[str, Domain]) -> dict[str, Any]:
-        return {name: domain_to_yaml(domain) for name, domain in search.items()}
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -142,83 +67,13 @@ class StudySpec(SpecSection):
         return self
 
     @property
-    def fixed_temperatures(self) -> dict[str, Any]:
-        """Temperature parameters that are set and not searched, by name."""
-        return named.fixed(self)
-
-    @property
-    def attends(self) -> bool:
-        """Whether attention's temperature is searched or set, and not only others."""
-        return (
-            not self.temperatures or self.attach is not None or "" in named.searched_temperatures(self.search)
-        )
-
-    @property
     def learns(self) -> bool:
         """Whether runs with learned temperatures are confirmed beside the winner."""
         return bool(self.study.learned) and not self.study.not_learned and self.about_temperature
 
-    @property
-    def evaluated(self) -> list[str]:
-        """The temperatures that the evaluation of a trained model reads; attention's is the empty text."""
-        return named.evaluated(self)
-
     def with_dry_run_results(self, temperatures: Mapping[str, float], **kwargs: Any) -> StudySpec:
         """Return the spec with what a dry run has found; arguments as for ``temperatures.with_found``."""
-        return self._with(named.with_found(self, temperatures, **kwargs))
-
-    @property
-    def other_names(self) -> list[str]:
-        """Searched names that every arm tunes: parameters of generation, and what has no baseline."""
-        return [
-            name
-            for name, domain in self.search.items()
-            if name in GENERATION or (name not in TEMPERATURE_PARAMETERS and domain.baseline == UNSET)
-        ]
-
-    @property
-    def method_names(self) -> list[str]:
-        """Searched names that are no temperature, and that runs at τ = 1 hold at a baseline."""
-        return [
-            name for name, domain in self.search.items() if name in NORMALISATION or domain.baseline != UNSET
-        ]
-
-    @property
-    def num_trials(self) -> int:
-        """Number of search trials: more by default where ordinary parameters are searched, too."""
-        return self.study.trials or (16 if self.other_names else 12)
-
-    @property
-    def num_constant(self) -> int:
-        """Number of constant temperatures in the first design of the search."""
-        return self.study.arms.constant or 4
-
-    @property
-    def num_baseline(self) -> int:
-        """Number of runs at the baseline's temperature in the first design."""
-        return self.study.arms.baseline or (4 if self.other_names else 2)
-
-    @property
-    def num_tuning(self) -> int:
-        """Number of runs that tune the ordinary parameters at the baseline once the search is over."""
-        num_tuned = len(self.other_names)
-        return 4 + 2 * num_tuned if num_tuned else 0
-
-    @property
-    def about_temperature(self) -> bool:
-        """Whether the verdict is about temperature; else parameter sets are compared."""
-        return self.compare is None
-
-    @property
-    def ranks(self) -> int:
-        """Number of processes that train a run together."""
-        devices = self.trainer.get("devices", 1)
-        return devices if isinstance(devices, int) and devices > 1 else 1
-
-    @property
-    def uses_gpu(self) -> bool:
-        """Whether trainings may take cards."""
-        return self.trainer.get("accelerator") != "cpu"
+        return self._with(with_found(self, temperatures, **kwargs))
 
     @property
     def resources_here(self) -> Resources:
@@ -238,6 +93,16 @@ class StudySpec(SpecSection):
     def notes(self) -> list[str]:
         """What is allowed and may yet be a slip, one sentence each, to be shown before a study begins."""
         return notes_on(self.study, self.search)
+
+    def with_stored_dry_run_results(self, stored_spec: StudySpec) -> StudySpec:
+        """Return the spec with what the dry run had found when the study was created."""
+        sections = stored_spec.temperatures
+        return self.with_dry_run_results(
+            {name: section.as_found for name, section in sections.items() if section.as_found is not None},
+            not_learned=stored_spec.study.not_learned,
+            evaluated=[name for name, section in sections.items() if section.evaluated],
+            trained=[name for name, section in sections.items() if section.trained],
+        )
 
     def _with(self, spec: StudySpec) -> StudySpec:
         copy = spec.model_copy()
@@ -271,16 +136,6 @@ class StudySpec(SpecSection):
             return self.enqueued_at(sets, path="enqueue")
         except CollectedSpecError as error:
             raise SpecError(format_error_list("These parameter sets have", str(error).splitlines())) from None
-
-    def enqueued_at(self, sets: Sequence[Mapping[str, Any]], *, path: str) -> list[dict[str, Any]]:
-        """Return what :meth:`enqueued` does; FaultsError names what is wrong below a path."""
-        if len(sets) > self.num_trials:
-            message = (
-                f"given {len(sets)} parameter sets, but study.trials is {self.num_trials}. "
-                "Give at most that many, or more trials."
-            )
-            raise CollectedSpecError([(path, message)])
-        return parse_sets(sets, search=self.search, path=path)
 
     def comparing(self, sets: Sequence[Mapping[str, Any]] | None) -> Self:
         """Return the spec with these parameter sets to be compared; None: those that it has, if any.
@@ -356,10 +211,6 @@ class StudySpec(SpecSection):
             compared=local_spec.compare is not None,
             compile=local_spec.study.compile,
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the spec as plain data, with ``${NAME}`` as written and without this machine's ``--set``."""
-        return self.model_dump(mode="json")
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:

@@ -6,7 +6,7 @@ Where they are in the module is found by a worker.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -17,26 +17,16 @@ from tempopt.temperature.knots import INNER_KNOTS
 from tempopt.temperature.named import (
     AS_FOUND,
     VALUE_FIELDS,
-    join_name,
-    name_problem,
-    registered_path,
     split_name,
 )
-from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
-from tempopt.temperature.plan import flatten_schedule_args
 from tempopt.temperature.plan_parts import CREDITED
 from tempopt.temperature.ranges import HIGHEST, LOWEST
-
-if TYPE_CHECKING:
-    from tempopt.spec.study_spec import StudySpec
 
 ATTENTION = "attention"
 MAX_TEMPERATURES = 7
 """So many temperatures may have a name, beside attention's."""
 LEVELS = ("temperature_init", "temperature_final", *INNER_KNOTS)
 """Parameters that say where a temperature goes, the one to begin with first."""
-_WIDTH = 8
-"""A range goes as far from the temperature as found, in ratio, if nothing else is known."""
 
 
 class TemperatureSection(SpecSection):
@@ -89,67 +79,6 @@ def with_attention(data: object) -> object:
     return {**data, "attach": temperatures.pop(ATTENTION) or {}, "temperatures": temperatures}
 
 
-def problems(spec: StudySpec) -> list[tuple[str, str]]:
-    """Return what is wrong with the named temperatures of a spec: the path of each fault, and the message."""
-    temperatures = spec.temperatures
-    if len(temperatures) > MAX_TEMPERATURES:
-        message = f"given {len(temperatures)} temperatures. Give at most {MAX_TEMPERATURES}."
-        return [("temperatures", message)]
-    lines = []
-    earlier_sections: dict[str, TemperatureSection] = {}
-    for name, section in temperatures.items():
-        path = f"temperatures.{name}"
-        if problem := _name_problem(name, spec.model["init_args"]):
-            lines.append((path, problem))
-        elif spec.compare is None and not any(join_name(name, level) in spec.search for level in LEVELS):
-            example = _example(name, section.as_found)
-            message = f"its level is not searched. Search it, as in {example}, or take"
-            lines.append((path, f"{message} {name} out. Usual ranges are in docs/values.md."))
-        lines += _find_duplicate_paths(name, section, earlier_sections)
-        earlier_sections[name] = section
-    return lines + _headless(spec)
-
-
-def _headless(spec: StudySpec) -> list[tuple[str, str]]:
-    if spec.study.learned != "per_head" or spec.attends:
-        return []
-    message = (
-        "given per_head, which is about heads of attention, but no temperature of attention is searched. "
-        "Give true: each of the temperatures is then learned."
-    )
-    return [("study.learned", message)]
-
-
-def _find_duplicate_paths(
-    new_name: str, section: TemperatureSection, earlier_sections: Mapping[str, TemperatureSection]
-) -> list[tuple[str, str]]:
-    """Return what an entry has in common with those before it, as far as the spec alone can tell."""
-    for name, earlier_section in earlier_sections.items():
-        path, earlier_path = _path_of(new_name, section), _path_of(name, earlier_section)
-        if path == earlier_path:
-            message = f'"{path}" is the temperature {name} already. Take one of them out.'
-            return [(f"temperatures.{new_name}.value", message)]
-    return []
-
-
-def _path_of(name: str, section: TemperatureSection) -> str:
-    return section.value or registered_path(name)
-
-
-def _example(name: str, as_found: float | None) -> str:
-    """Return how a level is searched: about the temperature as found, else as that of a contrastive loss."""
-    low, high = (0.02, 1.0) if as_found is None else (as_found / _WIDTH, as_found * _WIDTH)
-    return f"{name}.temperature_init: {{low: {max(low, LOWEST):.3g}, high: {min(high, HIGHEST):.3g}}}"
-
-
-def _name_problem(name: str, model_args: Mapping[str, Any]) -> str | None:
-    if problem := name_problem(name):
-        return problem
-    if name in model_args:
-        return f'the model has an init argument "{name}", too. Give the temperature another name.'
-    return None
-
-
 def check_unknown_temperature_name(name: str, temperatures: Collection[str] | None) -> str | None:
     """Return what is wrong with a searched name that looks like that of a named temperature, or None.
 
@@ -179,73 +108,3 @@ def check_unknown_temperature_name(name: str, temperatures: Collection[str] | No
 def searched_temperatures(search: Collection[str]) -> list[str]:
     """Return the temperatures of which something is searched, by name; attention's is the empty text."""
     return list(dict.fromkeys(split_name(name)[0] for name in search if name in CREDITED))
-
-
-def fixed(spec: StudySpec) -> dict[str, Any]:
-    """Return the temperature parameters that the model's init arguments set, and the values as found.
-
-    A module that is attached to has arguments of its own, of whatever name; of these only the temperature of
-    its output is tempopt's.
-    """
-    names = TEMPERATURE_PARAMETERS if spec.attach is None else ("output_temperature",)
-    fixed_values = {name: value for name, value in spec.model["init_args"].items() if name in names}
-    found_values = {
-        join_name(name, AS_FOUND): section.as_found
-        for name, section in spec.temperatures.items()
-        if section.as_found is not None
-    }
-    return flatten_schedule_args(fixed_values) | found_values
-
-
-def evaluated(spec: StudySpec) -> list[str]:
-    """Return the temperatures that the evaluation of a trained model reads; attention's is the empty text."""
-    names = [name for name, section in spec.temperatures.items() if section.evaluated]
-    return [*([""] if spec.attends else []), *names]
-
-
-def with_found(
-    spec: StudySpec,
-    temperatures: Mapping[str, float],
-    *,
-    not_learned: str | None = None,
-    evaluated: Collection[str] | None = None,
-    trained: Collection[str] | None = None,
-) -> StudySpec:
-    """Return a spec with what a dry run has found of its module, where it does not say it.
-
-    Args:
-        spec: The spec.
-        temperatures: The named temperatures that the module has.
-        not_learned: Why they cannot be learned; None: they can, or it was not tried.
-        evaluated: Names of those that the metric reads in evaluation; None: it was not tried.
-        trained: Names of those that the module's own optimizers train; None: it was not tried.
-    """
-    sections = {}
-    for name, section in spec.temperatures.items():
-        looked_up = {
-            "as_found": temperatures.get(name),
-            "evaluated": None if evaluated is None else name in evaluated,
-            "trained": None if trained is None else name in trained,
-        }
-        updates = {key: value for key, value in looked_up.items() if getattr(section, key) is None}
-        sections[name] = section.model_copy(update=updates)
-    not_learned = spec.study.not_learned or not_learned
-    study = spec.study.model_copy(update={"not_learned": not_learned})
-    return spec.model_copy(update={"temperatures": sections, "study": study})
-
-
-def with_stored_dry_run_results(spec: StudySpec, stored_spec: StudySpec) -> StudySpec:
-    """Return a spec with what the dry run had found when the study was begun."""
-    temperatures = {
-        name: section.as_found
-        for name, section in stored_spec.temperatures.items()
-        if section.as_found is not None
-    }
-    evaluated_names = [name for name, section in stored_spec.temperatures.items() if section.evaluated]
-    trained_names = [name for name, section in stored_spec.temperatures.items() if section.trained]
-    return spec.with_dry_run_results(
-        temperatures,
-        not_learned=stored_spec.study.not_learned,
-        evaluated=evaluated_names,
-        trained=trained_names,
-    )

@@ -9,12 +9,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tempopt.storage.opening import open_store
     from tempopt.storage.schema import upgrade
     from tempopt.storage.store import Store
 
-__all__ = ["Store", "upgrade"]
+__all__ = ["Store", "open_store", "upgrade"]
 
-_HOMES = {"Store": "tempopt.storage.store", "upgrade": "tempopt.storage.schema"}
+_HOMES = {
+    "Store": "tempopt.storage.store",
+    "open_store": "tempopt.storage.opening",
+    "upgrade": "tempopt.storage.schema",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Self
 
 from tempopt.storage import (
     apply_changes,
@@ -18,7 +18,6 @@ from tempopt.storage import (
     totals,
 )
 from tempopt.storage.changes import Change, ClaimRequest, StudyDelta, WriteResult
-from tempopt.storage.http.address import is_server
 from tempopt.storage.import_study import StudyDump
 from tempopt.storage.models import ATTENTION_MAP, LOG, MEASUREMENT, TICKET
 from tempopt.storage.rows import (
@@ -36,11 +35,7 @@ from tempopt.storage.rows import (
     TicketRow,
     TrialParam,
 )
-from tempopt.storage.schema import connect
 from tempopt.storage.token_repository import TokenRepository
-
-if TYPE_CHECKING:
-    from tempopt.storage.http.remote_store import RemoteStore
 
 
 class Store(TokenRepository):
@@ -52,23 +47,6 @@ class Store(TokenRepository):
     again) and another StorageError when it fails. Threads may share a store; processes may not: each opens
     its own.
     """
-
-    @classmethod
-    def open(cls, url: str, *, create: bool = True) -> Self:
-        """Open the store at a URL; StorageError if it cannot be reached, read or written.
-
-        Args:
-            url: ``sqlite:///file.db``, a bare path, ``postgresql://...``, ``mysql://...`` or ``mariadb://...``;
-                or that of a server, ``https://...``, whose studies can be read
-                (:class:`tempopt.storage.http.remote_store.RemoteStore`).
-            create: Whether tables that are missing are created; False: a store must be there.
-        """
-        if is_server(url):
-            # it loads what sends requests, which a database does without
-            from tempopt.storage.http.remote_store import RemoteStore
-
-            return cast(Self, RemoteStore.at(url))
-        return cls(connect(url, create=create))
 
     @property
     def url(self) -> str:
@@ -442,13 +420,3 @@ class Store(TokenRepository):
         """Return what heads attend to, by ticket, of those of these tickets that were looked at."""
         where = (TICKET.c.study_id == study_id, queries.in_clause(ATTENTION_MAP.c.ticket_id, ticket_ids))
         return self._database.read(lambda c: queries.attention_maps(c, *where))
-
-
-def as_remote_store(store: Store) -> RemoteStore | None:
-    """Return a store as one behind a server, None if it is that of a database."""
-    if not is_server(store.url):
-        return None
-    from tempopt.storage.http.remote_store import RemoteStore
-
-    assert isinstance(store, RemoteStore)
-    return store

@@ -28,8 +28,8 @@ from tempopt.service.requests import SearchRequest
 from tempopt.spec.resources import Need
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.liveness import machine_id
+from tempopt.storage.opening import open_store
 from tempopt.storage.rows import TicketRow
-from tempopt.storage.store import Store
 from tempopt.testing.toys import PACE, PROBE, WORDS
 
 _TRIALS = 8
@@ -71,7 +71,7 @@ _NAME = _spec().study.name
 
 def _facts(storage: str) -> list[Any]:
     """Return everything about a study that may not depend on who carried it out, or what happened to it."""
-    with Store.open(storage, create=False) as store:
+    with open_store(storage, create=False) as store:
         id = store.load_study(_NAME).id
         rows, measurements = store.tickets(id), store.measurements(id)
     key_by_id = {row.id: (row.kind, row.number) for row in rows}
@@ -214,7 +214,7 @@ class LauncherTests:
         (job,) = self._wait_until_ended(launcher, ids)
         assert job.state == "failed"
         assert "val_never_logged" in job.message
-        with Store.open(storage, create=True) as store:
+        with open_store(storage, create=True) as store:
             assert store.list_studies() == []
 
     def test_a_study_that_is_paused_is_left_and_not_taken_up_again(
@@ -228,7 +228,7 @@ class LauncherTests:
         # as one that waited for room, or was sent back to wait for it, while the study was paused
         late_ids = launcher.start([self._task(storage, folder)])
         assert [job.state for job in self._wait_until_ended(launcher, late_ids)] == ["done"]
-        with Store.open(storage, create=False) as store:
+        with open_store(storage, create=False) as store:
             assert store.load_study(_NAME).state == "paused"
 
     def test_each_agent_has_the_folder_the_environment_and_the_cores_of_its_task(
@@ -306,7 +306,7 @@ class LauncherTests:
         """Wait until agents have ended, and have carried out the study."""
         jobs = self._wait_until_ended(launcher, ids)
         assert [job.state for job in jobs] == ["done"] * len(ids), jobs
-        with Store.open(storage, create=False) as store:
+        with open_store(storage, create=False) as store:
             assert store.load_study(_NAME).state == "done"
 
     def _agent_in_the_middle(self, launcher: Launcher, ids: Sequence[str], storage: str) -> str:
@@ -327,7 +327,7 @@ def _find_started_agent(agents: Mapping[str, Task]) -> str | None:
 def _tickets(storage: str) -> list[TicketRow]:
     """Return the study's tickets, none while it has not been begun."""
     try:
-        with Store.open(storage, create=False) as store:
+        with open_store(storage, create=False) as store:
             return store.tickets(store.load_study(_NAME).id)
     except StorageError:
         return []
@@ -335,13 +335,13 @@ def _tickets(storage: str) -> list[TicketRow]:
 
 def _workers(storage: str) -> set[str]:
     """Return the agents that have trained something."""
-    with Store.open(storage, create=False) as store:
+    with open_store(storage, create=False) as store:
         return {row.agent for row in store.logs(store.load_study(_NAME).id)}
 
 
 def _trials(storage: str) -> list[optuna.trial.FrozenTrial]:
     """Return the trials as anybody sees them who knows Optuna and not tempopt."""
-    with Store.open(storage, create=False) as store:
+    with open_store(storage, create=False) as store:
         url = store.url
     rdb_storage = optuna.storages.RDBStorage(url)
     try:

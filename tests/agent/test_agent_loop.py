@@ -18,6 +18,7 @@ from tempopt.agent.observer import NullObserver
 from tempopt.api.calls import resume, search
 from tempopt.errors import SpecError, StudyChanged, StudyFailed, UsageError
 from tempopt.service.studies import load_study
+from tempopt.storage.opening import open_store
 from tempopt.storage.store import Store
 from tempopt.storage.ticket_queries import arms_of
 from tempopt.temperature import TemperatureParameters
@@ -113,7 +114,7 @@ def test_the_attention_of_the_winner_and_of_temperature_one_is_kept_over_their_t
     undisturbed_run: EndedStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(undisturbed_run.folder)
-    with Store.open(URL, create=False) as store:
+    with open_store(URL, create=False) as store:
         measurements = store.measurements(store.load_study("toy").id, names=["entropy/0/0"])
     by_ticket: dict[int, list[tuple[int, float]]] = {}
     for measurement in measurements:
@@ -256,7 +257,7 @@ def test_what_cannot_work_is_refused_before_a_ticket_is_written(
 ) -> None:
     with pytest.raises(SpecError, match=complaint):
         search(toy_spec(**change), storage=URL, workers=1)
-    with Store.open(URL) as store:
+    with open_store(URL) as store:
         assert store.list_studies() == []
 
 

@@ -17,6 +17,7 @@ from tempopt.agent.turn import Turn
 from tempopt.errors import AccessDenied, SpecError, StoreUnreachable, StudyNotFound, UsageError
 from tempopt.storage import Store
 from tempopt.storage.http.connection import ServerConnection
+from tempopt.storage.opening import open_store
 from tempopt.storage.rows import OpenStudy
 from tests.server.conftest import RunningServer
 from tests.server.conftest import running_server as running_server
@@ -233,7 +234,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(TOYS))
     monkeypatch.syspath_prepend(TOYS)
-    with Store.open("sqlite:///tempopt.db") as store:
+    with open_store("sqlite:///tempopt.db") as store:
         yield store
 
 

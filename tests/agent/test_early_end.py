@@ -13,9 +13,9 @@ from tempopt.agent.observer import NullObserver
 from tempopt.sampling.arms import SearchArms
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.changes import RunEnded, RunOutcome
+from tempopt.storage.opening import open_store
 from tempopt.storage.optuna_calls import make_study
 from tempopt.storage.rows import TicketRow
-from tempopt.storage.store import Store
 from tempopt.verdict.stages import first_tickets, more_tickets
 from tests.toy_study import toy_spec
 
@@ -37,7 +37,7 @@ class EarlyEndScene:
             pruner="none",
         )
         self.spec = StudySpec.parse(spec_data, source="toy.yaml")
-        self.store = Store.open(f"sqlite:///{folder}/toy.db")
+        self.store = open_store(f"sqlite:///{folder}/toy.db")
         self.study = self.store.create_study("toy", self.spec.to_json(), self.spec.identity())
         make_study(self.store.url, name="toy", direction="minimize", metric="val_loss")
         self.store.add_tickets(self.study.id, first_tickets(self.spec))

@@ -26,6 +26,7 @@ from tempopt.storage.changes import (
     RunOutcome,
     RunStarted,
 )
+from tempopt.storage.opening import open_store
 from tempopt.storage.optuna_calls import make_study
 from tempopt.storage.rows import SEARCH_KINDS, Checkpoint, StudyRow, TicketRow
 from tempopt.storage.store import Store
@@ -59,7 +60,7 @@ def test_an_agent_that_lost_its_run_keeps_checkpoints_that_the_store_names(
     work_in(tmp_path, monkeypatch)
     abandoned_ids: list[int] = []
     spec = StudySpec.parse(toy_spec(lease=60), source="the test")
-    with Store.open(URL) as store:
+    with open_store(URL) as store:
         study = store.create_study("toy", spec.to_json(), spec.identity())
         make_study(store.url, name="toy", direction="minimize", metric="val_loss")
         store.add_tickets(study.id, first_tickets(spec))
@@ -108,7 +109,7 @@ def test_who_waits_for_others_only_reads_and_looks_for_what_they_lost_now_and_th
     spec = StudySpec.parse(
         toy_spec(parallel=1, trials=1, arms={"baseline": 2, "constant": 1}), source="the test"
     )
-    with Store.open(URL) as store:
+    with open_store(URL) as store:
         study = store.create_study("toy", spec.to_json(), spec.identity())
         make_study(store.url, name="toy", direction="minimize", metric="val_loss")
         store.add_tickets(study.id, first_tickets(spec))
@@ -139,7 +140,7 @@ def test_what_others_were_given_is_read_and_not_drawn_again(
 ) -> None:
     work_in(tmp_path, monkeypatch)
     spec = StudySpec.parse(toy_spec(parallel=4, trials=4), source="the test")
-    with Store.open(URL) as store:
+    with open_store(URL) as store:
         study = store.create_study("toy", spec.to_json(), spec.identity())
         make_study(store.url, name="toy", direction="minimize", metric="val_loss")
         store.add_tickets(study.id, [ticket for ticket in first_tickets(spec) if ticket.kind == "search"])
@@ -167,7 +168,7 @@ def test_a_run_that_ends_the_study_leaves_no_checkpoint_behind(
 ) -> None:
     work_in(tmp_path, monkeypatch)
     spec = StudySpec.parse(toy_spec(trials=1, arms={"baseline": 1, "constant": 1}), source="the test")
-    with Store.open(URL) as store:
+    with open_store(URL) as store:
         study = store.create_study("toy", spec.to_json(), spec.identity())
         store.add_tickets(study.id, first_tickets(spec)[:1])
         client = _client(spec, study, store, tmp_path)
@@ -206,7 +207,7 @@ def search_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A study of search tickets alone."""
     work_in(tmp_path, monkeypatch)
     spec = StudySpec.parse(toy_spec(trials=4), source="the test")
-    with Store.open(URL) as store:
+    with open_store(URL) as store:
         study = store.create_study("toy", spec.to_json(), spec.identity())
         make_study(store.url, name="toy", direction="minimize", metric="val_loss")
         store.add_tickets(study.id, [ticket for ticket in first_tickets(spec) if ticket.kind == "search"])
@@ -273,7 +274,7 @@ def test_other_workers_are_queried_periodically_only_with_an_observer(
 
     monkeypatch.setattr(Store, "news", count_call)
     spec = StudySpec.parse(toy_spec(), source="the test")
-    with Store.open(URL) as store:
+    with open_store(URL) as store:
         study = store.create_study("toy", spec.to_json(), spec.identity())
         store.add_tickets(study.id, first_tickets(spec))
         plain_client = _client(spec, study, store, tmp_path)

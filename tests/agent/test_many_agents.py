@@ -16,8 +16,8 @@ import pytest
 from tempopt.api.calls import resume, search
 from tempopt.errors import SpecError, UsageError
 from tempopt.service.studies import load_study, run_agent
+from tempopt.storage.opening import open_store
 from tempopt.storage.rows import TicketRow
-from tempopt.storage.store import Store
 from tests.servers import worker_pids
 from tests.toy_study import (
     FAKED,
@@ -56,7 +56,7 @@ def test_agents_that_join_change_nothing_but_the_time(undisturbed_run: EndedStud
 @pytest.mark.usefixtures("fake_workers")
 def test_a_paused_study_rests_and_goes_on_where_it_was(undisturbed_fake: EndedStudy) -> None:
     def pause() -> None:
-        with Store.open(URL) as store:
+        with open_store(URL) as store:
             store.set_state(store.load_study("toy").id, "paused")
 
     spec = toy_spec(lease=3)
@@ -74,7 +74,7 @@ def test_a_paused_study_rests_and_goes_on_where_it_was(undisturbed_fake: EndedSt
 @pytest.mark.usefixtures("fake_workers")
 def test_a_stopped_study_confirms_what_it_has_found() -> None:
     def stop() -> None:
-        with Store.open(URL) as store:
+        with open_store(URL) as store:
             store.withdraw(store.load_study("toy").id, ["baseline", "constant", "search"])
 
     result = search(
@@ -107,7 +107,7 @@ def test_a_search_ends_where_nothing_left_of_it_could_be_noticed(tmp_path: Path)
     assert single_result.state == "done" and single_result.verdict is not None
     assert [note for note in watcher.notes if "study.limits.standard_errors is 1e+09" in note]
     single_run = read_study(single_result)
-    with Store.open(URL) as store:
+    with open_store(URL) as store:
         store.delete_study("toy")
     # the ticket that is the last depends on what may be known, and not on who asks
     process = start(spec, tmp_path, fake=True)
@@ -138,10 +138,10 @@ def test_more_trials_open_another_round_with_seeds_of_its_own(undisturbed_fake: 
 def test_a_study_that_grows_while_it_runs_is_the_one_that_was_asked_at_once() -> None:
     def grow() -> None:
         command = (
-            "from tempopt.storage.store import Store\n"
+            "from tempopt.storage.opening import open_store\n"
             "from tempopt.spec.study_spec import StudySpec\n"
             "from tempopt.verdict.stages import more_tickets\n"
-            f"store = Store.open({URL!r}); study = store.load_study('toy')\n"
+            f"store = open_store({URL!r}); study = store.load_study('toy')\n"
             "spec = StudySpec.from_json(study.spec)\n"
             "store.add_tickets(study.id, more_tickets(store.tickets(study.id), spec, 4))\n"
         )
@@ -152,7 +152,7 @@ def test_a_study_that_grows_while_it_runs_is_the_one_that_was_asked_at_once() ->
     grown_facts = [fact for fact in facts() if fact[0] == "search"]
     whole_spec = toy_spec(arms={"baseline": 2, "constant": 3}, trials=12)
     search(whole_spec, storage="sqlite:///whole.db", workers=1)
-    with Store.open("sqlite:///whole.db") as store:
+    with open_store("sqlite:///whole.db") as store:
         rows = store.tickets(store.load_study("toy").id, kinds=["search"])
     assert [(f[2], f[4], f[6]) for f in grown_facts] == [(t.number, t.parameters, t.value) for t in rows]
 
@@ -259,7 +259,7 @@ def test_a_class_that_is_not_here_is_missed_before_a_ticket_is_taken(
 
 
 def _attempts(storage: str) -> list[int]:
-    with Store.open(storage, create=False) as store:
+    with open_store(storage, create=False) as store:
         rows: list[TicketRow] = store.tickets(store.load_study("toy").id)
     return [t.attempt for t in rows]
 

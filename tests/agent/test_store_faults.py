@@ -18,6 +18,7 @@ from tempopt.agent.agent_loop import Agent
 from tempopt.api.calls import resume, search
 from tempopt.errors import StaleAttempt, StoreUnreachable, StudyFailed
 from tempopt.storage import changes as changes_of
+from tempopt.storage.opening import open_store
 from tempopt.storage.store import Store
 from tests.fake_worker import AgentDied
 from tests.toy_study import (
@@ -101,7 +102,7 @@ def test_an_agent_without_its_store_ends_in_good_order_and_the_next_delivers_for
     program = FAKED + (
         "import json, pathlib\n"
         "from tempopt.errors import StoreUnreachable\n"
-        "from tempopt.storage.store import Store\n"
+        "from tempopt.storage.opening import open_store\n"
         "from tempopt.api.calls import search\n"
         "calls = []\n"
         "work = Store.write\n"
@@ -128,12 +129,12 @@ def test_an_agent_without_its_store_ends_in_good_order_and_the_next_delivers_for
 @pytest.mark.usefixtures("fake_workers")
 def test_a_study_that_is_deleted_under_an_agent_ends_it_with_the_reason() -> None:
     def delete() -> None:
-        with Store.open(URL) as store:
+        with open_store(URL) as store:
             store.delete_study("toy")
 
     with pytest.raises(StudyFailed, match="deleted"):
         search(toy_spec(lease=3), storage=URL, workers=1, observer=Watcher(has_searched(1), delete))
-    with Store.open(URL) as store:
+    with open_store(URL) as store:
         assert store.list_studies() == []
     assert optuna.get_all_study_names(URL) == []
 

@@ -12,6 +12,7 @@ import pytest
 from tempopt.agent.study_cache import StudyCache
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.changes import ClaimRequest, MetricReported, RunEnded, RunOutcome
+from tempopt.storage.opening import open_store
 from tempopt.storage.rows import Measurement, TicketRow
 from tempopt.storage.store import Store
 from tempopt.verdict.stages import first_tickets
@@ -19,7 +20,7 @@ from tempopt.verdict.stages import first_tickets
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(f"sqlite:///{tmp_path}/tempopt.db") as store:
+    with open_store(f"sqlite:///{tmp_path}/tempopt.db") as store:
         yield store
 
 

@@ -18,6 +18,7 @@ from tempopt.sampling.warm_start import WarmStartStudy
 from tempopt.service.studies import load_study, run_agent
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.changes import RunOutcome
+from tempopt.storage.opening import open_store
 from tempopt.storage.optuna_calls import make_study
 from tempopt.storage.rows import NewTicket
 from tempopt.storage.store import Store
@@ -98,7 +99,7 @@ def test_sets_of_another_space_are_moved_to_the_nearest_of_this_one(make_spec: S
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(f"sqlite:///{tmp_path}/studies.db") as store:
+    with open_store(f"sqlite:///{tmp_path}/studies.db") as store:
         yield store
 
 
@@ -176,11 +177,11 @@ def test_a_study_goes_on_as_it_began_when_the_earlier_one_is_gone() -> None:
     assert note == "Begins with what 13 runs of first have shown."
     cold = toy_spec(trials=10)
 
-    with Store.open(URL) as store:
+    with open_store(URL) as store:
         store.delete_study("toy")
 
     def delete() -> None:
-        with Store.open(URL) as store:
+        with open_store(URL) as store:
             store.delete_study("first")
             store.set_state(store.load_study("toy").id, "paused")
 
@@ -189,7 +190,7 @@ def test_a_study_goes_on_as_it_began_when_the_earlier_one_is_gone() -> None:
     result = search(spec, storage=URL, workers=2)
     assert (read_study(result).facts, read_study(result).reports) == (undisturbed.facts, undisturbed.reports)
     warm = [t.parameters for t in tickets() if t.kind == "search"]
-    with Store.open(URL) as store:
+    with open_store(URL) as store:
         store.delete_study("toy")
     search(cold, storage=URL, workers=1)
     assert [t.parameters for t in tickets() if t.kind == "search"] != warm

@@ -26,6 +26,7 @@ from tempopt.agent.placement import Placement
 from tempopt.agent.run_requests import RunRequestBuilder
 from tempopt.errors import StudyFailed
 from tempopt.spec.study_spec import StudySpec
+from tempopt.storage.opening import open_store
 from tempopt.storage.rows import NewTicket, TicketRow
 from tempopt.storage.store import Store
 from tempopt.training.messages import (
@@ -165,7 +166,7 @@ Work = Callable[..., list[TicketRow]]
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with Store.open(f"sqlite:///{tmp_path_factory.mktemp('crew') / 'x.db'}") as store:
+    with open_store(f"sqlite:///{tmp_path_factory.mktemp('crew') / 'x.db'}") as store:
         optuna.storages.RDBStorage(store.url).engine.dispose()
         yield store
 

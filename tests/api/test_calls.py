@@ -18,8 +18,8 @@ from tempopt.agent.observer import NullObserver, Snapshot
 from tempopt.errors import SpecError, UsageError
 from tempopt.service import studies
 from tempopt.service.progress import NotebookProgress, in_notebook, progress_for_python
+from tempopt.storage.opening import open_store
 from tempopt.storage.rows import TicketRow
-from tempopt.storage.store import Store
 from tests.toy_study import SMALL, begin_study, toy_spec
 
 URL = "sqlite:///tempopt.db"
@@ -244,7 +244,7 @@ def test_a_study_outlives_the_process_that_waited_for_it() -> None:
     process = subprocess.run([sys.executable, "-c", DYING], capture_output=True, text=True, check=False)
     assert process.returncode == -signal.SIGKILL, process.stderr
     deadline = time.monotonic() + 120
-    with Store.open(URL, create=False) as store:
+    with open_store(URL, create=False) as store:
         study = store.load_study("toy")
         while time.monotonic() < deadline and any(t.state == "running" for t in store.tickets(study.id)):
             time.sleep(0.1)

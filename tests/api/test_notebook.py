@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tempopt.errors import StudyNotFound
-from tempopt.storage.store import Store
+from tempopt.storage.opening import open_store
 
 nbclient = pytest.importorskip("nbclient", reason="needs Jupyter: pip install nbclient ipykernel")
 nbformat = pytest.importorskip("nbformat", reason="needs Jupyter: pip install nbclient ipykernel")
@@ -133,7 +133,7 @@ def _text(outputs: list[Any]) -> str:
 
 
 def _tickets_done() -> int:
-    with contextlib.suppress(StudyNotFound), Store.open(URL, create=True) as store:
+    with contextlib.suppress(StudyNotFound), open_store(URL, create=True) as store:
         return sum(ticket.state == "done" for ticket in store.tickets(store.load_study("reader").id))
     return 0
 
@@ -193,7 +193,7 @@ def test_a_handle_pauses_goes_on_and_outlives_no_kernel(notebook: Notebook) -> N
     while _tickets_done() == num_before and time.monotonic() < deadline:
         time.sleep(0.1)
     asyncio.run(notebook.client.km._async_restart_kernel(now=True))
-    with Store.open(URL, create=False) as store:
+    with open_store(URL, create=False) as store:
         study = store.load_study("reader")
         while time.monotonic() < deadline and any(t.state == "running" for t in store.tickets(study.id)):
             time.sleep(0.2)

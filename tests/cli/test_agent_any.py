@@ -11,7 +11,7 @@ from tempopt.agent import any_agent
 from tempopt.service.extend import prepare_search
 from tempopt.service.requests import SearchRequest
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage import Store
+from tempopt.storage.opening import open_store
 from tests.toy_study import SMALL, TOYS, begin, toy_spec
 
 
@@ -42,7 +42,7 @@ def test_arguments_that_do_not_go_together_are_refused(
 
 
 def test_it_ends_well_when_no_study_is_unfinished(capsys: pytest.CaptureFixture[str]) -> None:
-    Store.open("sqlite:///tempopt.db").close()
+    open_store("sqlite:///tempopt.db").close()
     assert cli.main(["agent", "--any", "--until-idle"]) == cli.EXIT_OK
     serves, end = capsys.readouterr().out.splitlines()
     assert "Serves every study of sqlite:///" in serves and "No run is left to begin." in end
@@ -53,14 +53,14 @@ def test_an_empty_database_has_no_study_yet_and_a_missing_file_is_refused(folder
     assert cli.main(command) == cli.USAGE and not (folder / "first.db").exists()
     (folder / "first.db").touch()
     assert cli.main(command) == cli.EXIT_OK
-    with Store.open("sqlite:///first.db", create=False) as store:
+    with open_store("sqlite:///first.db", create=False) as store:
         assert store.list_studies() == []
 
 
 def test_an_unfinished_study_that_failed_here_is_named_and_in_the_exit_code(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with Store.open("sqlite:///tempopt.db") as store:
+    with open_store("sqlite:///tempopt.db") as store:
         begin(store, "toy")
     assert cli.main(["agent", "--any", "--until-idle", "0.2", "--workers", "1"]) == cli.FAILED
     stdout = capsys.readouterr().out
@@ -70,7 +70,7 @@ def test_an_unfinished_study_that_failed_here_is_named_and_in_the_exit_code(
 
 def test_a_study_that_is_submitted_again_gets_its_new_priority(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(TOYS)
-    with Store.open("sqlite:///tempopt.db") as store:
+    with open_store("sqlite:///tempopt.db") as store:
         begin(store, "toy")
         spec = StudySpec.parse(toy_spec(name="toy", **SMALL, priority=7), source="the test")
         prepare_search(store, SearchRequest(spec=spec))

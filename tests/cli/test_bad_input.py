@@ -21,8 +21,8 @@ import pytest
 from tempopt import cli
 from tempopt.spec.load import load_spec
 from tempopt.storage.checkpoints import DEFAULT_FOLDER
+from tempopt.storage.opening import open_store
 from tempopt.storage.rows import NewTicket
-from tempopt.storage.store import Store
 from tests.cli.conftest import SECRET, WRITTEN, holds_no_password
 from tests.servers import descendants
 
@@ -125,7 +125,7 @@ def run_refused(run_failing: Runner, folder: Path) -> Runner:
     def run(*words: str, **environment: str) -> str:
         message = run_failing(*words, **environment)
         if (folder / "tempopt.db").exists():
-            with Store.open(f"sqlite:///{folder / 'tempopt.db'}", create=False) as store:
+            with open_store(f"sqlite:///{folder / 'tempopt.db'}", create=False) as store:
                 assert store.list_studies() == []
         assert not (folder / DEFAULT_FOLDER).exists()
         return message
@@ -138,7 +138,7 @@ def begun_database(folder: Path) -> Path:
     """The database of a study that was begun and has finished nothing."""
     path = folder / "tempopt.db"
     spec = load_spec(folder / "toy.yaml")
-    with Store.open(f"sqlite:///{path}") as store:
+    with open_store(f"sqlite:///{path}") as store:
         study = store.create_study(spec.study.name, spec.to_json(), spec.identity())
         store.add_tickets(study.id, [NewTicket(kind="search", arm="search", number=0, seed=1)])
     return path
@@ -367,7 +367,7 @@ def test_a_study_is_not_gone_on_with_under_another_spec(run_failing: Runner, beg
     message = run_failing("search", "toy.yaml", "--trials", "7")
     assert "and 1 baseline, 1 constant and 7 search tickets are asked now." in message
     assert "to add 5 search tickets: tempopt resume toy --trials +5." in message
-    with Store.open(f"sqlite:///{begun_database}", create=False) as store:
+    with open_store(f"sqlite:///{begun_database}", create=False) as store:
         (summary,) = store.list_studies()
     assert summary.tickets == {"search": {"waiting": 1}}
 

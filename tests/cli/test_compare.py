@@ -20,7 +20,7 @@ from tempopt.cli import agent_entrypoint
 from tempopt.report.study_result import StudyResult
 from tempopt.service import studies
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.store import Store
+from tempopt.storage.opening import open_store
 from tempopt.verdict.paired_evidence import PairedResult
 from tempopt.verdict.set_comparison import Comparison, Variant
 from tempopt.verdict.statistics.paired_tests import paired_test
@@ -117,12 +117,12 @@ def test_the_same_command_again_prints_the_same_result_and_trains_nothing(
 ) -> None:
     codes = [compare("{}", "{temperature_init: 4}", *NAME)]
     first = capsys.readouterr().out
-    with Store.open(URL, create=False) as store:
+    with open_store(URL, create=False) as store:
         rows_before = store.tickets(store.load_study("toy").id)
     codes.append(compare("{}", "{temperature_init: 4}", *NAME))
     assert codes[0] == codes[1] and "confirm: 10 trainings over\n" in first
     assert first.split("\n\n")[1] == capsys.readouterr().out.strip().split("\n\n")[0]
-    with Store.open(URL, create=False) as store:
+    with open_store(URL, create=False) as store:
         assert store.tickets(store.load_study("toy").id) == rows_before
     # another question of that name
     assert compare("{}", "{temperature_init: 3}", *NAME) == 2
@@ -237,7 +237,7 @@ def interrupt_after(num_done: int) -> NullObserver:
 
 
 def facts() -> list[tuple[Any, ...]]:
-    with Store.open(URL, create=False) as store:
+    with open_store(URL, create=False) as store:
         rows = store.tickets(store.load_study("toy").id)
     return [(row.kind, row.arm, row.number, row.seed, row.parameters, row.value) for row in rows]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tempopt.storage.store import Store
+from tempopt.storage.opening import open_store
 from tests.refused_specs import REFUSED
 
 REPOSITORY = Path(__file__).parents[2]
@@ -28,7 +28,7 @@ sys.exit(code)
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with an empty database."""
-    Store.open(f"sqlite:///{tmp_path / 'tempopt.db'}").close()
+    open_store(f"sqlite:///{tmp_path / 'tempopt.db'}").close()
     return tmp_path
 
 

@@ -16,8 +16,8 @@ import pytest
 
 from tempopt import cli
 from tempopt.errors import StorageError
+from tempopt.storage.opening import open_store
 from tempopt.storage.rows import TicketRow
-from tempopt.storage.store import Store
 from tempopt.testing.toys import PACE
 
 REPOSITORY = Path(__file__).parents[2]
@@ -67,7 +67,7 @@ def _tempopt(*words: str, **environment: str) -> subprocess.Popen[str]:
 
 
 def _tickets() -> list[TicketRow]:
-    with Store.open(URL, create=False) as store:
+    with open_store(URL, create=False) as store:
         rows: list[TicketRow] = store.tickets(store.load_study("toy").id)
     return rows
 
@@ -109,7 +109,7 @@ def test_ctrl_c_has_the_agents_leave_in_good_order_and_says_how_to_go_on() -> No
 
 
 def _has_agents() -> bool:
-    with contextlib.suppress(StorageError), Store.open(URL, create=False) as store:
+    with contextlib.suppress(StorageError), open_store(URL, create=False) as store:
         return any(study.agents for study in store.list_studies())
     return False
 
@@ -121,7 +121,7 @@ def test_a_spec_that_cannot_be_carried_out_is_a_usage_error_and_nothing_is_begun
     assert command.returncode == cli.USAGE
     assert err.startswith("tempopt: error: ") and err.count("val_never") >= 1
     assert err.count("tempopt: error: ") == 1
-    with Store.open(URL) as store:
+    with open_store(URL) as store:
         assert store.list_studies() == []
 
 
@@ -153,7 +153,7 @@ def test_what_cannot_be_launched_is_told_before_anything_is(
     assert cli.main(["search", _spec(), *words]) == cli.USAGE
     assert message in capsys.readouterr().err
     if Path("tempopt.db").exists():
-        with Store.open(URL) as store:
+        with open_store(URL) as store:
             assert store.list_studies() == []
 
 

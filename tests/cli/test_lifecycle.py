@@ -14,8 +14,8 @@ from tempopt.cli.lifecycle import gc
 from tempopt.service import lifecycle
 from tempopt.service.lifecycle import DeleteResult, GarbageCollectionResult, StopResult
 from tempopt.storage.changes import ClaimRequest
+from tempopt.storage.opening import open_store
 from tempopt.storage.rows import NewTicket
-from tempopt.storage.store import Store
 
 URL = "sqlite:///a b.db"
 STORAGE = ["--storage", URL]
@@ -25,7 +25,7 @@ STORAGE = ["--storage", URL]
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A study of two search tickets in the current folder's ``a b.db``; one is at work far away."""
     monkeypatch.chdir(tmp_path)
-    with Store.open(URL) as store:
+    with open_store(URL) as store:
         study = store.create_study("pairs", {"study": {"name": "pairs"}}, "0")
         store.add_tickets(
             study.id, [NewTicket(kind="search", arm="search", number=i, seed=i) for i in range(2)]
@@ -47,7 +47,7 @@ def run_command(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 
 def _names() -> list[str]:
-    with Store.open(URL) as store:
+    with open_store(URL) as store:
         return [summary.study.name for summary in store.list_studies()]
 
 
@@ -71,7 +71,7 @@ def test_stop_says_what_was_withdrawn_and_what_follows(run_command: Callable[...
 def test_what_is_done_can_be_neither_paused_nor_stopped(
     command: str, run_command: Callable[..., str]
 ) -> None:
-    with Store.open(URL) as store:
+    with open_store(URL) as store:
         store.set_state(store.load_study("pairs").id, "done")
     assert run_command(command, "pairs") == f'Study "pairs" is done: there is nothing to {command}.\n'
 
@@ -208,7 +208,7 @@ LAUNCHER_OPTION = ["--launcher", "launchers_of_mine:Mine"]
 
 def _submit(name: str, launcher: str = "launchers_of_mine:Mine") -> None:
     Path("launchers_of_mine.py").write_text(CANCELLING)
-    with Store.open(URL) as store:
+    with open_store(URL) as store:
         store.add_jobs(name, launcher, {}, ["1", "2"])
 
 

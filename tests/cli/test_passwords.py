@@ -12,8 +12,8 @@ import pytest
 from tempopt import cli
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.changes import ClaimRequest, RunEnded, RunOutcome
+from tempopt.storage.opening import open_store
 from tempopt.storage.rows import NewTicket
-from tempopt.storage.store import Store
 from tests.cli.conftest import SECRET, WRITTEN, holds_no_password
 from tests.servers import find_or_start
 
@@ -128,7 +128,7 @@ def url() -> Iterator[str]:
     name = f"tempopt_test_passwords_{os.getpid()}"
     secret_url = server.create_database(name).replace("postgres@", f"postgres:{WRITTEN}@")
     try:
-        with Store.open(secret_url) as store:
+        with open_store(secret_url) as store:
             spec = StudySpec.parse(SPEC, source="the test")
             study = store.create_study("pairs", spec.to_json(), spec.identity())
             store.add_tickets(study.id, [NewTicket(kind="search", arm="search", number=0, seed=0)])

@@ -15,7 +15,7 @@ import pytest
 
 from tempopt import cli
 from tempopt.api.calls import search
-from tempopt.storage import Store
+from tempopt.storage.opening import open_store
 from tests.toy_study import SMALL, toy_spec
 
 
@@ -103,7 +103,7 @@ def test_what_is_in_the_write_ahead_log_is_seen(finished_database: Path, restric
             file.chmod(0o444)
         restricted_folder.chmod(0o555)
         try:
-            with without_root_access(), Store.open(f"sqlite:///{path}", create=False) as store:
+            with without_root_access(), open_store(f"sqlite:///{path}", create=False) as store:
                 assert store.load_study("toy").state == "paused"
         finally:
             restricted_folder.chmod(0o755)
@@ -115,7 +115,7 @@ def test_a_store_sees_what_is_written_once_the_file_can_be_written_again(
     path = restricted_folder / "a.db"
     shutil.copy(finished_database, path)
     path.chmod(0o444)
-    with without_root_access(), Store.open(f"sqlite:///{path}", create=False) as store:
+    with without_root_access(), open_store(f"sqlite:///{path}", create=False) as store:
         assert store.load_study("toy").state == "done"
         path.chmod(0o644)
         with closing(sqlite3.connect(path)) as connection:

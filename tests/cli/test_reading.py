@@ -14,7 +14,7 @@ from sqlalchemy import create_engine, update
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.checkpoints import run_name
 from tempopt.storage.models import TICKET
-from tempopt.storage.store import Store
+from tempopt.storage.opening import open_store
 from tests.report.made_study import World, make, write
 
 URL = "sqlite:///tempopt.db"
@@ -83,7 +83,7 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain_spec = World(trials=4, confirmed=False, layers=0).spec().to_json()
     plain_spec["study"] = {**plain_spec["study"], "name": "own"}
     plain_spec["search"] = {"temperature_init": {"low": 0.5, "high": 2.0}}
-    with Store.open(URL) as store:
+    with open_store(URL) as store:
         study = store.create_study("own", StudySpec.parse(plain_spec, source="a row").to_json(), "0")
         plain_spec["search"] = {"schedule": ["innocent:Schedule"]}
         plain_spec["study"] |= {"name": "scheduled"}

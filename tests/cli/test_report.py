@@ -14,6 +14,7 @@ import pytest
 from tempopt import cli
 from tempopt.cli import report
 from tempopt.cli.report import write_final_report
+from tempopt.storage.opening import open_store
 from tests.cli.conftest import SECRET, WRITTEN, holds_no_password
 from tests.report.made_study import World, make, write
 
@@ -125,10 +126,8 @@ def test_a_report_that_fails_is_told_and_fails_nothing(
 
 
 def test_no_password_is_on_the_page(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tempopt.storage.store import Store
-
-    store = Store.open(URL, create=False)
-    monkeypatch.setattr(Store, "open", lambda *_, **__: store)
+    store = open_store(URL, create=False)
+    monkeypatch.setattr("tempopt.service.lifecycle.open_store", lambda *_, **__: store)
     secret = f"postgresql://me:{WRITTEN}@host/db"
     assert cli.main(["report", "pairs", "--storage", secret]) == 0
     page = (study / "pairs.html").read_text(encoding="utf-8")

@@ -18,7 +18,7 @@ from sqlalchemy import create_engine, text
 from tempopt import cli
 from tempopt.errors import StorageError
 from tempopt.report.dashboard import Dashboard
-from tempopt.storage.store import Store
+from tempopt.storage.opening import open_store
 from tests.report.made_study import World, make, write
 from tests.servers import Server, find_or_start
 
@@ -87,7 +87,7 @@ def test_a_reader_sees_every_study_and_the_database_refuses_all_that_would_chang
     for line in ("pause pairs", "stop pairs", "delete pairs --yes"):
         assert cli.main([*line.split(), "--storage", readers]) == cli.USAGE, line
         assert "permission denied" in capsys.readouterr().err, line
-    with Store.open(readers, create=False) as store, pytest.raises(StorageError, match="may not write"):
+    with open_store(readers, create=False) as store, pytest.raises(StorageError, match="may not write"):
         store.set_state(store.load_study("pairs").id, "paused")
     engine = create_engine(readers.replace("postgresql:", "postgresql+psycopg:"))
     with engine.connect() as connection:
@@ -108,7 +108,7 @@ def test_a_reader_sees_every_study_and_the_database_refuses_all_that_would_chang
         with urllib.request.urlopen(f"{dashboard.url}/api/studies") as answer:
             assert "pairs" in answer.read().decode()
         assert re.search("could not be written", notes.get(timeout=240))
-    with Store.open(agents, create=False) as store:
+    with open_store(agents, create=False) as store:
         assert store.load_study("pairs").state == "running"
 
 
@@ -135,7 +135,7 @@ def test_an_agent_imports_what_the_database_names(
     Path("named_by_a_row.py").write_text("open('imported', 'w').close()\n")
     spec = World(trials=4, confirmed=False, layers=0).spec().to_json()
     spec["search"] = {"schedule": ["named_by_a_row:Schedule"]}
-    with Store.open("sqlite:///tempopt.db") as store:
+    with open_store("sqlite:///tempopt.db") as store:
         store.create_study("pairs", spec, "0")
     assert cli.main(["show", "pairs"]) == 0
     assert not Path("imported").exists()

@@ -17,7 +17,7 @@ from tempopt.report import decision
 from tempopt.service import studies
 from tempopt.service.requests import ResumeRequest, SearchRequest
 from tempopt.storage import urls
-from tempopt.storage.store import Store
+from tempopt.storage.opening import open_store
 from tests.toy_study import toy_spec
 
 Called = dict[str, Any]
@@ -244,7 +244,7 @@ def interrupt_search(carried_out: Called, monkeypatch: pytest.MonkeyPatch) -> Ca
 
     def arrange(is_begun: bool) -> None:
         def interrupt(spec_source: object, *, storage: str, **settings: Any) -> None:
-            with Store.open(storage, create=True) as store:
+            with open_store(storage, create=True) as store:
                 if is_begun:
                     store.create_study("pairs", {"study": {"name": "pairs"}}, "0" * 64)
             raise KeyboardInterrupt

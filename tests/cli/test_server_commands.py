@@ -24,8 +24,9 @@ from tempopt.agent.observer import NullObserver
 from tempopt.errors import AccessDenied, StudyNotFound, UsageError
 from tempopt.launch import watch
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage import Store, urls
+from tempopt.storage import urls
 from tempopt.storage.http import credentials
+from tempopt.storage.opening import open_store
 from tempopt.verdict.stages import first_tickets
 from tests.report.made_study import World, make, write
 from tests.server.conftest import RunningServer
@@ -66,7 +67,7 @@ def both_urls(running_server: RunningServer, work_folder: Path) -> tuple[str, st
     synthetic = make(World(trials=4, layers=2, heads=2, reports=3))
     for url in (database, running_server.storage):
         write(url, synthetic)
-        with Store.open(url) as store:
+        with open_store(url) as store:
             spec = StudySpec.from_json(synthetic.row.spec).with_overrides(["study.name=begun"])
             study = store.create_study("begun", spec.to_json(), "1")
             store.set_checkpoints(study.id, (work_folder.parent / "kept").as_uri())
@@ -163,7 +164,7 @@ def test_what_is_done_is_the_same(
 
 
 def _states(url: str) -> list[Any]:
-    with Store.open(url) as store:
+    with open_store(url) as store:
         rows = store.list_studies()
         return [(study.study.name, study.study.state, study.tickets) for study in rows]
 
@@ -487,7 +488,7 @@ def test_a_plan_reads_the_noise_of_a_study_behind_a_server(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(work_folder)
-    with Store.open(both_urls[0]) as store:
+    with open_store(both_urls[0]) as store:
         metric = store.load_study("pairs").spec["study"]["metric"]
     words = ["plan", _spec(work_folder, metric=metric, direction="maximize"), "--earlier", "pairs", "--json"]
     power = [json.loads(run_command(words, url, capsys, code=0)[2])["power"] for url in both_urls]

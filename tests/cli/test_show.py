@@ -19,6 +19,7 @@ from tempopt.report.decision import screen_lines
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.changes import ClaimRequest, MetricReported, RunEnded, RunOutcome, RunStarted
 from tempopt.storage.liveness import machine_id
+from tempopt.storage.opening import open_store
 from tempopt.storage.rows import KINDS, Kind, NewTicket, TicketRow
 from tempopt.storage.store import Store
 from tests.report.full_text import full_lines
@@ -49,7 +50,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def begun_studies() -> Iterator[None]:
     """Write a study with two runs of τ = 1 and one of three search tickets done."""
     spec = StudySpec.parse(SPEC, source="the test")
-    with Store.open(URL, create=True) as store:
+    with open_store(URL, create=True) as store:
         study = store.create_study("pairs", spec.to_json(), spec.identity())
         counts: dict[Kind, int] = {"baseline": 2, "search": 3}
         tickets = [NewTicket(kind=k, arm=k, number=i, seed=i) for k, n in counts.items() for i in range(n)]
@@ -71,7 +72,7 @@ def _take(store: Store, study: int, kind: Kind, agent: str = "far:1:2:3", lease:
 
 def _begin(*agents: str, lease: float = 60.0) -> None:
     """Have agents take a search ticket each."""
-    with Store.open(URL) as store:
+    with open_store(URL) as store:
         for agent in agents:
             _take(store, store.load_study("pairs").id, "search", agent, lease)
 
@@ -87,7 +88,7 @@ def test_list_has_a_line_for_each_study(capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.usefixtures("begun_studies")
 def test_a_long_name_is_in_one_line_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     name = "a-study-of-" + "a-very-long-name-" * 5
-    with Store.open(URL) as store:
+    with open_store(URL) as store:
         store.create_study(name, SPEC, "hash")
     assert cli.main(["list"]) == cli.EXIT_OK
     assert len([line for line in capsys.readouterr().out.splitlines() if line.startswith(f"{name} ")]) == 1
@@ -142,7 +143,7 @@ def test_list_as_json_is_for_programs(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_an_empty_store_says_that_it_is_empty(capsys: pytest.CaptureFixture[str]) -> None:
-    Store.open(URL, create=True).close()
+    open_store(URL, create=True).close()
     assert cli.main(["list"]) == 0
     assert capsys.readouterr().out == "No study in sqlite:///tempopt.db yet.\n"
     assert cli.main(["list", "--json"]) == 0
@@ -337,7 +338,7 @@ class Mine(Launcher):
 def submitted_jobs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Write the jobs of a study, of a launcher that is there and of one that is not."""
     (folder / "launchers_of_mine.py").write_text(LAUNCHER_MODULE)
-    with Store.open(URL, create=True) as store:
+    with open_store(URL, create=True) as store:
         store.add_jobs("pairs", "launchers_of_mine:Mine", {"where": "there"}, ["12_0", "12_1", "12_2"])
         store.add_jobs("pairs", "no_such_launcher:Mine", {}, ["3"])
 
@@ -381,7 +382,7 @@ def test_the_keys_are_the_same_before_a_study_is_begun(capsys: pytest.CaptureFix
     assert cli.main(["show", "pairs", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["jobs"] == []
-    with Store.open(URL) as store:
+    with open_store(URL) as store:
         store.add_jobs("later", "no_such_launcher:Mine", {}, ["3"])
     assert cli.main(["show", "later", "--json"]) == 0
     assert json.loads(capsys.readouterr().out).keys() == report.keys()
@@ -392,7 +393,7 @@ def test_json_names_the_runs_in_work_with_where_and_how_far_they_are(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     _begin("far:1:2:3", f"near:{os.getpid()}:{machine_id()}:no such start")
-    with Store.open(URL) as store:
+    with open_store(URL) as store:
         study = store.load_study("pairs").id
         ticket = next(t for t in store.tickets(study) if t.state == "running" and t.agent == "far:1:2:3")
         changes = [
@@ -421,7 +422,7 @@ def test_json_names_the_runs_in_work_with_where_and_how_far_they_are(
 
 def _finish(finish_event: threading.Event) -> None:
     """Carry out what is left of the study, one ticket after another, and close it."""
-    with Store.open(URL) as store:
+    with open_store(URL) as store:
         study = store.load_study("pairs").id
         for value in (0.25, 0.5):
             ticket = _take(store, study, "search")
@@ -466,7 +467,7 @@ def test_watching_ends_with_ctrl_c_and_says_when_a_study_rests_or_the_store_is_a
         if step == "interrupt":
             raise KeyboardInterrupt
         if step == "pause":
-            with Store.open(URL) as store:
+            with open_store(URL) as store:
                 store.set_state(store.load_study("pairs").id, "paused")
         monkeypatch.setattr(Store, "news", _raise_unreachable if step == "away" else news)
 

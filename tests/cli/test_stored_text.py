@@ -8,7 +8,7 @@ import pytest
 
 from tempopt import cli
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.store import Store
+from tempopt.storage.opening import open_store
 from tests.cli.test_show import SPEC
 
 
@@ -18,7 +18,7 @@ def test_the_name_of_a_metric_is_shown_as_text(
 ) -> None:
     url = f"sqlite:///{tmp_path / 'tempopt.db'}"
     spec = StudySpec.parse({**SPEC, "study": {**SPEC["study"], "metric": metric}}, source="the test")
-    with Store.open(url, create=True) as store:
+    with open_store(url, create=True) as store:
         store.create_study("pairs", spec.to_json(), spec.identity())
     assert cli.main(["list", "--storage", url]) == cli.main(["show", "pairs", "--storage", url]) == 0
     assert capsys.readouterr().out.count(metric.replace("\x1b", r"\x1b")) == 2

@@ -10,7 +10,7 @@ import pytest
 
 from tempopt import cli
 from tempopt.server.tokens import TOKEN, create_token, token_matches_row
-from tempopt.storage import Store
+from tempopt.storage.opening import open_store
 from tests.server.conftest import RunningServer
 from tests.server.conftest import running_server as running_server
 
@@ -133,6 +133,6 @@ def test_the_first_token_may_be_made_before_there_is_a_database(
     url = f"sqlite:///{tmp_path / 'new.db'}"
     _run_token(capsys, "list", "--storage", url, code=2)
     out, _ = _run_token(capsys, "create", "--name", "admin", "--scope", "admin", "--storage", url)
-    with Store.open(url, create=False) as store:
+    with open_store(url, create=False) as store:
         [row] = store.tokens()
     assert token_matches_row(out.strip(), row)

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from tempopt.server.tokens import create_token
-from tempopt.storage import Store
+from tempopt.storage.opening import open_store
 from tests.cluster.studies import environment, tempopt
 
 # Beyond the time for which a server holds an answer back.
@@ -164,7 +164,7 @@ class HttpServers:
         self._token_id = ""
         self.replace_token()
         self.admin_file = folder / "admin-token"
-        with Store.open(storage) as store:
+        with open_store(storage) as store:
             _write(self.admin_file, create_token(store, name="admin", scopes=["admin"])[0])
         for number in range(servers):
             self.start(number)
@@ -209,7 +209,7 @@ class HttpServers:
 
     def replace_token(self) -> None:
         """Give the agents another token, and revoke the one that they have."""
-        with Store.open(self.storage) as store:
+        with open_store(self.storage) as store:
             token, row = create_token(store, name=TOKEN, scopes=["agent"])
             _write(self.token_file, token)
             if self._token_id:

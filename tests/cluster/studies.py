@@ -16,7 +16,7 @@ import optuna
 from tempopt.errors import StorageError
 from tempopt.service.studies import load_study
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage import Store
+from tempopt.storage.opening import open_store
 from tempopt.storage.rows import StudyState, TicketRow
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -125,7 +125,7 @@ class Record:
 
 def tickets(url: str, name: str = NAME) -> list[TicketRow]:
     """Return a study's tickets as they are now."""
-    with Store.open(url, create=False) as store:
+    with open_store(url, create=False) as store:
         return store.tickets(store.load_study(name).id)
 
 
@@ -138,7 +138,7 @@ def read_tickets(url: str, name: str = NAME) -> list[TicketRow]:
 
 def state(url: str, name: str = NAME) -> StudyState:
     """Return a study's state as it is now."""
-    with Store.open(url, create=False) as store:
+    with open_store(url, create=False) as store:
         return store.load_study(name).state
 
 
@@ -171,7 +171,7 @@ def read(url: str, count: int, name: str = NAME) -> Record:
     Raises:
         AssertionError: It is not over, or its tickets and Optuna's trials do not fit together.
     """
-    with Store.open(url, create=False) as store:
+    with open_store(url, create=False) as store:
         study = store.load_study(name)
         rows = store.tickets(study.id)
         measurements = store.measurements(study.id)

@@ -11,6 +11,7 @@ import pytest
 
 from tempopt.launch.launcher import Job, Launcher, Task
 from tempopt.spec.resources import Need
+from tempopt.storage.opening import open_store
 from tempopt.storage.store import Store
 
 
@@ -71,5 +72,5 @@ def local_launcher() -> LocalRecordingLauncher:
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     """An empty store, in the folder in which the test works."""
     monkeypatch.chdir(tmp_path)
-    with Store.open("sqlite:///tempopt.db", create=True) as store:
+    with open_store("sqlite:///tempopt.db", create=True) as store:
         yield store

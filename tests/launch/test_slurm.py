@@ -25,7 +25,7 @@ from tempopt.launch.slurm import SlurmLauncher
 from tempopt.launch.study_launch import PROGRAM
 from tempopt.spec.resources import Need
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage import Store
+from tempopt.storage.opening import open_store
 from tempopt.testing import LauncherTests
 from tests.cluster import slurm as cluster
 from tests.cluster import studies
@@ -257,7 +257,7 @@ class TestPreemption:
         patch.chdir(scene.folder)
         for name, value in studies.environment(PACE=str(scene.folder / "pace")).items():
             patch.setenv(name, value)
-        with Store.open(scene.url) as store:
+        with open_store(scene.url) as store:
             ensure_study_exists(
                 store,
                 StudySpec.from_json(studies.stored_spec(spec)),

@@ -12,6 +12,7 @@ from tempopt.errors import StudyFailed, UsageError
 from tempopt.launch.launcher import Job
 from tempopt.launch.study_launch import PROGRAM, StudyLaunch
 from tempopt.spec.study_spec import StudySpec
+from tempopt.storage.opening import open_store
 from tempopt.storage.store import Store
 from tests.launch.conftest import LocalRecordingLauncher, RecordingLauncher
 from tests.servers import find_or_start
@@ -168,7 +169,7 @@ def test_jobs_that_outlive_the_program_are_in_the_store_until_the_study_is_done(
     launcher = RecordingLauncher({"partition": "gpu"})
     url = server.create_database(name)
     try:
-        with Store.open(url, create=True) as store:
+        with open_store(url, create=True) as store:
             launch = StudyLaunch(launcher, "mine:Recorder", store, _spec(), workers=2, program=PROGRAM)
             notes = launch.start(None, _spec(), checkpoints_at=None)
             assert any("a folder that all machines share" in note for note in notes)

@@ -12,10 +12,10 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, dis
 from sqlalchemy import Connection, MetaData, create_engine, insert, select
 
 from tempopt.spec.study_spec import StudySpec
+from tempopt.storage.opening import open_store
 from tempopt.storage.optuna_calls import make_study
 from tempopt.storage.optuna_tables import TICKET
 from tempopt.storage.rows import Measurement, TicketRow
-from tempopt.storage.store import Store
 from tempopt.storage.trial_changes import TrialEnd
 from tests.report.made_study import SyntheticStudy, World, make, write
 
@@ -37,7 +37,7 @@ def write_whole(url: str, world: World, *, first_id: int = 1) -> SyntheticStudy:
     """
     synthetic = _shift_ids(make(world), first_id)
     write(url, synthetic)
-    with Store.open(url) as store:
+    with open_store(url) as store:
         spec = StudySpec.from_json(synthetic.row.spec)
         make_study(store.url, name=spec.study.name, direction=spec.study.direction, metric=spec.study.metric)
         engine = create_engine(store.url)

@@ -20,9 +20,9 @@ from sqlalchemy import create_engine, insert
 from tempopt.report.study_result import StudyResult, assemble
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.models import ATTENTION_MAP, MEASUREMENT, TICKET
+from tempopt.storage.opening import open_store
 from tempopt.storage.queries import STAGES
 from tempopt.storage.rows import Kind, Measurement, NewTicket, StudyRow, TicketRow
-from tempopt.storage.store import Store
 from tempopt.storage.ticket_queries import arms_of, parameters_of
 from tempopt.temperature import TemperatureParameters
 from tempopt.verdict.pairs import more_pairs
@@ -206,7 +206,7 @@ def _prove(world: World, spec: StudySpec, draw: random.Random, rows: list[Ticket
 
 def write(url: str, synthetic: SyntheticStudy) -> None:
     """Write a study's rows into a store that has no study yet."""
-    with Store.open(url) as store:
+    with open_store(url) as store:
         study = store.create_study(synthetic.row.name, synthetic.row.spec, synthetic.row.spec_hash)
         engine = create_engine(store.url)
     columns = {column.name for column in TICKET.columns} & {field.name for field in fields(TicketRow)}
@@ -238,7 +238,7 @@ def write(url: str, synthetic: SyntheticStudy) -> None:
             connection.execute(insert(ATTENTION_MAP), map_rows)
     engine.dispose()
     # last, as agents do: who watches the store takes a study that is done for complete
-    with Store.open(url) as store:
+    with open_store(url) as store:
         store.set_state(study.id, synthetic.row.state)
 
 

@@ -20,6 +20,7 @@ from tempopt.report import dashboard
 from tempopt.report.dashboard import Dashboard, open_artifacts, open_storage, publish
 from tempopt.report.note import belongs_to_tempopt
 from tempopt.report.plots import PLOTS
+from tempopt.storage.opening import open_store
 from tempopt.storage.rows import StudySummary
 from tempopt.storage.store import Store
 from tests.report.dashboard_rows import write_whole
@@ -50,7 +51,7 @@ def url(template: Path, tmp_path: Path) -> str:
 
 @pytest.fixture
 def store(url: str) -> Iterator[Store]:
-    with Store.open(url, create=False) as store:
+    with open_store(url, create=False) as store:
         yield store
 
 

@@ -16,8 +16,8 @@ from tempopt.report.export import to_python, to_yaml
 from tempopt.report.page.html import render_report
 from tempopt.report.plots import PLOTS
 from tempopt.report.study_result import StudyResult, load
+from tempopt.storage.opening import open_store
 from tempopt.storage.rows import KINDS
-from tempopt.storage.store import Store
 from tests.report.made_study import SyntheticStudy, World, make, write
 
 
@@ -133,7 +133,7 @@ def test_a_study_is_loaded_as_a_whole_only_where_that_is_asked_for(
     assert loaded_result.curves == result.curves
     assert loaded_result.measured == result.measured
     assert sorted(run.id for run in loaded_result.runs) == sorted(run.id for run in result.runs)
-    with Store.open(url, create=False) as store:
+    with open_store(url, create=False) as store:
         light = load(store, "pairs")
     assert light.curves == {} and light.measured == {}
     assert light.verdict == loaded_result.verdict

@@ -12,8 +12,8 @@ import pytest
 from tempopt.errors import StudyNotFound
 from tempopt.report.study_result import load
 from tempopt.storage.changes import ClaimRequest, RunEnded, RunOutcome
+from tempopt.storage.opening import open_store
 from tempopt.storage.rows import KINDS, NewTicket, TicketRow
-from tempopt.storage.store import Store
 
 TEST = ("gain", "ci_low", "ci_high", "p_value")
 ANSWER = (*TEST, "significant")
@@ -262,7 +262,7 @@ def test_the_winner_is_known_once_choosing_is_over(
 
 def test_a_study_is_loaded_from_the_store(make_spec: Any, tmp_path: Path) -> None:
     spec = make_spec()
-    with Store.open(f"sqlite:///{tmp_path / 'store.db'}") as store:
+    with open_store(f"sqlite:///{tmp_path / 'store.db'}") as store:
         row = store.create_study("pairs", spec.to_json(), spec.identity())
         store.add_tickets(row.id, [NewTicket(kind="baseline", arm="baseline", number=0, seed=3)])
         ticket = store.take_ticket(

@@ -16,6 +16,7 @@ from tempopt.server.app import create_app
 from tempopt.server.header_timeout import TimeoutH11Protocol
 from tempopt.server.tokens import create_token
 from tempopt.storage import Store
+from tempopt.storage.opening import open_store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,7 @@ def serve_app(app: FastAPI, port: int = 0) -> Iterator[str]:
 def running_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningServer]:
     """A server on an SQLite database and a folder, which no other test uses."""
     storage, checkpoints = f"sqlite:///{tmp_path / 'server.db'}", tmp_path / "checkpoints"
-    with Store.open(storage) as store:
+    with open_store(storage) as store:
         app = create_app(store, checkpoints=checkpoints.as_uri())
         token, _ = create_token(store, name="admin", scopes=["admin"])
         monkeypatch.setenv("TEMPOPT_TOKEN", token)
@@ -88,5 +89,5 @@ def running_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     """A store of the test's own."""
-    with Store.open(f"sqlite:///{tmp_path / 'a.db'}") as store:
+    with open_store(f"sqlite:///{tmp_path / 'a.db'}") as store:
         yield store

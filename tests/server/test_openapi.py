@@ -18,8 +18,8 @@ from schemathesis.specs.openapi import checks
 
 from tempopt.server.app import create_app
 from tempopt.server.tokens import create_token as new_token
-from tempopt.storage import Store
 from tempopt.storage.http.wire import PROTOCOL
+from tempopt.storage.opening import open_store
 from tests.report.made_study import World, make, write
 from tests.toy_study import toy_spec
 
@@ -63,7 +63,7 @@ def study_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def api(study_database: Path, tmp_path: Path) -> Iterator[tuple[Any, dict[str, str]]]:
     """The document of a server on a copy of that database, and the headers of who may do everything."""
     shutil.copy(study_database, tmp_path / "tempopt.db")
-    with Store.open(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
+    with open_store(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
         token, _ = new_token(store, name="admin", scopes=["admin"])
         app = create_app(store, checkpoints=(tmp_path / "checkpoints").as_uri())
         # no request waits for a ticket or for news

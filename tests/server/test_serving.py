@@ -16,7 +16,7 @@ import pytest
 
 from tempopt import cli
 from tempopt.server.serving import Listening
-from tempopt.storage.store import Store
+from tempopt.storage.opening import open_store
 
 Process = subprocess.Popen[str]
 
@@ -74,7 +74,7 @@ def test_it_prints_the_first_token_once_and_ends_well_when_it_is_told_to(
     assert process.returncode == 0 and "Traceback" not in err and token not in out + err
     second_process = serve("--port", "0")  # type: ignore[operator]
     assert _url(second_process)[1] == ""
-    with Store.open(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
+    with open_store(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
         assert [token_row.name for token_row in store.tokens()] == ["admin"]
 
 

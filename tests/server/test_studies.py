@@ -155,7 +155,7 @@ from tempopt.server.app import create_app
 from tempopt.server.tokens import create_token
 from tempopt.storage import Store
 from tests.toy_study import toy_spec
-with Store.open("sqlite:///{tmp_path}/t.db") as store:
+with open_store("sqlite:///{tmp_path}/t.db") as store:
     token, _ = create_token(store, name="all", scopes=["admin"])
     client = TestClient(create_app(store, checkpoints="file://{tmp_path}/c"))
     client.headers["authorization"] = "Bearer " + token

@@ -13,8 +13,8 @@ from tempopt import cli
 from tempopt.errors import SpecError
 from tempopt.service import studies
 from tempopt.spec.study_spec import StudySpec
+from tempopt.storage.opening import open_store
 from tempopt.storage.rows import SEARCH_KINDS
-from tempopt.storage.store import Store
 from tempopt.verdict.forecast_text import runs_text
 from tempopt.verdict.planned_runs import planned_runs
 from tests.toy_study import URL, Watcher, toy_spec, work_in
@@ -48,7 +48,7 @@ def test_a_module_that_is_not_here_is_told_once_with_the_folder_where_the_study_
         folder.mkdir()
     work_in(other_folder, monkeypatch)
     spec: dict[str, Any] = json.loads(json.dumps(toy_spec()).replace("toy_modules.", "not_here."))
-    with Store.open(URL) as store:
+    with open_store(URL) as store:
         study = store.create_study("toy", StudySpec.parse(spec, source="the test").to_json(), "0")
         store.set_checkpoints(study.id, str(begun_folder / "tempopt-runs"))
     with pytest.raises(SpecError) as error:

@@ -18,6 +18,7 @@ from tempopt.service.extend import (
 )
 from tempopt.service.requests import CONTINUE, ResumeRequest, SearchRequest
 from tempopt.storage.changes import ClaimRequest, RunEnded, RunOutcome
+from tempopt.storage.opening import open_store
 from tempopt.storage.rows import KINDS, NewTicket, StudyRow, TicketRow
 from tempopt.storage.store import Store
 from tempopt.verdict.explanation import explanation_tickets
@@ -34,7 +35,7 @@ def test_a_logger_is_changed_in_what_is_stored_and_one_with_a_password_is_not_st
         make_spec({"trainer": {"max_steps": 10, "logger": logger}}) for logger in (True, LOGGER, SECRET)
     )
     name = spec.study.name
-    with Store.open(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
+    with open_store(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
         store.create_study(name, spec.to_json(), spec.identity())
         prepare_search(store, SearchRequest(spec=changed_spec))
         assert store.load_study(name).spec["trainer"]["logger"] == LOGGER
@@ -53,7 +54,7 @@ def test_more_trials_are_refused_where_their_verdict_could_show_nothing(
     study = SimulatedStudy(
         make_spec(trials=4, test="sign_flip", seeds={"confirm": pairs}), lambda t: t.seed % 997 / 997
     ).run()
-    with Store.open(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
+    with open_store(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
         row = store_study(store, study)
         if is_refused:
             with pytest.raises(UsageError, match=r"level is 2\.5 %.*takes 7 pairs"):
@@ -98,7 +99,7 @@ def test_pairs_are_added_to_a_verdict_and_only_to_one(make_spec: Any, tmp_path: 
     open_yet = SimulatedStudy(make_spec(name="open", trials=4), study.worth)
     open_yet.search()
     study.run()
-    with Store.open(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
+    with open_store(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
         unproved = store_study(store, open_yet)
         with pytest.raises(UsageError, match=r"3 pairs were to be added.*Let it reach a verdict first"):
             add_confirmation_seeds(store, unproved, open_yet.spec, 3)
@@ -121,7 +122,7 @@ def test_the_share_of_the_next_verdict_is_told_where_one_was_spent(
     open_yet = SimulatedStudy(make_spec(name="open", trials=4), study.worth)
     open_yet.search()
     study.run()
-    with Store.open(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
+    with open_store(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
         notes: list[str] = []
         row, unproved = store_study(store, study), store_study(store, open_yet)
         prepare_resume(store, unproved, ResumeRequest(add_trials=3), on_note=notes.append)
@@ -144,7 +145,7 @@ def test_an_explanation_is_of_a_verdict_that_there_is_and_of_nothing_else(
     study, open_yet = (SimulatedStudy(make_spec(name=name, trials=4), worth) for name in ("pairs", "open"))
     study.run()
     open_yet.search()
-    with Store.open(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
+    with open_store(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
         unproved = store_study(store, open_yet)
         with pytest.raises(UsageError, match=r"was to be explained.*Let it reach a verdict first: tempopt "):
             add_explanation(store, unproved, open_yet.spec)

@@ -13,7 +13,7 @@ import tempopt
 from tempopt.api.calls import plan, search
 from tempopt.errors import SpecError, StudyNotFound, UsageError
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.store import Store
+from tempopt.storage.opening import open_store
 from tests.fake_worker import TIMES
 from tests.toy_study import SMALL, URL, toy_spec
 
@@ -24,7 +24,7 @@ THREE = {**SMALL, "arms": {"baseline": 3, "constant": 1}}
 
 def contents() -> list[Any]:
     """Return everything that a store holds of its studies."""
-    with Store.open(URL, create=False) as store:
+    with open_store(URL, create=False) as store:
         return [
             (study, store.tickets(study.id), store.measurements(study.id))
             for study in (store.load_study(entry.study.name) for entry in store.list_studies())
@@ -124,7 +124,7 @@ def test_an_earlier_study_that_says_nothing_is_refused() -> None:
 
 @pytest.mark.usefixtures("fake_workers")
 def test_a_study_with_too_few_runs_tells_no_noise() -> None:
-    with Store.open(URL) as store:
+    with open_store(URL) as store:
         spec = StudySpec.parse(toy_spec(space=TAU, **SMALL), source="the test")
         store.create_study("toy", spec.to_json(), spec.identity())
     new_spec = toy_spec(space=TAU, name="new", **SMALL)

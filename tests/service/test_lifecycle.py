@@ -24,6 +24,7 @@ from tempopt.storage.changes import (
 )
 from tempopt.storage.checkpoints import DEFAULT_FOLDER
 from tempopt.storage.liveness import machine_id
+from tempopt.storage.opening import open_store
 from tempopt.storage.rows import Checkpoint, Kind, NewTicket, StudyRow, TicketRow
 from tempopt.storage.store import Store
 
@@ -46,7 +47,7 @@ def url(folder: Path) -> str:
 
 @pytest.fixture
 def store(url: str) -> Iterator[Store]:
-    with Store.open(url) as store:
+    with open_store(url) as store:
         yield store
 
 

@@ -19,7 +19,7 @@ from tempopt.report.export import to_python, to_yaml
 from tempopt.report.headline import glossary
 from tempopt.service.studies import load_study
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.store import Store
+from tempopt.storage.opening import open_store
 from tempopt.storage.ticket_queries import arms_of
 from tempopt.temperature import TemperatureParameters, is_neutral, own_parameters
 from tempopt.verdict.recommendation import Action
@@ -84,7 +84,7 @@ def test_every_run_says_what_was_found_and_baselines_stay_there(ended_result: An
 def test_the_temperature_as_found_is_stored_and_the_study_is_the_same_when_it_is_asked_again(
     ended_result: Any,
 ) -> None:
-    with Store.open(URL, create=False) as store:
+    with open_store(URL, create=False) as store:
         stored_spec = StudySpec.from_json(store.load_study("toy").spec)
     assert stored_spec.temperatures["contrast"].as_found == 0.5
     tickets_before = tickets()
@@ -199,5 +199,5 @@ def test_what_changes_the_temperature_as_found_is_refused_before_a_study_begins(
             spec = named_spec(space={**SPACE, "temperature": {"low": 0.2, "high": 0.9}})
             search(spec, storage=URL, workers=1)
     if Path("tempopt.db").exists():
-        with Store.open(URL, create=False) as store:
+        with open_store(URL, create=False) as store:
             assert store.list_studies() == []

@@ -15,7 +15,7 @@ from tempopt.cli import main
 from tempopt.errors import StorageError, StudyNotFound, UsageError
 from tempopt.service import study_file
 from tempopt.service.studies import load_study
-from tempopt.storage.store import Store
+from tempopt.storage.opening import open_store
 from tests.servers import empty_database
 from tests.toy_study import URL, begin_study, facts, has_searched, read_study, reports, toy_spec
 
@@ -31,7 +31,7 @@ def other_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[s
 
 def study_contents(url: str) -> tuple[object, ...]:
     """Return what of a study may not change on its way, ids apart."""
-    with Store.open(url, create=False) as store:
+    with open_store(url, create=False) as store:
         study = store.load_study("toy")
         rows = store.tickets(study.id)
         names = {row.id: row.name for row in rows}
@@ -61,7 +61,7 @@ def test_a_study_goes_on_elsewhere_to_the_same_numbers(num_done: int | None, tmp
         read.measurements,
     )
     assert study_contents(target_url) == study_contents(source_url)
-    with Store.open(target_url) as store:
+    with open_store(target_url) as store:
         assert store.load_study("toy").state == ("done" if num_done is None else "paused")
     result = resume("toy", storage=target_url, workers=1)
     assert facts(target_url) == undisturbed.facts and reports(target_url) == undisturbed.reports
@@ -106,7 +106,7 @@ def test_a_study_is_loaded_under_another_name_and_beside_no_other(tmp_path: Path
     with pytest.raises(StorageError, match="--name NAME"):
         study_file.load(URL, FILE)
     study_file.load(URL, FILE, name="copy")
-    with Store.open(URL) as store:
+    with open_store(URL) as store:
         names = {entry.study.name: entry.study.spec["study"]["name"] for entry in store.list_studies()}
     assert names == {"toy": "toy", "copy": "copy"}
     assert resume("copy", storage=URL, workers=1).verdict is not None
@@ -119,7 +119,7 @@ def test_a_study_that_is_done_is_not_to_be_resumed(
     state: Literal["paused", "done"], capsys: pytest.CaptureFixture[str]
 ) -> None:
     begin_study(toy_spec(), URL, has_searched(1))
-    with Store.open(URL) as store:
+    with open_store(URL) as store:
         store.set_state(store.load_study("toy").id, state)
     study_file.dump(URL, "toy", FILE)
     assert main(["load", str(FILE), "--storage", "sqlite:///there.db"]) == 0
@@ -129,7 +129,7 @@ def test_a_study_that_is_done_is_not_to_be_resumed(
 @pytest.mark.usefixtures("fake_workers")
 def test_no_secret_is_in_the_file() -> None:
     begin_study(toy_spec(), URL, has_searched(1))
-    with Store.open(URL) as store:
+    with open_store(URL) as store:
         study = store.load_study("toy")
         store.set_checkpoints(study.id, "s3://key:hush@bucket/folder")
     study_file.dump(URL, "toy", FILE)
@@ -138,7 +138,7 @@ def test_no_secret_is_in_the_file() -> None:
 
 
 def test_what_is_not_there_is_not_dumped() -> None:
-    with Store.open(URL):
+    with open_store(URL):
         pass
     with pytest.raises(StudyNotFound):
         study_file.dump(URL, "toy", FILE)

@@ -23,6 +23,7 @@ from tempopt.storage.changes import (
     RunOutcome,
     RunStarted,
 )
+from tempopt.storage.opening import open_store
 from tempopt.storage.rows import NewTicket, TicketRow
 from tempopt.storage.store import Store
 
@@ -49,7 +50,7 @@ class RecordingObserver:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(f"sqlite:///{tmp_path}/tempopt.db") as store:
+    with open_store(f"sqlite:///{tmp_path}/tempopt.db") as store:
         yield store
 
 

@@ -12,6 +12,7 @@ import optuna
 import pytest
 
 from tempopt.storage import Store
+from tempopt.storage.opening import open_store
 from tempopt.storage.rows import StudyRow
 from tests.servers import PrivateServer, Server, find_or_start, start_private, why_not
 
@@ -90,7 +91,7 @@ def url(new_url: Callable[[], str]) -> str:
 
 @pytest.fixture
 def store(url: str) -> Iterator[Store]:
-    with Store.open(url) as store:
+    with open_store(url) as store:
         yield store
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import optuna
 
 from tempopt.storage import Store
+from tempopt.storage.opening import open_store
 from tempopt.storage.rows import StudyRow
 from tests.storage.scenes import new_ticket
 
@@ -75,7 +76,7 @@ def test_the_plain_form_of_a_transaction_gives_tickets_out_twice(
 ) -> None:
     """What shows that the test above can fail, and why SQLite has a write engine of its own."""
     url = f"sqlite:///{tmp_path / 'plain.db'}"
-    with Store.open(url) as store:
+    with open_store(url) as store:
         study = store.create_study("example", {}, "")
         storage = optuna.storages.RDBStorage(url)
         optuna.create_study(study_name="example", storage=storage)

@@ -20,9 +20,9 @@ from sqlalchemy import text
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from tempopt.errors import StorageError, StoreUnreachable
-from tempopt.storage import Store
 from tempopt.storage.database import Database
 from tempopt.storage.database_errors import to_storage_error
+from tempopt.storage.opening import open_store
 from tempopt.storage.urls import parse_database_url
 from tests.servers import Server
 
@@ -40,7 +40,7 @@ def test_a_driver_that_is_not_installed_is_named_with_the_extra(
     for name, module in missing.items():
         monkeypatch.setitem(sys.modules, name, module)
     with pytest.raises(StorageError, match=rf'pip install "tempopt\[{scheme}\]"') as error:
-        Store.open(f"{scheme}://me:{ENCODED}@host/d")
+        open_store(f"{scheme}://me:{ENCODED}@host/d")
     assert PASSWORD not in str(error.value)
     assert package in str(error.value)
 
@@ -71,7 +71,7 @@ def test_what_a_driver_says_is_told_with_advice_and_without_the_password(
     monkeypatch.setattr(driver.Connection, "connect", refuse)
     monkeypatch.setattr(driver, "connect", refuse)
     with pytest.raises(StorageError, match=rf"{scheme}://me:\*\*\*@h/d failed") as error:
-        Store.open(f"{scheme}://me:{ENCODED}@h/d")
+        open_store(f"{scheme}://me:{ENCODED}@h/d")
     trace_text = "".join(traceback.format_exception(error.value))
     assert advice in trace_text
     assert PASSWORD not in trace_text
@@ -87,12 +87,12 @@ def test_a_password_with_every_sign_opens_a_real_server_and_a_wrong_one_is_told(
     try:
         server.execute(f"GRANT ALL ON *.* TO {user}@'%'")
         server_address = url.partition("@")[2]
-        with Store.open(f"mysql://{user}:{ENCODED}@{server_address}") as store:
+        with open_store(f"mysql://{user}:{ENCODED}@{server_address}") as store:
             assert store.list_studies() == []
             assert store.masked_url == f"mysql://{user}:***@{server_address}"
         wrong_password = f"{PASSWORD}!"
         with pytest.raises(StorageError, match=r"Access denied.*Check the user name and the pass") as error:
-            Store.open(f"mysql://{user}:{quote(wrong_password, safe='')}@{server_address}")
+            open_store(f"mysql://{user}:{quote(wrong_password, safe='')}@{server_address}")
         assert not isinstance(error.value, StoreUnreachable)
         assert PASSWORD not in "".join(traceback.format_exception(error.value))
     finally:
@@ -102,7 +102,7 @@ def test_a_password_with_every_sign_opens_a_real_server_and_a_wrong_one_is_told(
 @pytest.mark.parametrize("backend", SERVERS, indirect=True)
 def test_a_database_that_is_not_on_the_server_is_told(url: str) -> None:
     with pytest.raises(StorageError, match="Create the database first") as error:
-        Store.open(url + "_that_is_not_there")
+        open_store(url + "_that_is_not_there")
     assert not isinstance(error.value, StoreUnreachable)
 
 
@@ -117,7 +117,7 @@ def test_a_failing_statement_does_not_repeat_what_was_to_be_written(url: str) ->
 
 
 def test_a_store_shows_its_url_without_the_password(url: str) -> None:
-    with Store.open(url) as store:
+    with open_store(url) as store:
         assert repr(store) == f"Store('{store.masked_url}')"
         assert parse_database_url(store.url).url == parse_database_url(url).url
 
@@ -130,29 +130,29 @@ def test_a_file_that_is_not_a_database_is_refused_and_left_alone(tmp_path: Path)
     file.write_text("study:\n  name: example\n" * 100)
     for create in (True, False):
         with pytest.raises(StorageError, match=r"not a database.*Give another path"):
-            Store.open(str(file), create=create)
+            open_store(str(file), create=create)
     assert file.read_text().startswith("study:")
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="needs a folder that exists"):
-        Store.open(f"sqlite:///{tmp_path}/missing/x.db")
+        open_store(f"sqlite:///{tmp_path}/missing/x.db")
     assert not (tmp_path / "missing").exists()
 
 
 def test_a_missing_file_is_refused_and_not_made_where_a_store_must_be(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"There is no file .*x\.db.*--storage"):
-        Store.open(str(tmp_path / "x.db"), create=False)
+        open_store(str(tmp_path / "x.db"), create=False)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture
 def locked_folder(tmp_path: Path) -> Iterator[Path]:
     """A folder that may be read and not written, with the rights of a user for whom that holds."""
-    Store.open(str(tmp_path / "elsewhere.db")).close()  # loads what the powerless could not
+    open_store(str(tmp_path / "elsewhere.db")).close()  # loads what the powerless could not
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        Store.open(str(folder / "there.db")).close()
+        open_store(str(folder / "there.db")).close()
         folder.chmod(0o555)
         is_root = os.geteuid() == 0
         if is_root:
@@ -168,9 +168,9 @@ def locked_folder(tmp_path: Path) -> Iterator[Path]:
 def test_a_folder_in_which_nothing_can_be_written_is_told(locked_folder: Path) -> None:
     message = "a folder that exists and in which files can be written"
     with pytest.raises(StorageError, match=message):
-        Store.open(str(locked_folder / "new.db"))
+        open_store(str(locked_folder / "new.db"))
     # what is there can be read
-    with Store.open(str(locked_folder / "there.db")) as store:
+    with open_store(str(locked_folder / "there.db")) as store:
         assert store.list_studies() == []
         with pytest.raises(StorageError, match=message):
             store.create_study("example", {}, "")
@@ -178,7 +178,7 @@ def test_a_folder_in_which_nothing_can_be_written_is_told(locked_folder: Path) -
 
 def test_a_writer_waits_for_another_and_then_writes(tmp_path: Path) -> None:
     file = tmp_path / "x.db"
-    with Store.open(str(file)) as store, closing(sqlite3.connect(file, isolation_level=None)) as connection:
+    with open_store(str(file)) as store, closing(sqlite3.connect(file, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         thread = threading.Thread(target=store.create_study, args=("example", {}, ""))
         thread.start()
@@ -194,7 +194,7 @@ def test_a_database_that_stays_locked_is_told(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("tempopt.storage.engines.BUSY_SECONDS", 0.01)
     monkeypatch.setattr("tempopt.storage.database._PATIENCE_SECONDS", 0.05)
     file = tmp_path / "x.db"
-    with Store.open(str(file)) as store, closing(sqlite3.connect(file, isolation_level=None)) as connection:
+    with open_store(str(file)) as store, closing(sqlite3.connect(file, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         with pytest.raises(StorageError, match=r"locked.*Another program holds the database"):
             store.create_study("example", {}, "")
@@ -239,7 +239,7 @@ def test_a_connection_that_the_server_cut_is_replaced(backend: str, url: str) ->
         "mariadb": None,
     }[backend]
     other_database = Database(parse_database_url(url))
-    with Store.open(url) as store:
+    with open_store(url) as store:
         connection_id = store._database.read(
             lambda c: c.scalar(text("SELECT pg_backend_pid()" if kill else "SELECT CONNECTION_ID()"))
         )
@@ -251,12 +251,12 @@ def test_a_connection_that_the_server_cut_is_replaced(backend: str, url: str) ->
 @pytest.mark.parametrize("fate", ["deleted", "replaced"])
 def test_a_file_that_is_taken_away_is_missed_at_once(tmp_path: Path, fate: str) -> None:
     path = tmp_path / "tempopt.db"
-    with Store.open(f"sqlite:///{path}") as store:
+    with open_store(f"sqlite:///{path}") as store:
         study = store.create_study("example", {}, "0" * 64)
         for file in tmp_path.iterdir():
             file.unlink()
         if fate == "replaced":
-            Store.open(f"sqlite:///{path}").close()
+            open_store(f"sqlite:///{path}").close()
         with pytest.raises(StorageError, match=r"tempopt\.db was deleted or replaced"):
             store.set_state(study.id, "paused")
         with pytest.raises(StorageError, match=r"tempopt\.db was deleted or replaced"):

@@ -17,7 +17,7 @@ from tempopt.api.calls import resume, search
 from tempopt.service.extend import prepare_resume
 from tempopt.service.requests import ResumeRequest
 from tempopt.service.studies import run_agent
-from tempopt.storage import Store
+from tempopt.storage.opening import open_store
 from tempopt.training.messages import RunRequest
 from tests.fake_worker import FakeWorker
 from tests.report.full_text import full_lines
@@ -78,7 +78,7 @@ def test_a_wrong_clock_neither_ends_nor_lengthens_a_search(
 ) -> None:
     clock.hours = creator
     begin_study(small(limits={"hours": 1.0}), url, has_searched(1))
-    with Store.open(url, create=False) as store:
+    with open_store(url, create=False) as store:
         assert 0.0 <= store.load_study("toy").age < 3600.0
     clock.hours = agent
     assert is_same_study(read_study(resume("toy", storage=url, workers=1), url), in_peace)
@@ -153,7 +153,7 @@ def test_an_agent_that_finds_no_connection_free_begins_when_one_is(
     limited_server: LimitedServer, in_peace: EndedStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin_study(small(), limited_server.url, has_searched(1))
-    with Store.open(limited_server.url, create=False) as admin_store:
+    with open_store(limited_server.url, create=False) as admin_store:
         admin_store.set_state(admin_store.load_study("toy").id, "running")
         limited_server.take_no_connections(True)
         watcher = NoteWatcher(lambda text: (admin_store.close(), limited_server.take_no_connections(False)))
@@ -255,7 +255,7 @@ def test_an_agent_at_work_hears_of_what_is_asked_for_again(
 ) -> None:
     def ask_again() -> None:
         patch.undo()
-        with Store.open(url, create=False) as store:
+        with open_store(url, create=False) as store:
             for _ in range(2):
                 study = store.load_study("toy")
                 prepare_resume(store, study, ResumeRequest(retry_failed=True), on_note=notes.append)

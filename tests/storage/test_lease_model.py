@@ -19,6 +19,7 @@ from optuna.trial import TrialState
 from tempopt.errors import StaleAttempt
 from tempopt.storage import Store
 from tempopt.storage.changes import AttemptLost, AttemptReleased, Change, ClaimRequest
+from tempopt.storage.opening import open_store
 from tempopt.storage.rows import TERMINAL_STATES, Kind, TicketRow
 from tests.storage.scenes import HOUR, PARAMETERS, SAMPLED, TRIAL, make_end, new_ticket, reported
 
@@ -34,7 +35,7 @@ def _template() -> Path:
     atexit.register(shutil.rmtree, folder)
     file = Path(folder) / "x.db"
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    with Store.open(str(file)) as store:
+    with open_store(str(file)) as store:
         study = store.create_study("example", {}, "")
         store.add_tickets(study.id, [new_ticket(n) for n in range(NUM_TICKETS)])
         storage = optuna.storages.RDBStorage(store.url)
@@ -53,7 +54,7 @@ class Tickets(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         file = Path(self.folder.name) / "x.db"
         shutil.copy(_template(), file)
-        self.store = Store.open(str(file), create=False)
+        self.store = open_store(str(file), create=False)
         self.study = self.store.load_study("example")
         # number -> what the model knows
         self.state = ["waiting"] * NUM_TICKETS

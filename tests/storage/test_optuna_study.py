@@ -13,6 +13,7 @@ from sqlalchemy import create_engine, make_url, text
 
 from tempopt.errors import StorageError, UsageError
 from tempopt.storage import Store
+from tempopt.storage.opening import open_store
 from tempopt.storage.optuna_calls import make_study
 from tests.servers import Server
 from tests.storage.scenes import PARAMETERS, SAMPLED, TRIAL, new_ticket, take_next
@@ -89,7 +90,7 @@ def test_names_that_optunas_tables_take_for_one_are_known(
 def test_each_agent_holds_one_connection_at_rest(store: Store, server: Server) -> None:
     with contextlib.ExitStack() as agents:
         for _ in range(8):
-            agent_store = agents.enter_context(Store.open(store.url))
+            agent_store = agents.enter_context(open_store(store.url))
             make_study(agent_store.url, name="example", direction="minimize", metric="val_loss")
             agent_store.list_studies()
         assert connections(server, store) == 1 + 8

@@ -20,6 +20,7 @@ from optuna.trial import FrozenTrial, TrialState
 from tempopt.errors import StorageError
 from tempopt.storage import Store
 from tempopt.storage.changes import MetricReported, RunOutcome
+from tempopt.storage.opening import open_store
 from tempopt.storage.optuna_tables import SCHEMA
 from tempopt.storage.rows import NewTicket, StudyRow, TicketRow, TrialParam
 from tests.storage.scenes import (
@@ -453,7 +454,7 @@ def test_other_studies_of_optuna_are_left_alone(
 def test_the_store_is_made_in_a_database_that_optuna_had_first(url: str) -> None:
     storage = RDBStorage(url)
     study = optuna.create_study(study_name="example", storage=storage)
-    with Store.open(url) as store:
+    with open_store(url) as store:
         own_study = store.create_study("example", {}, "")
         store.add_tickets(own_study.id, [NewTicket(kind="search", arm="search", number=0, seed=0)])
         ticket = take_next(store, own_study)
@@ -464,4 +465,4 @@ def test_the_store_is_made_in_a_database_that_optuna_had_first(url: str) -> None
     assert study.best_value == 0.25
     assert json.loads(json.dumps(study.best_params)) == {"x": 0.5}
     storage.engine.dispose()
-    Store.open(url, create=False).close()
+    open_store(url, create=False).close()

@@ -13,9 +13,9 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import OperationalError
 
 from tempopt.errors import StorageError, StoreUnreachable
-from tempopt.storage import Store
 from tempopt.storage.database import Database
 from tempopt.storage.database_errors import is_connection_lost, to_storage_error
+from tempopt.storage.opening import open_store
 from tempopt.storage.urls import parse_database_url
 from tests.servers import PrivateServer
 
@@ -38,14 +38,14 @@ def cut_off(server: Any, connection_id: int) -> None:
 
 
 def test_a_store_works_again_when_a_killed_server_is_back(private: PrivateServer) -> None:
-    with Store.open(private.url("test")) as store:
+    with open_store(private.url("test")) as store:
         study = store.create_study("example", {}, "")
         private.kill()
         for call in (store.list_studies, lambda: store.set_state(study.id, "paused")):
             with pytest.raises(StoreUnreachable, match="See that the server is running"):
                 call()
         with pytest.raises(StoreUnreachable):
-            Store.open(private.url("test"))
+            open_store(private.url("test"))
         private.start()
         store.set_state(study.id, "paused")
         assert store.load_study("example").state == "paused"
@@ -55,7 +55,7 @@ def test_a_store_works_again_when_a_killed_server_is_back(private: PrivateServer
 def test_a_server_that_goes_away_within_a_transaction_leaves_nothing_half_written(
     private: PrivateServer,
 ) -> None:
-    with Store.open(private.url("test")) as store:
+    with open_store(private.url("test")) as store:
         study = store.create_study("example", {}, "")
 
         def work(connection: Connection) -> None:
@@ -77,7 +77,7 @@ def test_a_connection_that_an_administrator_ended_is_an_outage_and_is_replaced(s
         cut_off(server, tries[-1])
         connection.execute(text("SELECT 1"))
 
-    with Store.open(url) as store:
+    with open_store(url) as store:
         for run in (store._database.write, store._database.read):
             with pytest.raises(StoreUnreachable):
                 run(work)
@@ -89,7 +89,7 @@ def test_who_sleeps_with_a_lock_is_cut_off_and_the_others_go_on(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempopt.storage.engines.IDLE_SECONDS", 1)
-    with Store.open(url) as store, Store.open(url) as sleeper:
+    with open_store(url) as store, open_store(url) as sleeper:
         study = store.create_study("example", {}, "")
         may_wake = threading.Event()
         is_asleep = threading.Event()
@@ -120,7 +120,7 @@ def test_who_sleeps_with_a_lock_is_cut_off_and_the_others_go_on(
 def test_waiting_for_a_lock_too_long_is_told_as_such(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempopt.storage.engines.LOCK_SECONDS", 1)
     monkeypatch.setattr("tempopt.storage.database._PATIENCE_SECONDS", 0.0)
-    with Store.open(url) as store, Store.open(url) as other_store:
+    with open_store(url) as store, open_store(url) as other_store:
         study = store.create_study("example", {}, "")
 
         def work(connection: Connection) -> None:
@@ -138,7 +138,7 @@ def test_a_refused_connection_is_an_outage(backend: str) -> None:
         port = free.getsockname()[1]
     scheme = {"postgresql": "postgresql", "mariadb": "mysql"}[backend]
     with pytest.raises(StoreUnreachable, match=r"refused.*See that the server is running"):
-        Store.open(f"{scheme}://me:p%40ss@127.0.0.1:{port}/test")
+        open_store(f"{scheme}://me:p%40ss@127.0.0.1:{port}/test")
 
 
 def test_a_server_that_accepts_and_says_nothing_is_an_outage(
@@ -150,7 +150,7 @@ def test_a_server_that_accepts_and_says_nothing_is_an_outage(
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         port = silent.getsockname()[1]
         with pytest.raises(StoreUnreachable):
-            Store.open(f"{scheme}://me:p%40ss@127.0.0.1:{port}/test")
+            open_store(f"{scheme}://me:p%40ss@127.0.0.1:{port}/test")
 
 
 POSTGRESQL = {

@@ -13,6 +13,7 @@ from tempopt.errors import StoreUnreachable, StudyNotFound, UsageError
 from tempopt.storage import Store
 from tempopt.storage.changes import AttemptLost, AttemptReleased
 from tempopt.storage.http.remote_store import RemoteStore
+from tempopt.storage.opening import open_store
 from tempopt.storage.rows import KINDS, Measurement, StudyRow
 from tempopt.storage.token_repository import TokenRepository
 from tests.server.conftest import RunningServer
@@ -63,7 +64,7 @@ def study(running_server: RunningServer) -> StudyRow:
 
 @pytest.fixture
 def remote(running_server: RunningServer) -> Iterator[RemoteStore]:
-    with Store.open(running_server.url) as store:
+    with open_store(running_server.url) as store:
         assert isinstance(store, RemoteStore)
         yield store
 
@@ -185,14 +186,14 @@ def test_every_method_of_a_store_is_answered_or_refused() -> None:
 
 
 def test_a_server_that_is_away_is_unreachable() -> None:
-    with Store.open("http://127.0.0.1:9") as store, pytest.raises(StoreUnreachable, match="127.0.0.1:9"):
+    with open_store("http://127.0.0.1:9") as store, pytest.raises(StoreUnreachable, match="127.0.0.1:9"):
         store.list_studies()
 
 
 @pytest.mark.parametrize("url", ["http://", "https://user:pass@host", "https://host?token=x", "http://h:x"])
 def test_what_is_no_url_of_a_server_is_refused(url: str) -> None:
     with pytest.raises(UsageError):
-        Store.open(url)
+        open_store(url)
 
 
 def test_nothing_in_what_is_shown_of_it_is_secret(running_server: RunningServer) -> None:

@@ -19,6 +19,7 @@ from tempopt.errors import StorageError
 from tempopt.storage import Store, schema, upgrade
 from tempopt.storage.database import Database
 from tempopt.storage.models import METADATA
+from tempopt.storage.opening import open_store
 from tempopt.storage.rows import NewTicket
 from tempopt.storage.urls import parse_database_url
 
@@ -70,16 +71,16 @@ def test_the_migrations_make_the_tables_that_the_models_describe(store: Store, d
 
 
 def test_opening_again_finds_the_same_store(url: str) -> None:
-    with Store.open(url) as first:
+    with open_store(url) as first:
         study = first.create_study("example", {}, "")
-    with Store.open(url, create=False) as second_store:
+    with open_store(url, create=False) as second_store:
         assert second_store.load_study("example") == study
 
 
 def test_a_database_without_studies_is_refused_where_none_is_to_be_made(url: str, database: Database) -> None:
     database.write(lambda c: c.execute(text("CREATE TABLE foreign_table (x INTEGER)")))
     with pytest.raises(StorageError, match=r"holds no tempopt studies.*tempopt search"):
-        Store.open(url, create=False)
+        open_store(url, create=False)
     with pytest.raises(StorageError, match="holds no tempopt studies"):
         upgrade(url)
     assert database.read(lambda c: inspect(c).get_table_names()) == ["foreign_table"]
@@ -90,7 +91,7 @@ def test_many_that_open_an_empty_database_at_the_same_time_all_find_the_tables(u
 
     def begin() -> None:
         try:
-            Store.open(url).close()
+            open_store(url).close()
         except BaseException as error:
             errors.append(error)
 
@@ -100,13 +101,13 @@ def test_many_that_open_an_empty_database_at_the_same_time_all_find_the_tables(u
     for thread in threads:
         thread.join()
     assert errors == []
-    with Store.open(url, create=False) as store:
+    with open_store(url, create=False) as store:
         assert store.list_studies() == []
 
 
 def test_a_database_newer_than_the_program_is_refused(store: Store, url: str, database: Database) -> None:
     database.write(lambda c: c.execute(text(f"UPDATE {schema.VERSION_TABLE} SET version_num = 'f00f'")))
-    for attempt in (lambda: Store.open(url), lambda: Store.open(url, create=False), lambda: upgrade(url)):
+    for attempt in (lambda: open_store(url), lambda: open_store(url, create=False), lambda: upgrade(url)):
         with pytest.raises(StorageError, match=r"newer tempopt \(tables f00f.*pip install --upgrade"):
             attempt()
 
@@ -120,7 +121,7 @@ class TestOlder:
         with monkeypatch.context() as patch:
             patch.setattr(schema, "HEAD", "0001")
             patch.setattr(schema, "MIGRATIONS", Path(schema.__file__).parent / "migrations")
-            return Store.open(url)
+            return open_store(url)
 
     def test_one_with_studies_is_refused_until_it_is_upgraded(
         self, old_store: Store, url: str, database: Database
@@ -131,10 +132,10 @@ class TestOlder:
         old_store.close()
         for create in (True, False):
             with pytest.raises(StorageError, match=r"older tempopt.*tempopt storage upgrade"):
-                Store.open(url, create=create)
+                open_store(url, create=create)
         assert upgrade(url) == "9999"
         assert "mood" in database.read(columns)
-        with Store.open(url) as store:
+        with open_store(url) as store:
             assert store.tickets(study.id) == tickets_before
         assert upgrade(url) == "9999"
 
@@ -143,14 +144,14 @@ class TestOlder:
     ) -> None:
         old_store.close()
         with pytest.raises(StorageError, match="older tempopt"):
-            Store.open(url, create=False)
-        Store.open(url).close()
+            open_store(url, create=False)
+        open_store(url).close()
         assert "mood" in database.read(columns)
 
 
 def test_sqlite_keeps_its_journal_ahead_so_that_readers_do_not_wait(tmp_path: Path) -> None:
     file = tmp_path / "x.db"
-    Store.open(str(file)).close()
+    open_store(str(file)).close()
     with closing(sqlite3.connect(file)) as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
@@ -163,13 +164,13 @@ def test_a_failed_migration_leaves_a_database_as_it_was(
     broken_migration = NEXT + '    op.execute("SELECT no_such_column FROM tempopt_ticket")\n'
     (migrations / "versions" / "9999_mood.py").write_text(broken_migration)
     file = str(tmp_path / "x.db")
-    Store.open(file).close()
+    open_store(file).close()
     monkeypatch.setattr(schema, "MIGRATIONS", migrations)
     with monkeypatch.context() as newer:
         newer.setattr(schema, "HEAD", "9999")
         with pytest.raises(StorageError, match="no_such_column"):
             upgrade(file)
-    with Store.open(file, create=False) as store:
+    with open_store(file, create=False) as store:
         assert store.list_studies() == []
     with closing(sqlite3.connect(file)) as connection:
         names = [row[1] for row in connection.execute("PRAGMA table_info(tempopt_ticket)")]
@@ -181,4 +182,4 @@ def test_an_old_server_is_refused_with_the_version_that_is_needed(
 ) -> None:
     monkeypatch.setattr(schema, "_OLDEST", dict.fromkeys(schema._OLDEST, (99, 1)))
     with pytest.raises(StorageError, match=rf"(?i)^{backend} [0-9.]+ is too old: 99\.1 or later is needed"):
-        Store.open(url)
+        open_store(url)

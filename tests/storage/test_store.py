@@ -18,6 +18,7 @@ from sqlalchemy import event
 from tempopt.errors import StaleAttempt, StorageError, StudyNotFound
 from tempopt.storage import Store
 from tempopt.storage.changes import RunOutcome
+from tempopt.storage.opening import open_store
 from tempopt.storage.queries import KIND_OF, STAGES
 from tempopt.storage.rows import KINDS, LARGEST_VALUE, Kind, Measurement, NewTicket, StudyRow, TicketRow
 from tempopt.storage.ticket_queries import ARMS
@@ -371,7 +372,7 @@ def test_news_of_tickets_that_came_in_between_are_of_a_version_that_knows_them(
 ) -> None:
     """Others add a ticket and begin it before each statement that the reader sends."""
     versions: dict[int, set[int]] = {0: set()}
-    with Store.open(url) as other_store:
+    with open_store(url) as other_store:
 
         def write_between(*statement: Any) -> None:
             number = len(versions)
@@ -467,9 +468,9 @@ def test_importing_the_room_loads_no_database_code(environment: dict[str, str]) 
 
 def test_opening_a_store_loads_no_migrations(tmp_path: Path, environment: dict[str, str]) -> None:
     file = tmp_path / "x.db"
-    Store.open(str(file)).close()
+    open_store(str(file)).close()
     code = (
-        "import sys; from tempopt.storage import Store; Store.open(sys.argv[1]).close(); "
+        "import sys; from tempopt.storage import open_store; open_store(sys.argv[1]).close(); "
         "print([m for m in ('alembic', 'optuna', 'psycopg', 'pymysql') if m in sys.modules])"
     )
     assert _run_code(environment, code, str(file)) == "[]"

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tempopt.errors import StorageError
-from tempopt.storage import Store
+from tempopt.storage.opening import open_store
 from tempopt.storage.urls import parse_database_url
 
 PASSWORDS = ["s3cr3t", "p@ss:w/rd?#%&+ x", "%40", "ünï\\'\"", "a:b@c/d"]
@@ -114,7 +114,7 @@ def test_a_password_that_was_not_encoded_is_refused_and_hidden_whole(url: str) -
 @pytest.mark.parametrize("scheme", ["postgresql", "mysql"])
 def test_a_server_that_is_not_there_is_told_without_the_password(scheme: str, password: str) -> None:
     with pytest.raises(StorageError, match="See that the server is running") as error:
-        Store.open(f"{scheme}://me:{quote(password, safe='')}@127.0.0.1:1/d")
+        open_store(f"{scheme}://me:{quote(password, safe='')}@127.0.0.1:1/d")
     trace_text = "".join(traceback.format_exception(error.value))
     assert password not in trace_text
     assert quote(password, safe="") not in trace_text
@@ -164,5 +164,5 @@ def test_what_a_driver_fails_at_is_told_in_words(url: str) -> None:
     with pytest.raises(
         StorageError, match=r"cannot be connected to: .*Check its host, and the options"
     ) as error:
-        Store.open(url, create=False)
+        open_store(url, create=False)
     assert "p4ss" not in str(error.value)

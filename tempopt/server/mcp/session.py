@@ -30,8 +30,8 @@ from tempopt.spec.custom_schedules import import_schedules
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage import checkpoints
+from tempopt.storage.opening import as_remote_store, open_store
 from tempopt.storage.rows import StudyRow, StudyStanding
-from tempopt.storage.store import Store, as_remote_store
 from tempopt.verdict.set_comparison import check_comparison
 
 LOOK_SECONDS = 2.0
@@ -74,7 +74,7 @@ class Session:
     def __init__(
         self, storage: str, *, user: str | None, budget: Budget, workers: Workers | None = None
     ) -> None:
-        self.store = Store.open(storage, create=True)
+        self.store = open_store(storage, create=True)
         try:
             self._server = as_remote_store(self.store)
             self._me: Mapping[str, Any] = {}

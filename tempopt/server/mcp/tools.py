@@ -13,8 +13,7 @@ from tempopt.report import study_result
 from tempopt.report.list_row import summary_json
 from tempopt.server.mcp import schemas
 from tempopt.server.mcp.session import Session
-from tempopt.spec.compared_sets import refuse_comparison
-from tempopt.spec.comparison_spec import comparison_spec
+from tempopt.spec.comparison_spec import comparison_spec, refuse_comparison
 from tempopt.spec.load import load_spec
 from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.validation_errors import format_error_list

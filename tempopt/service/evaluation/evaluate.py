@@ -30,7 +30,7 @@ from tempopt.service.evaluation.trained_model import Measured, TrainedModel, dig
 from tempopt.spec.sections import SamplerOrPrunerConfig
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.http.address import is_server
-from tempopt.storage.store import Store
+from tempopt.storage.opening import open_store
 from tempopt.storage.ticket_queries import to_maximize
 from tempopt.storage.urls import DEFAULT_STORAGE
 from tempopt.temperature import GENERATION, training_key
@@ -105,7 +105,7 @@ def _study(storage: str, name: str, request: EvaluationSpec, question: str) -> A
             "tempopt evaluate works on a database, and a server was given. Give the URL of a database, as in "
             f"--storage {DEFAULT_STORAGE}"
         )
-    with Store.open(storage, create=True) as store:
+    with open_store(storage, create=True) as store:
         url = store.url
         with contextlib.suppress(StudyNotFound):
             store.load_study(name)

@@ -15,7 +15,7 @@ import pytest
 from tempopt.report import study_result
 from tempopt.report.decision import screen_lines
 from tempopt.server.tokens import create_token
-from tempopt.storage import Store
+from tempopt.storage.opening import open_store
 from tests.cluster.http_servers import HttpServers
 from tests.cluster.studies import environment, tempopt
 from tests.report.full_text import full_lines
@@ -67,7 +67,7 @@ class Team:
 
     def token(self, *scopes: str) -> dict[str, str]:
         """Return the environment in which a coding agent's token is found: a file, as people give it."""
-        with Store.open(self.storage) as store:
+        with open_store(self.storage) as store:
             text, _ = create_token(
                 store, name=f"coder-{'-'.join(scopes)}", user="coder", scopes=scopes, studies=PREFIX
             )
@@ -78,7 +78,7 @@ class Team:
 
     def begun_runs(self) -> int:
         """Return how many runs were begun so far, of all studies."""
-        with Store.open(self.storage) as store:
+        with open_store(self.storage) as store:
             rows = [row for entry in store.list_studies() for row in store.tickets(entry.study.id)]
         return sum(row.attempt > 0 for row in rows)
 
@@ -110,7 +110,7 @@ def team(tmp_path: Path) -> Iterator[Team]:
     folder.mkdir()
     desk.mkdir()
     storage = f"sqlite:///{folder / 'studies.db'}"
-    with Store.open(storage):
+    with open_store(storage):
         pass
     servers = HttpServers(folder, storage, 1)
     try:
@@ -140,7 +140,7 @@ async def _search_to_its_verdict(coder: Asker, team: Team) -> None:
     study_data = await coder.until_done("coder-toy")
     assert study_data["runs_done"] > 0
     verdict_reply = await coder.ask("verdict", study="coder-toy")
-    with Store.open(team.storage) as store:
+    with open_store(team.storage) as store:
         result = study_result.load(store, "coder-toy")
         assert store.load_study("coder-toy").owner == "coder"
     assert verdict_reply["done"] and verdict_reply["words"] == full_lines(result)

@@ -13,7 +13,7 @@ from tempopt.server.mcp import session as sessions
 from tempopt.server.mcp.budget import Budget
 from tempopt.server.mcp.session import Session
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage import Store
+from tempopt.storage.opening import open_store
 from tests.server.conftest import RunningServer
 from tests.server.conftest import running_server as running_server
 from tests.server.mcp.rows import SMALL_RUNS, begin_study, state_after
@@ -28,7 +28,7 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_spent_is_what_the_rows_of_the_users_studies_say_and_not_of_others(url: str) -> None:
-    with Store.open(url) as store:
+    with open_store(url) as store:
         ended_study = begin_study(store, "done", owner="mcp", hours=1.0)
         store.set_state(ended_study.id, "done")
         begin_study(store, "open", owner="mcp", hours=0.5)
@@ -51,7 +51,7 @@ def test_spent_is_what_the_rows_of_the_users_studies_say_and_not_of_others(url: 
 def test_a_study_that_has_used_what_it_may_is_paused(
     url: str, reserved_hours: float, budget: float, expected: str
 ) -> None:
-    with Store.open(url) as store:
+    with open_store(url) as store:
         begin_study(store, "mine", owner="mcp", hours=reserved_hours)
         begin_study(store, "others", owner="ada", hours=0.001)
         with Session(url, user=None, budget=Budget(gpu_hours=budget)) as session:
@@ -67,7 +67,7 @@ def test_a_study_that_has_used_what_it_may_is_paused(
 
 def test_a_study_without_a_limit_leaves_nothing_that_could_be_promised(url: str) -> None:
     spec = StudySpec.parse(toy_spec(name="second", **SMALL), source="the test")
-    with Store.open(url) as store:
+    with open_store(url) as store:
         begin_study(store, "endless", owner="mcp", hours=None)
     with Session(url, user=None, budget=Budget(gpu_hours=100.0)) as session:
         with pytest.raises(UsageError, match=r"endless may yet spend is not known"):
@@ -77,7 +77,7 @@ def test_a_study_without_a_limit_leaves_nothing_that_could_be_promised(url: str)
 
 def test_studies_of_others_are_neither_continued_nor_stopped(url: str) -> None:
     spec = StudySpec.parse(toy_spec(name="hers", **SMALL), source="the test")
-    with Store.open(url) as store:
+    with open_store(url) as store:
         begin_study(store, "hers", owner="ada", hours=None)
     with Session(url, user=None, budget=Budget()) as session:
         for session_call in (lambda: session.begin(spec), lambda: session.stop("hers")):

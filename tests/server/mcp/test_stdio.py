@@ -14,7 +14,7 @@ from tempopt.report import study_result
 from tempopt.report.decision import screen_lines
 from tempopt.spec.load import load_spec
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.store import Store
+from tempopt.storage.opening import open_store
 from tempopt.verdict.planned_runs import planned_runs
 from tests.report.full_text import full_lines
 from tests.server.mcp.asker import run, session
@@ -74,7 +74,7 @@ def test_bad_input_of_each_tool_gets_one_error_that_says_what_is_allowed() -> No
     async def client_task() -> None:
         async with session() as asker:
             # a store with a study in it, so that names of studies are looked up
-            Store.open(URL).close()
+            open_store(URL).close()
             for tool, arguments, parts in BAD:
                 message = await asker.refusal(tool, **arguments)
                 assert all(part in message for part in parts), (tool, arguments, message)
@@ -127,7 +127,7 @@ def test_a_bundled_search_comes_to_its_verdict_and_the_budget_holds_over_a_resta
             await asker.ask("search", **arguments)
             study_data = await asker.until_done("clip_digits")
             verdict_reply = await asker.ask("verdict", study="clip_digits")
-            with Store.open(URL, create=False) as store:
+            with open_store(URL, create=False) as store:
                 result = study_result.load(store, "clip_digits")
             assert study_data["words"] == screen_lines(result) and verdict_reply["words"] == full_lines(
                 result
@@ -178,5 +178,5 @@ def test_of_two_clients_at_once_one_alone_gets_what_is_left() -> None:
         assert "would exceed the budget of mcp" in message and "runs are left" in message
 
     run(client_task)
-    with Store.open(URL, create=False) as store:
+    with open_store(URL, create=False) as store:
         assert len(store.list_studies()) == 1

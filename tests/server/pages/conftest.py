@@ -11,7 +11,7 @@ import pytest
 
 from tempopt.server.app import create_app
 from tempopt.server.tokens import create_token
-from tempopt.storage import Store
+from tempopt.storage.opening import open_store
 from tests.server.conftest import RunningServer, serve_app
 from tests.server.pages.made_studies import fill
 
@@ -30,7 +30,7 @@ def site(study_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     folder = tmp_path_factory.mktemp("site")
     shutil.copy(study_database, folder / "studies.db")
     storage, checkpoints = f"sqlite:///{folder / 'studies.db'}", folder / "checkpoints"
-    with Store.open(storage) as store:
+    with open_store(storage) as store:
         app = create_app(store, checkpoints=checkpoints.as_uri())
         token, _ = create_token(store, name="ada", scopes=["admin"])
         with serve_app(app) as url:

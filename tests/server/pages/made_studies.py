@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import create_engine, delete, insert, update
 
-from tempopt.storage import Store
 from tempopt.storage.models import LOG, MEASUREMENT, STUDY, TICKET
+from tempopt.storage.opening import open_store
 from tests.report.made_study import SyntheticStudy, World, make, write
 
 MARKUP = "<script>alert(1)</script><img src=x onerror=alert(2)>"
@@ -59,7 +59,7 @@ def put(url: str, world: World, setting: StudySetting, first_id: int) -> int:
 def at_work(url: str, name: str, *, num_running: int, waiting: int) -> None:
     """Have the last runs of a study be in progress, and those before them wait."""
     engine = create_engine(url)
-    with Store.open(url) as store, engine.begin() as connection:
+    with open_store(url) as store, engine.begin() as connection:
         rows = store.tickets(store.load_study(name).id)
         active_rows = rows[len(rows) - num_running - waiting :]
         clean = {"outcome": None, "value": None, "finished": None}
@@ -82,7 +82,7 @@ def at_work(url: str, name: str, *, num_running: int, waiting: int) -> None:
 def break_runs(url: str, name: str) -> None:
     """Have a study's failed runs say why, in markup, with a log each."""
     engine = create_engine(url)
-    with Store.open(url) as store, engine.begin() as connection:
+    with open_store(url) as store, engine.begin() as connection:
         for row in store.tickets(store.load_study(name).id):
             if row.state == "failed":
                 error = f"RuntimeError: CUDA error {MARKUP}"

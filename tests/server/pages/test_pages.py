@@ -24,6 +24,7 @@ from tempopt.server.pages.rendering import format_age, format_hours, format_valu
 from tempopt.server.sessions import LIFE, SessionManager
 from tempopt.server.tokens import create_token
 from tempopt.storage import Store
+from tempopt.storage.opening import open_store
 from tests.server.conftest import RunningServer
 from tests.server.pages.conftest import Browser
 
@@ -176,7 +177,7 @@ def test_the_browser_holds_a_session_that_no_script_reads(visitor: Browser, site
 @pytest.mark.parametrize("scheme", ["https", "http"])
 @pytest.mark.parametrize("is_trusted", [True, False])
 def test_over_tls_the_cookie_is_secure(tmp_path: Path, scheme: str, is_trusted: bool) -> None:
-    with Store.open(f"sqlite:///{tmp_path / 'a.db'}") as store:
+    with open_store(f"sqlite:///{tmp_path / 'a.db'}") as store:
         token, _ = create_token(store, name="ada", scopes=["view"])
         app = create_app(store, checkpoints=tmp_path.as_uri())
         proxied_app = ProxyHeadersMiddleware(app, "127.0.0.1" if is_trusted else "192.0.2.1")
@@ -286,7 +287,7 @@ def test_a_session_ends_with_its_token(visitor: Browser, site: RunningServer) ->
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(f"sqlite:///{tmp_path / 'a.db'}") as store:
+    with open_store(f"sqlite:///{tmp_path / 'a.db'}") as store:
         yield store
 
 
