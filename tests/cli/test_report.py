@@ -127,7 +127,7 @@ def test_a_report_that_fails_is_told_and_fails_nothing(
 
 def test_no_password_is_on_the_page(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(URL, create=False)
-    monkeypatch.setattr("tempopt.service.lifecycle.open_store", lambda *_, **__: store)
+    monkeypatch.setattr("tempopt.cli.report.open_store", lambda *_, **__: store)
     secret = f"postgresql://me:{WRITTEN}@host/db"
     assert cli.main(["report", "pairs", "--storage", secret]) == 0
     page = (study / "pairs.html").read_text(encoding="utf-8")
