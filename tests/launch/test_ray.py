@@ -408,12 +408,12 @@ _ALONE = """
 import json, os, sys, time
 from tempopt.launch.launcher import Task
 from tempopt.launch.ray import RayLauncher, ray
-from tempopt.agent.placement import Need
+from tempopt.spec.resources import Need
 
 launcher = RayLauncher({})
 assert ray.get_runtime_context().gcs_address != sys.argv[1]
-assert (launcher.spans_hosts, launcher.outlives, launcher.has_gpus()) == (False, False, False)
-assert launcher.room(Need()) >= 1
+assert (launcher.is_multi_host, launcher.survives_command, launcher.has_gpus()) == (False, False, False)
+assert launcher.capacity(Need()) >= 1
 ids = launcher.start([Task(**json.loads(sys.argv[2]))])
 while launcher.jobs(ids)[0].state == "waiting":
     time.sleep(0.1)

@@ -448,7 +448,7 @@ class TestWhatIsAsked:
 
     def test_a_warning_that_leaves_no_time_to_train_is_refused(self, commands: None, tmp_path: Path) -> None:
         launcher = SlurmLauncher({"folder": str(tmp_path), "time": "2", "signal": "61"})
-        with pytest.raises(UsageError, match="told to leave 61 s before the end have no time"):
+        with pytest.raises(UsageError, match="have to leave 61 s before the end have no time"):
             launcher.start([Task(program=PROGRAM, study="any", storage="postgresql://host/any")])
         assert list(tmp_path.iterdir()) == []
 

@@ -204,10 +204,10 @@ def test_a_server_that_was_started_anew_judges_a_run_by_all_of_its_reports(
     ]
     start_change = RunStarted(ticket_id=ticket.id, attempt=1, total_steps=STEPS, code="code")
     assert agent.sync(start_change, report_changes[0], runs=run_counts(ticket, {8: 2.5}))["pruned"] == {}
-    running_server.app.state.tempopt.desks.close("toy")
+    running_server.app.state.tempopt.study_sessions.close("toy")
     # nothing is said of the reports before: the store knows them
     assert agent.sync(report_changes[1])["pruned"] == {str(ticket.id): 16}
-    running_server.app.state.tempopt.desks.close("toy")
+    running_server.app.state.tempopt.study_sessions.close("toy")
     assert agent.sync(make_end(ticket, 0.1))["pruned"] == {str(ticket.id): 16}
     assert (_row(running_server, ticket).outcome, _row(running_server, ticket).value) == ("pruned", 2.5)
 
@@ -219,8 +219,8 @@ def test_who_comes_late_is_refused_and_what_another_does_stays(
     assert late is not None
     other_agent.join()
     running_server.store.write(late.study_id, [], agent=f"{agent.name}@other", renew={late.id: 1}, lease=-1.0)
-    running_server.app.state.tempopt.desks._started -= 3600
-    running_server.app.state.tempopt.desks.close("toy")
+    running_server.app.state.tempopt.study_sessions._started -= 3600
+    running_server.app.state.tempopt.study_sessions.close("toy")
     retaken = other_agent.take()
     assert retaken is not None and (retaken.id, retaken.attempt) == (late.id, 2)
     answer = agent.report_training(late, [3.0, 2.0, 0.1])
@@ -377,7 +377,7 @@ def test_who_waits_for_a_ticket_is_answered_as_soon_as_there_is_one(
     with ThreadPoolExecutor() as pool:
         start_time = time.monotonic()
         answer = pool.submit(waiting.take, None, 25.0)
-        while len(running_server.app.state.tempopt.desks.of("toy").listeners) == 0:
+        while len(running_server.app.state.tempopt.study_sessions.get("toy").listeners) == 0:
             assert not answer.done()
             threading.Event().wait(0.01)
         agent.report_training(last, [3.0, 2.0, 1.0])

@@ -225,7 +225,7 @@ def test_time_that_has_passed_counts_as_it_was_told(running_server: RunningServe
     running_server.store._database.write(
         lambda c: c.execute(update(TICKET).where(TICKET.c.id == ticket.id).values(started=earlier))
     )
-    running_server.app.state.tempopt.desks.close("toy")
+    running_server.app.state.tempopt.study_sessions.close("toy")
     outcomes = RunOutcome(outcome="complete", value=1.0, steps=STEPS, seconds=86400.0, gpu_seconds=86400.0)
     change = RunEnded(ticket_id=ticket.id, attempt=1, outcomes=outcomes)
     agent.sync(change, runs=run_counts(ticket, REPORTS))
@@ -318,12 +318,12 @@ SAVED: dict[str, Any] = {
 
 
 def _make_end(**outcomes: Any) -> dict[str, Any]:
-    return {"type": "Ended", "outcomes": OUTCOMES | outcomes}
+    return {"type": "RunEnded", "outcomes": OUTCOMES | outcomes}
 
 
-LOST: dict[str, Any] = {"type": "Lost", "error": "it fell", "max_attempts": 3}
-BEGAN: dict[str, Any] = {"type": "Began", "total_steps": 24, "code": "code"}
-REPORTED: dict[str, Any] = {"type": "Reported", "step": 4, "value": 0.5}
+LOST: dict[str, Any] = {"type": "AttemptLost", "error": "it fell", "max_attempts": 3}
+BEGAN: dict[str, Any] = {"type": "RunStarted", "total_steps": 24, "code": "code"}
+REPORTED: dict[str, Any] = {"type": "MetricReported", "step": 4, "value": 0.5}
 UNFIT: list[dict[str, Any]] = [
     *(
         _make_end(**{name: value})
@@ -352,10 +352,10 @@ UNFIT: list[dict[str, Any]] = [
             {"value": "1"},
         )
     ),
-    {"type": "Ended", "outcomes": OUTCOMES, "checkpoints": [SAVED | {"size": -1}]},
+    {"type": "RunEnded", "outcomes": OUTCOMES, "checkpoints": [SAVED | {"size": -1}]},
     *(LOST | fields for fields in ({"seconds": -1.0}, {"gpu_seconds": 1.7e308}, {"max_attempts": 0})),
     *(
-        {"type": "Returned"} | fields
+        {"type": "AttemptReleased"} | fields
         for fields in ({"seconds": -1.0}, {"gpu_seconds": -1.0}, {"peak_memory": -5})
     ),
     *(
@@ -371,7 +371,7 @@ UNFIT: list[dict[str, Any]] = [
     ),
     *(REPORTED | fields for fields in ({"step": -5}, {"step": 2**53}, {"step": True}, {"value": True})),
     *(
-        {"type": "Kept", "checkpoint": SAVED | fields}
+        {"type": "CheckpointRecorded", "checkpoint": SAVED | fields}
         for fields in (
             {"step": -8},
             {"size": -1},

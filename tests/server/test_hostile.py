@@ -128,16 +128,16 @@ def _rows(server: RunningServer) -> list[TicketRow]:
     return [dataclasses.replace(row, lease=None) for row in rows]
 
 
-BEGAN: dict[str, Any] = {"type": "Began", "total_steps": 24, "code": "code"}
-LOST: dict[str, Any] = {"type": "Lost", "error": "it fell", "max_attempts": 3}
+BEGAN: dict[str, Any] = {"type": "RunStarted", "total_steps": 24, "code": "code"}
+LOST: dict[str, Any] = {"type": "AttemptLost", "error": "it fell", "max_attempts": 3}
 OUTCOMES = {"outcome": "complete", "value": 0.5, "steps": 24, "seconds": 1.0}
-RUN_END: dict[str, Any] = {"type": "Ended", "outcomes": OUTCOMES}
-REPORTED: dict[str, Any] = {"type": "Reported", "step": 4, "value": 0.5}
+RUN_END: dict[str, Any] = {"type": "RunEnded", "outcomes": OUTCOMES}
+REPORTED: dict[str, Any] = {"type": "MetricReported", "step": 4, "value": 0.5}
 NAMELESS = {"ticket_id": 1, "step": 24, "name": "\0", "value": 1.0}
 CHANGES: list[list[dict[str, Any]]] = [
     [{}],
     [{"type": "Dropped"}],
-    [{"type": ["Began"]}],
+    [{"type": ["RunStarted"]}],
     [BEGAN | {"ticket_id": 10**400}],
     [BEGAN | {"ticket_id": "1; DROP TABLE tempopt_ticket"}],
     [BEGAN | {"attempt": 2**31}],
@@ -147,7 +147,12 @@ CHANGES: list[list[dict[str, Any]]] = [
     [REPORTED | {"step": 10**30}],
     [REPORTED | {"value": [[[]]]}],
     [REPORTED | {"value": math.inf}],
-    [{"type": "Kept", "checkpoint": {"step": 1, "url": "file:///etc/passwd", "digest": "d", "size": 1}}],
+    [
+        {
+            "type": "CheckpointRecorded",
+            "checkpoint": {"step": 1, "url": "file:///etc/passwd", "digest": "d", "size": 1},
+        }
+    ],
     [RUN_END | {"outcomes": {"outcome": "won"}}],
     [RUN_END | {"outcomes": None}],
     [RUN_END | {"outcomes": OUTCOMES | {"value": None}}],

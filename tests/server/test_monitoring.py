@@ -58,7 +58,7 @@ def test_a_server_whose_threads_are_all_busy_is_ready(running_server: RunningSer
 
 
 def test_a_server_that_is_about_to_end_is_not_ready(running_server: RunningServer) -> None:
-    running_server.app.state.tempopt.leaving.set()
+    running_server.app.state.tempopt.is_shutting_down.set()
     answer = httpx.get(f"{running_server.url}/readyz", timeout=30)
     assert answer.status_code == 503 and answer.json()["error"]["code"] == "leaving"
 

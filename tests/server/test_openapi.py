@@ -67,7 +67,7 @@ def api(study_database: Path, tmp_path: Path) -> Iterator[tuple[Any, dict[str, s
         token, _ = new_token(store, name="admin", scopes=["admin"])
         app = create_app(store, checkpoints=(tmp_path / "checkpoints").as_uri())
         # no request waits for a ticket or for news
-        app.state.tempopt.leaving.set()
+        app.state.tempopt.is_shutting_down.set()
         headers = {"authorization": f"Bearer {token}"}
         yield schemathesis.openapi.from_asgi("/openapi.json", app), headers
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tempopt.server import auth
+from tempopt.server import authenticator
 from tempopt.storage.rows import TicketRow
 from tests.server.conftest import RunningServer
 from tests.server.test_agents import HttpAgent
@@ -17,7 +17,7 @@ from tests.server.test_agents import agent as agent
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokens are read from the store at each request."""
-    monkeypatch.setattr(auth, "FRESH_SECONDS", -1.0)
+    monkeypatch.setattr(authenticator, "FRESH_SECONDS", -1.0)
 
 
 def _id(token: str) -> str:
@@ -39,7 +39,7 @@ def test_who_waits_for_a_ticket_with_a_token_that_is_revoked_gets_none(
     waiting.join()
     with ThreadPoolExecutor() as pool:
         answer = pool.submit(waiting.take, None, 2.0)
-        while len(running_server.app.state.tempopt.desks.of("toy").listeners) == 0:
+        while len(running_server.app.state.tempopt.study_sessions.get("toy").listeners) == 0:
             assert not answer.done()
             threading.Event().wait(0.01)
         running_server.store.revoke_token(_id(token))

@@ -94,8 +94,8 @@ class SyncRequest(Body):
 
     Args:
         study_id: Id of the study, as its row told; another study of the same name is none of the agent's.
-        changes: In the order in which they happened, each with its ``type``: Began, Reported, Kept, Ended,
-            Lost or Returned.
+        changes: In the order in which they happened, each with its ``type``, as in RunStarted
+            (:data:`tempopt.storage.changes.Change`).
         renew: Runs that have made a step, by the id of their ticket.
         lease: Seconds that these have for the next.
         runs: What counts of the reports of the runs that the changes are about, by the id of their ticket.
