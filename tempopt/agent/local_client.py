@@ -1,6 +1,6 @@
 """An agent's dealings with a store: the tickets it takes, the changes it tells, the stages it opens.
 
-Speaks to no worker. Every request raises StoreAway while the store cannot be reached, and can be repeated.
+Speaks to no worker. Requests raise StoreUnavailableError while the store is away, and can be repeated.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class LocalStudyClient:
         cache: The tickets, if one reader reads them for several agents; None: read here.
         connection: How the store is reached; None: as ``study.store_timeout`` says.
         outbox: What is on its way to the store; None: kept on disk in ``folder`` while that is away.
-        abandon: Called with the ids of tickets that are others' by now, before anything else is done.
+        on_abandoned: Called with the ids of tickets that are others' by now, before anything else is done.
     """
 
     def __init__(

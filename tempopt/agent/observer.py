@@ -50,7 +50,7 @@ class Snapshot:
         direction: Whether more of it is better.
         stage: Kind of the tickets in progress; None before the first.
         done: Tickets that are over, by kind.
-        asked: Tickets asked for, by kind.
+        requested: Tickets asked for, by kind.
         best: Best value so far of the arm ``search``, on the search's own seeds.
         best_params: Parameters that reached it.
         baseline_mean: Mean so far of the arm ``baseline``, on its own seeds.

@@ -30,7 +30,7 @@ class WorkerProcess:
 
     Args:
         slot: Which of the agent's workers it is, from 0.
-        place: Where it trains.
+        placement: Where it trains.
     """
 
     def __init__(self, *, slot: int, placement: Placement) -> None:

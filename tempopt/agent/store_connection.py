@@ -50,7 +50,7 @@ class StoreRetryPolicy:
         return self._broken is not None
 
     def check(self) -> None:
-        """Raise StoreAway if the store could not be reached a moment ago."""
+        """Raise StoreUnavailableError if the store could not be reached a moment ago."""
         if time.monotonic() < self._next:
             raise StoreUnavailableError
 
@@ -62,8 +62,8 @@ class StoreRetryPolicy:
             reads: Whether it writes nothing. A store that gives answers and takes no writes stays broken.
 
         Raises:
-            StoreAway: The store cannot be reached, or was not a moment ago.
-            StoreLost: It has been away for too long.
+            StoreUnavailableError: The store cannot be reached, or was not a moment ago.
+            StoreTimeoutError: It has been away for too long.
             StudyNotFound: It is there, and the study is not.
             StudyFailed: It refuses the work, and would again.
         """

@@ -32,7 +32,7 @@ class AgentCallbacks:
 
 
 class StudyClient(Protocol):
-    """A study as one agent sees it. What cannot be asked just now raises StoreAway, and can be repeated.
+    """A study as one agent sees it. Requests raise StoreUnavailableError and can be repeated.
 
     Attributes:
         listeners: What the agent does when the study tells it something.
@@ -113,7 +113,7 @@ class StudyClient(Protocol):
             step: That of the report.
             reports: All that count of this run, this one included.
             total_steps: Steps of the whole run; at its last nothing is pruned.
-            age: Seconds that the run has trained.
+            trained_seconds: Seconds that the run has trained.
         """
 
     def heartbeat(self, ticket: TicketRow, seconds: float, *, step: int | None = None) -> None:

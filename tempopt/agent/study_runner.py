@@ -50,7 +50,7 @@ class StudyRunner:
         workers: As for :func:`search`.
         checkpoints: As for :func:`search`.
         observer: Is told what happens.
-        wake: Whether a study that was paused goes on; False: it is left at rest.
+        resume_if_paused: Whether a study that was paused goes on; False: it is left at rest.
         turn: Says when the agent leaves the study to serve another; None: it stays until nothing is left.
     """
 

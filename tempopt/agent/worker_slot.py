@@ -67,11 +67,11 @@ class WorkerSlot:
         stopped: Why it was told to stop; what a pruned run still reports is not counted, and one that is
             left writes a checkpoint first.
         abandoned: Ticket and attempt of the run to end in ``ABANDONING``.
-        begun: When it was given the ticket.
-        moved: When it last made progress, on the same clock.
+        started_at: When it was given the ticket.
+        last_progress_at: When it last made progress, on the same clock.
         log_from: Where in the ticket's log this attempt begins.
-        alone: Whether its GPU is to be its own: its ticket wants that, or the last one did and the next
-            one may.
+        needs_exclusive_gpu: Whether it needs a GPU alone: its ticket does, or the last did and the next one
+            may.
     """
 
     worker: WorkerProcess

@@ -22,7 +22,7 @@ def running_worker_views(
     One question is asked of the store, however many runs there are: what those in progress have reported.
 
     Args:
-        but: Name of an agent whose runs are left out.
+        exclude_agent: Name of an agent whose runs are left out.
     """
     rows = [row for row in cache.tickets.values() if row.state == "running" and row.agent != exclude_agent]
     return to_worker_views(rows, _reports(store, rows))

@@ -151,8 +151,8 @@ class WriteQueue:
             version: That of the tickets from which this follows.
 
         Raises:
-            StoreAway: The store cannot be reached; everything is kept, on disk too.
-            StoreLost: The same, and there is no more waiting.
+            StoreUnavailableError: The store cannot be reached; everything is kept, on disk too.
+            StoreTimeoutError: The same, and there is no more waiting.
             StudyNotFound: The study has been deleted.
         """
         renew = {ticket_id: attempt for ticket_id, (attempt, _, _) in self._renew.items()}

@@ -37,7 +37,7 @@ class StudyLaunch:
 
     Args:
         launcher: What starts the agents.
-        called: What it was called on the command line, so that it is found again.
+        launcher_spec: What it was called on the command line, so that it is found again.
         store: Where the study is, or will be.
         spec: What is asked, with this machine's overrides in force.
         workers: Trials side by side; None: as many as the spec says, or as there is room for.

@@ -42,8 +42,8 @@ class ArmModel:
     """What the runs of an arm that may be known say of any parameter set.
 
     Args:
-        complete: Trials that came to their end, at least one.
-        broken: Those that were ended, and that diverged.
+        complete_trials: Trials that ran to their end, at least one.
+        broken_trials: Pruned and diverged trials.
         describe: Turns sampled values into features.
         maximize: Whether more of the metric is better; here, more is always better.
         stream_of: Which of the study's seeds the trial of a number is trained with.

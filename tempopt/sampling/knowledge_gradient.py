@@ -42,9 +42,9 @@ class KnowledgeGradient:
 
     Args:
         space: What the arm samples.
-        describe: Turns sampled values into features.
+        featurize: Turns sampled values into features.
         maximize: Whether more of the metric is better.
-        streams: How many seeds the arm's trials share; None: each has its own.
+        num_seeds: How many seeds the arm's trials share; None: each has its own.
         seed: What is drawn once for all trials follows from it.
         earlier: What earlier studies say.
         guarding: What guards ask of a parameter set; None: nothing.

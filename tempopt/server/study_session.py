@@ -68,7 +68,7 @@ class _PruningState:
     Args:
         agent: Who holds it.
         attempt: Its number.
-        seen: Step of the last report that was judged.
+        last_checked_step: Step of the last report that was judged.
         end: Step of the report at which it is pruned; None: it goes on.
         value: That report's.
     """
@@ -160,8 +160,8 @@ class StudySession:
         Args:
             agent: Name of the agent, its token's name included.
             request: What it says.
-            looking: Whether it has said all before and only waits. The store is then asked only if a ticket
-                is known to wait, and now and then for what others may have lost.
+            is_long_poll: Whether it has said all before and only waits. The store is then asked only if a
+                ticket is known to wait, and now and then for what others may have lost.
 
         Returns:
             The answer; None if it only waits, and there is nothing new.

@@ -111,7 +111,7 @@ class StudyActionResponse(Body):
     """How a study stands after it was asked for something.
 
     Args:
-        begun: Whether it was begun by this.
+        is_new: Whether it was begun by this.
         notes: What there is to say of it, for people.
     """
 

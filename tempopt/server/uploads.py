@@ -39,7 +39,7 @@ class UploadProgress(BaseModel):
 
     Args:
         bytes: That are there.
-        whole: Whether the file is in its place. All bytes may have come before it is: ask again.
+        is_complete: Whether the file is in its place. All bytes may have come before it is: ask again.
     """
 
     bytes: int

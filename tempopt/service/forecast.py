@@ -62,8 +62,8 @@ class StudyForecast:
         runs: Number of runs to the first verdict.
         run: What one run takes.
         detectable: The smallest gain that the confirmation can show.
-        known: What earlier runs tell of a pair's difference; None as long as there are none.
-        known_from: The study whose runs those are.
+        noise: What earlier runs tell of a pair's difference; None as long as there are none.
+        noise_study: The study whose runs those are.
         limited: Limits of the spec that may end the search sooner.
     """
 

@@ -121,7 +121,7 @@ class DeleteResult:
     Args:
         agents: Agents that are at work on it still, ``host:pid``.
         freed: Bytes of checkpoints and logs that were removed.
-        left: What was not removed: where it lies, and why.
+        not_removed: What was not removed: where it lies, and why.
     """
 
     agents: list[str]
@@ -238,7 +238,7 @@ class GarbageCollectionResult:
 
     Args:
         files: Bytes by location of what was removed, or would be.
-        left: What was not removed: where it lies, and why.
+        not_removed: What was not removed: where it lies, and why.
     """
 
     study: str

@@ -42,7 +42,7 @@ def check(text: str, store: Store, is_visible: MaySee) -> SpecLintResult:
     Args:
         text: The spec in YAML.
         store: Where the study would be begun; nothing is written.
-        may_see: See :data:`MaySee`.
+        is_visible: See :data:`MaySee`.
     """
     checked_text = check_text(text)
     if checked_text.spec is None or checked_text.origin is None:

@@ -168,7 +168,7 @@ class ClaimRequest:
         lease: Seconds, > 0, within which the run has to show progress (see ``Store.write``).
         max_attempts: Failures after which a ticket is not tried again, >= 1.
         dead: Names of agents that are known to have died.
-        held: Ids of the tickets that this agent knows it holds.
+        held_ticket_ids: Ids of the tickets that this agent knows it holds.
         expired: Whether leases that are over count; False just after the store was away, when others
             could not renew theirs either.
     """
@@ -191,7 +191,7 @@ class WriteResult:
         state: State of the study.
         version: Version of its tickets.
         age: Seconds since the study was created, by the database's clock.
-        taken: The ticket that was taken with it; None: none was wanted, or there was none.
+        claimed_ticket: The ticket that was taken with it; None: none was wanted, or there was none.
     """
 
     refused: dict[int, str]

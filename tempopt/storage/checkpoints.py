@@ -148,7 +148,7 @@ class RemovalResult:
 
     Args:
         freed: Bytes.
-        left: Files that could not be deleted, by URL, and why.
+        not_removed: Files that could not be deleted, by URL, and why.
     """
 
     freed: int

@@ -323,8 +323,8 @@ class ReportCallback(Checkpoint):
 
     Args:
         metric: Name of the logged metric that counts.
-        report: Called with the optimizer step, the metric and all logged numbers after each validation.
-        beat: Called with the optimizer step after each batch, of training and of validation.
+        on_report: Called with the optimizer step, the metric and all logged numbers after each validation.
+        on_heartbeat: Called with the optimizer step after each batch, of training and of validation.
         wishes: Exchanged after each batch and each validation of the training, and after each batch of an
             evaluation at its end.
     """

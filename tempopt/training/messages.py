@@ -89,7 +89,7 @@ class RunLabel:
 
     Args:
         study: Name of its study.
-        begun: When the study was begun, as text; tells it from one of the same name in another database.
+        study_created_at: When the study was created, as text; another database may have one of its name.
         run: Name of the run in its study, as in ``search-0012``.
         kind: Kind of its ticket.
         arm: Arm of its ticket.
@@ -276,7 +276,7 @@ class Finished:
         curves: What was observed over training: name to ``[[step, value], ...]``; empty unless complete.
         maps: What heads attend to (``tempopt.training.attention_maps``), as plain data; None: not looked at.
         times: What its parts take; None unless that was the task.
-        found: Of a check: the named temperatures that the module has.
+        initial_temperatures: Of a check: the named temperatures that the module has.
         evaluated: Of a dry run: the named temperatures that the metric reads in evaluation; None if that
             was not tried.
         trained: Of a dry run: the named temperatures that the module's own optimizers train; None if that

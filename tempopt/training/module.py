@@ -319,8 +319,8 @@ class TemperedModule(L.LightningModule):
 
         Args:
             name: Lower-case letters, digits and underscores, as in ``contrast``.
-            found: The temperature τ that the module has without a study, from 1e-6 to 1e6; the baseline of a
-                study trains at it.
+            initial_temperature: The temperature τ that the module has without a study, from 1e-6 to 1e6; the
+                baseline of a study trains at it.
 
         Raises:
             SpecError: The name or the number is not allowed, or the module has such a buffer already.

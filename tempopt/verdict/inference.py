@@ -54,8 +54,8 @@ class InferenceOnly:
         share: What the twin's models gain at inference as a share of the winner's gain over the twin; None
             unless the total gain is significant.
         difference: The winner over the baseline, both tuned at inference; None if it was not measured.
-        kept: Whether the baseline, tuned at inference, keeps ``study.keep_share`` of what the winner, tuned
-            likewise, gains over the baseline as trained; None if the winner was not measured.
+        keep_share_result: Whether the baseline, tuned at inference, keeps ``study.keep_share`` of what the
+            winner, tuned likewise, gains over the baseline as trained; None if the winner was not measured.
     """
 
     baseline: TunedInference

@@ -57,7 +57,7 @@ class PairedResult:
         dropped: Pairs left out because the infrastructure lost one of the two runs.
         diverged: Pairs on which the arm diverged.
         reference_diverged: Pairs on which the reference diverged.
-        each: The comparisons of which this is the more cautious; empty if it is one itself.
+        component_results: The comparisons of which this is the more cautious; empty if it is one itself.
         lost: References of which no run is left to compare with; nothing is shown without them.
         skewness: Sample skewness of the differences in standard errors of that of a normal distribution; None
             with fewer than six pairs, or where no two differ.

@@ -116,7 +116,7 @@ def next_tickets(
     Args:
         tickets: All tickets of the study, of which none waits or runs.
         spec: The study's spec.
-        recommend: Returns the candidates; where it returns none, they are those with the best values.
+        recommend_fn: Returns the candidates; where it returns none, they are those with the best values.
     """
     if spec.compare is not None:
         return compare_tickets(tickets, spec)

@@ -57,7 +57,7 @@ class Simplest:
         parameters: The whole parameter set.
         gain: It against the baseline, on the same pairs.
         lost: The winner against it.
-        kept: By pair, what it gains less ``study.keep_share`` of the winner's gain over the baseline.
+        keep_share_test: By pair, its gain less ``study.keep_share`` of the winner's gain over the baseline.
     """
 
     parts: tuple[str, ...]
@@ -112,8 +112,8 @@ class Recommendation:
 
     Args:
         action: What to do first.
-        now: What holds as long as nothing more is trained: the same, but where ``action`` is ``more_pairs``
-            or ``widen_range``.
+        action_without_training: What holds as long as nothing more is trained: the same, but where ``action``
+            is ``more_pairs`` or ``widen_range``.
         parameters: What to train with now; the best that was tuned at τ = 1 unless a change is recommended.
         at_inference: Temperature parameters to evaluate the trained model with; None: as it was trained.
         plan: Name of that plan of inference, None with it.

@@ -190,7 +190,7 @@ def _joiner(tmp_path: Path) -> subprocess.Popen[str]:
         "from tempopt.agent.observer import NullObserver\n"
         "class Notes(NullObserver):\n"
         "    def note(self, text): print(text, file=sys.stderr, flush=True)\n"
-        f"join('toy', storage={URL!r}, workers=1, observer=Notes())\n"
+        f"run_agent('toy', storage={URL!r}, workers=1, observer=Notes())\n"
     )
     return subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
 

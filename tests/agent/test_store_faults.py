@@ -102,7 +102,7 @@ def test_an_agent_without_its_store_ends_in_good_order_and_the_next_delivers_for
     program = FAKED + (
         "import json, pathlib\n"
         "from tempopt.errors import StoreUnreachable\n"
-        "from tempopt.storage.opening import open_store\n"
+        "from tempopt.storage.store import Store\n"
         "from tempopt.api.calls import search\n"
         "calls = []\n"
         "work = Store.write\n"
@@ -117,7 +117,7 @@ def test_an_agent_without_its_store_ends_in_good_order_and_the_next_delivers_for
     )
     Path("spec.json").write_text(json.dumps(toy_spec(store_timeout=1, lease=3)))
     process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
-    assert "StoreLost" in process.stderr and "study.store_timeout allows 1 s" in process.stderr
+    assert "StoreTimeoutError" in process.stderr and "study.store_timeout allows 1 s" in process.stderr
     assert list(Path("tempopt-runs").rglob("undelivered-*"))
     watcher = Watcher()
     resumed_run = read_study(resume("toy", storage=URL, workers=1, observer=watcher))

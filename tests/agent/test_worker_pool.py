@@ -151,7 +151,7 @@ class Talker:
         self.ready = self.ready or isinstance(message, Ready)
         return message
 
-    def obituary(self) -> str:
+    def exit_description(self) -> str:
         return "the worker was killed by SIGKILL"
 
     def kill(self) -> None:

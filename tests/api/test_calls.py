@@ -82,13 +82,13 @@ def test_python_and_the_command_line_keep_a_study_in_the_same_place(monkeypatch:
 
 
 @pytest.mark.long
-def test_a_search_shows_a_line_for_each_training_on_standard_error(
+def test_a_search_shows_a_line_for_each_stage_on_standard_error(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     result = tempopt.search(SPEC, workers=1)
     captured_output = capfd.readouterr()
     assert not captured_output.out
-    assert "toy: minimize val_loss" in captured_output.err and "baseline 0: " in captured_output.err
+    assert "toy: minimize val_loss" in captured_output.err and "] baseline: " in captured_output.err
     assert result.state == "done"
     assert tempopt.resume("toy", workers=1).state == "done"
     # a handle on a study that is over starts nothing

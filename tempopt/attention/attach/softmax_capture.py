@@ -39,7 +39,7 @@ class Softmax:
             are taken.
         eps: What the model rounds logits to, relative to 1.
         fused: Whether it is ``scaled_dot_product_attention``, which is certainly attention.
-        place: Names of the modules that it ran in, outermost first.
+        module_names: Names of the modules that it ran in, outermost first.
     """
 
     logits_NK: Tensor

@@ -55,7 +55,7 @@ class Landscape:
         best: Of the best tenth of all complete search trials, how many cool down and how many they are; None
             if they are fewer than five.
         out_of: Number of complete search trials; more than are drawn where that is many.
-        shown: Which temperature this is.
+        temperature: Which temperature this is.
         others: The same of the other temperatures of the study that change over training.
     """
 

@@ -55,7 +55,7 @@ class PlanShown:
         beside: What acts on attention beside the temperature that is shown, by name.
         confirmed: Whether there is a verdict.
         role: What the plan is: ``recommended``, ``winner`` or ``best trial``.
-        shown: Which temperature this is.
+        main_temperature: Which temperature this is.
         others: The other temperatures of the study, each with its value at each progress.
         on_control: What is to be known of the temperatures of a target of the entropy; empty of a schedule.
         is_path: Whether what is drawn between the start and the end is how the temperatures go.

@@ -26,7 +26,7 @@ class CurveExtrapolator:
     """What to expect of a run by what it has reported.
 
     Args:
-        complete: Reports (step to value) and end value of each complete run.
+        complete_runs: Reports (step to value) and end value of each complete run.
     """
 
     def __init__(self, complete_runs: Sequence[tuple[Reports, float]]) -> None:

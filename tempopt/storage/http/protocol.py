@@ -79,7 +79,7 @@ class TakeRequest(Body):
     """An agent has room for a run.
 
     Args:
-        held: Ids of the tickets that it knows it holds.
+        held_ticket_ids: Ids of the tickets that it knows it holds.
         wait: Seconds that the answer may be held back until there is one.
     """
 
@@ -142,8 +142,8 @@ class SyncResponse(Body):
         version: Version of its tickets.
         age: Seconds since it was begun.
         over: Whether nothing is left to do.
-        taken: The ticket that was taken; None: none was wanted, or there is none just now.
-        standing: How the study stands, for people.
+        claim: The ticket that was taken; None: none was wanted, or there is none just now.
+        snapshot: How the study stands, for people.
     """
 
     refused: list[int] = []
