@@ -33,7 +33,7 @@ from tempopt.temperature import (
     LEARNED,
     NEUTRAL,
     TemperatureParameters,
-    own_parameters,
+    parameters_of_temperature,
     progress,
     split_name,
 )
@@ -65,7 +65,7 @@ class Training:
 
 def describe(parameters: Mapping[str, Any], spec: StudySpec) -> list[float]:
     """Return what the forest knows of a configuration: τ over progress, and every other searched value."""
-    plan = TemperatureParameters.from_mapping(own_parameters(parameters, "")).plan(2)
+    plan = TemperatureParameters.from_mapping(parameters_of_temperature(parameters, "")).plan(2)
     temperatures = [plan.temperatures(progress(index, _PLACES)) for index in range(_PLACES)]
     features = [float(np.log(np.mean(layer_temperatures))) for layer_temperatures in temperatures]
     features.append(float(np.log(temperatures[0][0] / temperatures[0][1])))

@@ -13,7 +13,7 @@ from tempopt.temperature import (
     PLAN_PARAMETERS,
     TemperatureParameters,
     initial_named_temperatures,
-    own_parameters,
+    parameters_of_temperature,
     progress,
 )
 
@@ -44,7 +44,7 @@ def course(parameters: Mapping[str, Any], temperature: str = "") -> Course:
 
 @lru_cache(maxsize=100_000)
 def _course(parameters: tuple[tuple[str, Any], ...], temperature: str) -> Course:
-    plan = own_parameters(dict(parameters), temperature)
+    plan = parameters_of_temperature(dict(parameters), temperature)
     as_found_tau = initial_named_temperatures(dict(parameters)).get(temperature, 1.0)
     temperature_plan = TemperatureParameters.from_mapping(plan).plan(1)
     log_ratios = [

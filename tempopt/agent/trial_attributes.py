@@ -14,7 +14,7 @@ from tempopt.storage.ticket_queries import last_values
 from tempopt.temperature import (
     TemperatureParameters,
     is_controlled,
-    own_parameters,
+    parameters_of_temperature,
     temperatures_of,
 )
 from tempopt.training.messages import CONTROLLED_CURVE
@@ -47,7 +47,9 @@ def build_trial_user_attrs(
     attributes: dict[str, int | float] = {}
     parameters = ticket.parameters or {}
     for name in temperatures_of(parameters):
-        level = TemperatureParameters.from_mapping(own_parameters(parameters, name)).plan(1).schedule
+        level = (
+            TemperatureParameters.from_mapping(parameters_of_temperature(parameters, name)).plan(1).schedule
+        )
         attributes |= {f"{name or 'tau'}_init": level(0.0), f"{name or 'tau'}_final": level(1.0)}
     measurements = list(measurements)
     if is_controlled(parameters):

@@ -15,7 +15,7 @@ from tempopt.api.main_module import FOLDER
 from tempopt.errors import StudyChanged, UsageError
 from tempopt.report.study_result import StudyResult
 from tempopt.service import lifecycle, studies
-from tempopt.service.best_sets import advise_without
+from tempopt.service.best_sets import hint_at_without_option
 from tempopt.service.evaluation.evaluate import evaluate as evaluate_weights
 from tempopt.service.evaluation.result import EvaluationResult
 from tempopt.service.extend import prepare_resume, prepare_search
@@ -240,7 +240,7 @@ def compare(
             checkpoints=checkpoints,
         )
     with (
-        advise_without(from_study),
+        hint_at_without_option(from_study),
         _observe_study(study_spec.study.name, storage, progress, observer) as study_observer,
     ):
         return studies.compare(

@@ -28,10 +28,10 @@ def compare(arguments: argparse.Namespace) -> int:
         return launch.compare(arguments, spec)
 
     from tempopt.service import studies
-    from tempopt.service.best_sets import advise_without
+    from tempopt.service.best_sets import hint_at_without_option
 
     def carry_out(observer: Observer) -> StudyResult:
-        with advise_without(arguments.from_study):
+        with hint_at_without_option(arguments.from_study):
             return studies.compare(
                 spec,
                 storage=arguments.url,

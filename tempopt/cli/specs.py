@@ -39,7 +39,7 @@ def advise_check(path_or_name: str, overrides: Sequence[str]) -> Iterator[None]:
     except FaultySpecError as error:
         refusal: SpecError = with_all_faults(error)
     except SpecError as error:
-        if not Path(path_or_name).is_file():
+        if not _is_file(path_or_name):
             raise
         refusal = error
     else:
@@ -47,3 +47,11 @@ def advise_check(path_or_name: str, overrides: Sequence[str]) -> Iterator[None]:
     settings = [word for setting in overrides for word in ("--set", setting)]
     command = shlex.join(["tempopt", "check", path_or_name, *settings])
     raise SpecError(f"{refusal}\nTo check it again, run: {command}") from refusal
+
+
+def _is_file(path_or_name: str) -> bool:
+    try:
+        return Path(path_or_name).is_file()
+    except OSError:
+        # a name that is too long is none of a file
+        return False

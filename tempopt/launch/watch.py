@@ -43,7 +43,7 @@ class StudyPoller:
         if self._open():
             # what was over before is no news
             self._notified_ticket_ids = {row.id for row in self._over()}
-            self._failures = {row.id: row.failures for row in self._tickets()}
+            self._failures = {row.id: row.failures for row in self._cached_tickets()}
 
     def poll(self) -> StudyState | None:
         """Tell what is new and return the study's state, None while it has not been begun.
@@ -68,16 +68,18 @@ class StudyPoller:
             self._cache = StudyCache(self._spec, study, self._store)
         return self._cache is not None
 
-    def _tickets(self) -> list[TicketRow]:
+    def _cached_tickets(self) -> list[TicketRow]:
         return [] if self._cache is None else list(self._cache.tickets.values())
 
     def _over(self) -> list[TicketRow]:
         # nothing has become of those that were withdrawn
-        return [row for row in self._tickets() if row.state in TERMINAL_STATES and row.outcome is not None]
+        return [
+            row for row in self._cached_tickets() if row.state in TERMINAL_STATES and row.outcome is not None
+        ]
 
     def _tell(self) -> None:
         assert self._cache is not None
-        for row in self._tickets():
+        for row in self._cached_tickets():
             if row.failures > self._failures.get(row.id, 0):
                 self._failures[row.id] = row.failures
                 self._observer.note(f"{row.kind} {row.number}: {row.error or 'an attempt was lost'}")

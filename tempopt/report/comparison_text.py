@@ -226,20 +226,22 @@ def _finding_of_pair(pair: SetPair) -> Finding:
 
 def _of_variant(variant: Variant) -> str:
     if variant.answer is None:
-        return f"no pair of runs could be compared{f'; {_fails(variant)}' if variant.fails_more else ''}"
+        return (
+            f"no pair of runs could be compared{f'; {_diverged_text(variant)}' if variant.fails_more else ''}"
+        )
     test = variant.answer.paired
     outcome = "better" if variant.better else "worse" if variant.answer.worse else "no difference shown"
-    outcome = _fails(variant) if variant.fails_more else outcome
+    outcome = _diverged_text(variant) if variant.fails_more else outcome
     return f"{format_signed(test)} ({format_ci_and_p(test)}; {test.n_pairs} seeds): {outcome}"
 
 
-def _fails(variant: Variant) -> str:
+def _diverged_text(variant: Variant) -> str:
     return f"diverged on {variant.failed} of {variant.runs} seeds"
 
 
 def _failing(variant: Variant, reference: str) -> str:
     """Return how often a variant and the reference diverged."""
-    return f"{variant.name} {_fails(variant)}, {reference} on {variant.reference_failed}"
+    return f"{variant.name} {_diverged_text(variant)}, {reference} on {variant.reference_failed}"
 
 
 def _of_guards(variant: Variant, comparison: Comparison) -> list[str]:
@@ -359,8 +361,7 @@ def export_header(result: StudyData) -> list[str]:
 
 def _set_text(result: StudyData, index: int) -> str:
     """Return a set as it was given."""
-    assert result.spec.compare is not None
-    parameters: dict[str, Any] = result.spec.compare[index].parameters
+    parameters: dict[str, Any] = result.spec.compared_sets[index].parameters
     return parameters_text(parameters) if parameters else "the spec as it stands"
 
 

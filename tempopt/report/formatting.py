@@ -18,7 +18,7 @@ from tempopt.temperature import (
     is_controlled,
     join_name,
     neutral_values,
-    own_parameters,
+    parameters_of_temperature,
     schedule_of,
     split_name,
     temperatures_of,
@@ -179,7 +179,7 @@ def temperature_text(parameters: Mapping[str, Any]) -> str:
     """Return a parameter set as people read it, without what changes nothing: ``τ = 2, lr=0.01``."""
     texts, covered_names = [], set()
     for name in temperatures_of(parameters):
-        temperature_params = {**NEUTRAL, **own_parameters(parameters, name)}
+        temperature_params = {**NEUTRAL, **parameters_of_temperature(parameters, name)}
         first, last = (
             temperature_params["temperature_init"],
             temperature_params["temperature_final"] or temperature_params["temperature_init"],

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from tempopt.temperature import Piecewise, TemperatureParameters, own_parameters
+from tempopt.temperature import Piecewise, TemperatureParameters, parameters_of_temperature
 
 _STRAIGHT = 1e-9
 
@@ -21,7 +21,7 @@ def schedule_points(parameters: Mapping[str, Any], temperature: str = "") -> tup
         parameters: A parameter set.
         temperature: Name of the temperature; empty for attention's.
     """
-    schedule_params = own_parameters(parameters, temperature)
+    schedule_params = parameters_of_temperature(parameters, temperature)
     if schedule_params.get("schedule") != Piecewise.name:
         return ()
     schedule = TemperatureParameters.from_mapping(schedule_params).plan(1).schedule

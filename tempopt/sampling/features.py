@@ -26,7 +26,7 @@ from tempopt.temperature import (
     hashable,
     initial_named_temperatures,
     join_name,
-    own_parameters,
+    parameters_of_temperature,
     split_name,
 )
 from tempopt.temperature.knots import INNER_KNOTS
@@ -102,7 +102,7 @@ def _inner_places(
 
 def _plan(parameters: Mapping[str, Any], temperature: str) -> tuple[tuple[str, Any], ...]:
     """Return what decides the plan of a temperature."""
-    temperature_params = own_parameters(parameters, temperature)
+    temperature_params = parameters_of_temperature(parameters, temperature)
     named_values = [
         (name, hashable(temperature_params[name])) for name in PLAN_PARAMETERS if name in temperature_params
     ]

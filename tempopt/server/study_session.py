@@ -226,7 +226,7 @@ class StudySession:
     def _client(self, agent: str, workers: int) -> LocalStudyClient:
         """Return an agent's dealings with the store; they hold nothing that a server may not lose."""
         if agent not in self._clients:
-            line = _Line(self._started)
+            line = _NoRetryPolicy(self._started)
             self._clients[agent] = LocalStudyClient(
                 spec=self.spec,
                 study=self.study,
@@ -272,7 +272,7 @@ class StudySession:
         counted_reports: dict[int, dict[int, float]] = {}
         for id in changes_by_ticket.keys() - unknown:
             if (row := self._find_held_ticket(agent, id, attempts[id])) is not None:
-                counted_reports[id] = self._judge(
+                counted_reports[id] = self._should_prune(
                     client, agent, row, request.runs.get(id), changes_by_ticket[id]
                 )
         pruned_steps = {
@@ -310,7 +310,7 @@ class StudySession:
             return None
         return row
 
-    def _judge(
+    def _should_prune(
         self,
         client: LocalStudyClient,
         agent: str,
@@ -463,7 +463,7 @@ def _total(row: TicketRow, run: RunReports | None) -> int | None:
     return run.total_steps if run is not None and run.total_steps is not None else row.total_steps
 
 
-class _Line(StoreRetryPolicy):
+class _NoRetryPolicy(StoreRetryPolicy):
     """A server's line to its store: a caller is told that it is away, and asks again."""
 
     def __init__(self, started: float) -> None:

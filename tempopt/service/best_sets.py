@@ -56,12 +56,12 @@ def comparison_from(
     with open_storage(storage) as store:
         result = load(store, study, needs_measurements=True)
     sets = best_sets(result, top=TOP if top is None else top, without=without)
-    with advise_without(study):
+    with hint_at_without_option(study):
         return comparison_spec(spec, sets, all_pairs=all_pairs, name=name, pairs=pairs, overrides=overrides)
 
 
 @contextmanager
-def advise_without(study: str | None) -> Iterator[None]:
+def hint_at_without_option(study: str | None) -> Iterator[None]:
     """Say in an error on a parameter of the sets that come from a study how to leave the parameter out."""
     try:
         yield

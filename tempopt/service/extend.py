@@ -1,4 +1,4 @@
-"""What is asked of a store before anybody works: a study to begin, or one that is there to go on and grow."""
+"""Prepare a search or a resumption: find or check the study and add the requested tickets."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def prepare_search(
     """Return the spec to carry out, and the study if it exists, extended as requested.
 
     Args:
-        on_note: Called with a sentence on the share of the error rate that the next verdict has.
+        on_note: Called with a sentence on the level of the next verdict.
 
     Raises:
-        SpecError: The budget of a study that is begun is too small to prove anything.
-        UsageError: There is no study that could grow.
+        SpecError: The budget of a new study is too small to prove anything.
+        UsageError: ``add_trials`` was given, and the study does not exist.
         StudyChanged: The store has a study of that name that asks something else.
     """
     spec, more = request.spec, request.add_trials
@@ -44,7 +44,7 @@ def prepare_search(
         if priority != study.priority:
             store.set_priority(study.id, priority)
         if add_trials(store, study, spec, more, request.enqueue, version=request.version):
-            _tell_share(store, study, spec, on_note)
+            _note_next_alpha(store, study, spec, on_note)
         return spec, study
     if more:
         raise UsageError(
@@ -68,8 +68,8 @@ def prepare_resume(
     """Return the spec of an existing study, extended as requested.
 
     Args:
-        on_note: Called with a sentence on what is trained again, or on the share of the verdict that follows.
-        check_schedules: Refuses a spec whose schedules outside tempopt cannot be had.
+        on_note: Called with a sentence on what is trained again, or on the level of the next verdict.
+        check_schedules: Refuses a spec whose schedules outside tempopt cannot be imported.
 
     Raises:
         UsageError: Pairs or an explanation were requested, and there is no verdict.
@@ -83,14 +83,14 @@ def prepare_resume(
         on_note(retry(store, study, spec, version=version))
     elif request.add_pairs:
         add_confirmation_seeds(store, study, spec, request.add_pairs, version=version)
-        _tell_share(store, study, spec, on_note)
+        _note_next_alpha(store, study, spec, on_note)
     elif request.add_trials:
         add_trials(store, study, spec, request.add_trials, version=version)
-        _tell_share(store, study, spec, on_note)
+        _note_next_alpha(store, study, spec, on_note)
     return spec
 
 
-def _tell_share(store: Store, study: StudyRow, spec: StudySpec, on_note: Callable[[str], None]) -> None:
+def _note_next_alpha(store: Store, study: StudyRow, spec: StudySpec, on_note: Callable[[str], None]) -> None:
     if share := next_alpha_text(store.tickets(study.id)):
         on_note(share)
 
@@ -104,10 +104,10 @@ def add_trials(
     *,
     version: int | None = None,
 ) -> bool:
-    """Add search tickets to a study, those that are wanted in particular among them; return whether any were.
+    """Add search tickets to a study, the enqueued sets first; return whether any were added.
 
     Raises:
-        UsageError: It is a comparison, which has none, or its new verdict could show nothing.
+        UsageError: It is a comparison, which has no trials; or the next verdict's level is too small.
     """
     if spec.compare is not None and (count or enqueue):
         raise UsageError(
@@ -118,7 +118,7 @@ def add_trials(
     while True:
         now = _version(store, study, version if count else None)
         rows = store.tickets(study.id)
-        # the same command may be typed twice
+        # the same command may be repeated: skip sets that a ticket tries already
         new_sets = [
             parameters for parameters in parameter_sets if not any(_tries(row, parameters) for row in rows)
         ]
@@ -126,13 +126,13 @@ def add_trials(
         if not tickets:
             return False
         check_alpha_left(rows, tickets[0].round, spec)
-        # if another process adds tickets at the same moment, or the search ends, ours follow from other ones
+        # False: the version has changed meanwhile, and the tickets have to be computed again
         if store.add_tickets(study.id, tickets, version=now, resume=True):
             return True
 
 
-def _refuse_moved(study: StudyRow, version: int | None) -> None:
-    """Refuse to grow a study whose tickets are of another version than the caller has read."""
+def _check_version(study: StudyRow, version: int | None) -> None:
+    """Raise StudyChanged if a version is given and differs from that of the tickets."""
     if version is not None and study.version != version:
         raise StudyChanged(
             f'Tickets of the study "{study.name}" were added or withdrawn since you looked (their version is '
@@ -143,7 +143,7 @@ def _refuse_moved(study: StudyRow, version: int | None) -> None:
 def _version(store: Store, study: StudyRow, expected_version: int | None) -> int:
     """Return the version of a study's tickets; StudyChanged if it is not that which was seen, if any was."""
     row = store.load_study(study.name)
-    _refuse_moved(row, expected_version)
+    _check_version(row, expected_version)
     return row.version
 
 
@@ -199,7 +199,7 @@ def add_explanation(store: Store, study: StudyRow, spec: StudySpec, *, version: 
 def retry(store: Store, study: StudyRow, spec: StudySpec, *, version: int | None = None) -> str:
     """Ask again for the runs that failed on every attempt; return in words what is trained.
 
-    Whatever a run failed for: a machine that was lost, or an error of the module, which may be mended by now.
+    Regardless of the cause: a machine that was lost, or an error of the module, which may be fixed by now.
     A run that diverged has not failed: that is its result.
     """
     while True:

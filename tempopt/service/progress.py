@@ -217,10 +217,10 @@ class LiveProgress:
             _stages(snapshot),
             Text(best_line(snapshot), no_wrap=True, overflow="ellipsis"),
             *([Text(f"  {best}", style="dim")] if snapshot.best_params else []),
-            *self._runs(snapshot),
+            *self._running_table(snapshot),
         )
 
-    def _runs(self, snapshot: Snapshot) -> list[Table | Text]:
+    def _running_table(self, snapshot: Snapshot) -> list[Table | Text]:
         runs = snapshot.workers
         if not runs:
             return [Text("  no agent works on it now", style="dim")]

@@ -105,7 +105,7 @@ def check_sets(
         temperatures: Names in the section ``temperatures:``; None: it is wrong itself.
 
     Raises:
-        FaultsError: There are too few, or a name or a value is wrong; all of it is in it.
+        CollectedSpecError: There are too few, or a name or a value is wrong; all of it is in it.
     """
     lines: list[tuple[str, str]] = []
     if len(sets) < 2:

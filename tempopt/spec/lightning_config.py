@@ -123,11 +123,11 @@ def one_metric(value: object) -> object:
     return value
 
 
-def parse_class(value: object, *, section: str) -> dict[str, Any]:
+def parse_class_section(value: object, *, section: str) -> dict[str, Any]:
     """Return ``{"class_path": ..., "init_args": {...}}`` of a ``model:`` or ``data:`` section.
 
     Raises:
-        FaultsError: It is not of that shape; the message shows the rewrite.
+        CollectedSpecError: It is not of that shape; the message shows the rewrite.
     """
     if isinstance(value, str):
         raise CollectedSpecError(
@@ -166,7 +166,7 @@ def parse_trainer(arguments: object) -> dict[str, Any]:
     """Return the arguments of the Trainer, without any that tempopt sets itself.
 
     Raises:
-        FaultsError: It is not a mapping, holds an argument that tempopt sets, a strategy that cannot
+        CollectedSpecError: It is not a mapping, holds an argument that tempopt sets, a strategy that cannot
             be resumed, or devices and lengths that are no numbers.
     """
     if arguments is None:

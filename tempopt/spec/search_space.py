@@ -79,7 +79,7 @@ def parse_search(
         temperatures: Names in the section ``temperatures:``; None: it is wrong itself.
 
     Raises:
-        FaultsError: A name or a domain is wrong; all of them are in it.
+        CollectedSpecError: A name or a domain is wrong; all of them are in it.
     """
     if not isinstance(section, Mapping) or not section:
         example = "{temperature_init: {low: 0.25, high: 4}, schedule: [constant, cosine]}"
@@ -259,8 +259,8 @@ def parse_sets(
         path: Where the sets are written, for messages.
 
     Raises:
-        FaultsError: A name is not searched or does not count in its set, or a value is not in its domain; all
-            of them are in it.
+        CollectedSpecError: A name is not searched or does not count in its set, or a value is not in its
+            domain; the error has all of them.
     """
     lines: list[tuple[str, str]] = []
     sets: list[dict[str, Any]] = []

@@ -20,7 +20,7 @@ from tempopt.spec.compared_sets import (
     normalize_comparison,
 )
 from tempopt.spec.domains import UNSET, Domain, domain_to_yaml
-from tempopt.spec.lightning_config import parse_class, parse_trainer
+from tempopt.spec.lightning_config import parse_class_section, parse_trainer
 from tempopt.spec.resources import Resources
 from tempopt.spec.search_space import (
     parse_search,
@@ -75,7 +75,7 @@ class SpecFields(SpecSection):
     @classmethod
     def _class(cls, value: object, info: ValidationInfo) -> dict[str, Any] | None:
         name = str(info.field_name)
-        return None if value is None and name == "data" else parse_class(value, section=name)
+        return None if value is None and name == "data" else parse_class_section(value, section=name)
 
     @field_validator("trainer", mode="before")
     @classmethod
@@ -147,6 +147,12 @@ class SpecFields(SpecSection):
         return 4 + 2 * num_tuned if num_tuned else 0
 
     @property
+    def compared_sets(self) -> list[ComparedSet]:
+        """The parameter sets of a comparison, the reference first."""
+        assert self.compare is not None, "the spec of a search has no sets to compare"
+        return self.compare
+
+    @property
     def about_temperature(self) -> bool:
         """Whether the verdict is about temperature; else parameter sets are compared."""
         return self.compare is None
@@ -185,7 +191,7 @@ class SpecFields(SpecSection):
         return [*([""] if self.attends else []), *names]
 
     def enqueued_at(self, sets: Sequence[Mapping[str, Any]], *, path: str) -> list[dict[str, Any]]:
-        """Return what :meth:`enqueued` does; FaultsError names what is wrong below a path."""
+        """Return what :meth:`enqueued` does; CollectedSpecError names what is wrong below a path."""
         if len(sets) > self.num_trials:
             message = (
                 f"given {len(sets)} parameter sets, but study.trials is {self.num_trials}. "

@@ -66,7 +66,7 @@ def with_attention(data: object) -> object:
     """Return a spec with the entry ``attention`` of ``temperatures:`` as the section ``attach:``.
 
     Raises:
-        FaultsError: Both are given.
+        CollectedSpecError: Both are given.
     """
     if not isinstance(data, Mapping) or not isinstance(data.get("temperatures"), Mapping):
         return data

@@ -18,8 +18,8 @@ from tempopt.storage.queries import ORDER, TICKET_COLUMNS, ticket_row, up_to
 from tempopt.storage.rows import TicketRow, TicketState, TrialParam
 from tempopt.storage.trial_changes import TrialChange, TrialEnd
 
-# MySQL locks what it reads: with a sort it would lock every waiting ticket, and others find none.
-_NEXT = (TICKET, "FORCE INDEX (tempopt_ticket_next)", "mysql")
+# MySQL locks what it reads: with a sort it would lock all waiting tickets, and other agents would skip them.
+_NEXT_TICKET_HINT = (TICKET, "FORCE INDEX (tempopt_ticket_next)", "mysql")
 LOCKED_TICKET_COLUMNS = [
     TICKET.c[name]
     for name in (
@@ -45,10 +45,10 @@ LOCKED_TICKET_COLUMNS = [
 def claim_ticket(
     connection: Connection, study_id: int, agent: str, request: ClaimRequest
 ) -> TicketRow | None:
-    """Take the next waiting ticket, after those whose holders are gone wait again; None: there is none."""
+    """Return tickets of dead or expired holders to waiting, then claim the next; None: there is none."""
     _reclaim(connection, study_id, agent, request)
     conditions = (TICKET.c.study_id == study_id, TICKET.c.state == "waiting", up_to(request.limits))
-    # What is paused rests, though the agent has not heard of it yet.
+    # A paused study gives out no tickets, even before its agents know.
     running = select(STUDY.c.state).where(STUDY.c.id == study_id).scalar_subquery() == "running"
     # SQLite leaves FOR UPDATE out: there the transaction has begun IMMEDIATE and is alone.
     row = connection.execute(
@@ -57,7 +57,7 @@ def claim_ticket(
         .order_by(*ORDER)
         .limit(1)
         .with_for_update(skip_locked=True)
-        .with_hint(*_NEXT)
+        .with_hint(*_NEXT_TICKET_HINT)
     ).one_or_none()
     if row is None:
         return None
@@ -72,29 +72,29 @@ def claim_ticket(
 
 
 def _reclaim(connection: Connection, study_id: int, agent: str, request: ClaimRequest) -> None:
-    """Let running tickets wait again whose lease is over, whose agent is dead, or does not know of them."""
+    """Return to waiting what runs with an expired lease, a dead agent, or unknown to the asking agent."""
     running = and_(TICKET.c.study_id == study_id, TICKET.c.state == "running")
-    unknown = and_(TICKET.c.agent == agent, TICKET.c.id.not_in(list(request.held_ticket_ids)))
+    not_held_by_asker = and_(TICKET.c.agent == agent, TICKET.c.id.not_in(list(request.held_ticket_ids)))
     is_gone: ColumnElement[bool] = TICKET.c.agent.in_(list(request.dead)) if request.dead else false()
     if request.expired:
         is_gone = or_(is_gone, TICKET.c.lease <= Clock())
-    # Who asks is alive, and what it knows it holds is at work, however long it could not say so.
-    free = and_(running, or_(unknown, and_(TICKET.c.agent != agent, is_gone)))
+    # The asker is alive: tickets that it holds stay with it, even with an expired lease.
+    free = and_(running, or_(not_held_by_asker, and_(TICKET.c.agent != agent, is_gone)))
     # Looked for without locks: MySQL would lock every running ticket that it passes, and writers wait.
-    ids = connection.scalars(select(TICKET.c.id).where(free).with_hint(*_NEXT)).all()
+    ids = connection.scalars(select(TICKET.c.id).where(free).with_hint(*_NEXT_TICKET_HINT)).all()
     if not ids:
         return
     query = select(*LOCKED_TICKET_COLUMNS).where(TICKET.c.id.in_(ids), free).order_by(TICKET.c.id)
     failed = {}
     for row in connection.execute(query.with_for_update(skip_locked=True)).all():
         if row.agent == agent:
-            # The answer to its taking was lost: nothing was begun, and nothing failed.
+            # The reply to its claim was lost: nothing was begun, and nothing failed.
             change(connection, row.id, state="waiting", agent=None, lease=None)
             continue
         why = "died" if row.agent in request.dead else "made no step for as long as its lease"
         error = f"Attempt {row.attempt} was lost: its agent {row.agent} {why}."
         state, values = values_after_lost_attempt(row, error, request.max_attempts)
-        # Known by its name should it come back before anybody else has begun.
+        # It keeps the agent's name, so that the agent can readopt it until another claims it.
         change(connection, row.id, **values | {"agent": row.agent})
         if state == "failed" and row.trial_id is not None:
             failed[row.trial_id] = TrialChange(end=TrialEnd(outcome="failed", error=error))
@@ -124,7 +124,7 @@ def release(connection: Connection, study_id: int, agents: Collection[str]) -> i
     theirs = and_(
         TICKET.c.study_id == study_id, TICKET.c.state == "running", TICKET.c.agent.in_(list(agents))
     )
-    ids = connection.scalars(select(TICKET.c.id).where(theirs).with_hint(*_NEXT)).all()
+    ids = connection.scalars(select(TICKET.c.id).where(theirs).with_hint(*_NEXT_TICKET_HINT)).all()
     if not ids:
         return 0
     # In the order of the ids, as every writer locks them.
@@ -142,9 +142,9 @@ def begin(
     sampled: Mapping[str, Any],
     trial: Sequence[TrialParam] | None,
 ) -> int | None:
-    """Write what a ticket trains, with the trial that is its for life; return the trial's number.
+    """Write what a ticket trains and create its Optuna trial, once per ticket; return the trial's number.
 
-    Optuna's tables may be of a version that is not known: then the number of a new trial is None.
+    With an unsupported version of Optuna's tables the number of a new trial is None.
     """
     name = select(STUDY.c.name).where(STUDY.c.id == TICKET.c.study_id).scalar_subquery().label("study")
     query = select(*[*LOCKED_TICKET_COLUMNS, name]).where(TICKET.c.id == ticket_id).with_for_update()
@@ -170,7 +170,7 @@ def stale_reason(row: Row[Any] | None, ticket_id: int, attempt: int, agent: str 
     """Return why an attempt may not write about its ticket any more; the empty text if it may.
 
     Args:
-        agent: Who must hold the ticket; None: the attempt tells enough.
+        agent: Who must hold the ticket; None: check the attempt number only.
     """
     if row is None:
         return f"Ticket {ticket_id} has been deleted meanwhile; attempt {attempt} is discarded."

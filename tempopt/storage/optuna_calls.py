@@ -150,7 +150,7 @@ class OptunaTrialWriter:
             mark: User attribute by which the trial is found again, and its value.
             params: Its parameters as Optuna's tables hold them.
         """
-        return self._call_or_warn(lambda storage: _begin(storage, study_name, mark, params))
+        return self._call_or_warn(lambda storage: _find_or_create_trial(storage, study_name, mark, params))
 
     def write_trials(self, changes: Mapping[int, TrialChange]) -> None:
         """Write what is new about trials, by key; those that were deleted or have ended are left alone."""
@@ -201,7 +201,7 @@ def _id_of(storage: BaseStorage, name: str) -> int:
     return study_id
 
 
-def _begin(
+def _find_or_create_trial(
     storage: BaseStorage, study_name: str, mark: tuple[str, int], params: Sequence[TrialParam]
 ) -> tuple[int, int]:
     from optuna.distributions import json_to_distribution

@@ -63,7 +63,7 @@ from tempopt.temperature.named import (
     initial_named_temperatures,
     join_name,
     name_problem,
-    own_parameters,
+    parameters_of_temperature,
     registered_path,
     split_name,
 )
@@ -229,7 +229,7 @@ __all__ = [
     "neutral_values",
     "number",
     "own_numbers",
-    "own_parameters",
+    "parameters_of_temperature",
     "part_names",
     "parts_of",
     "progress",

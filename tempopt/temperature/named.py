@@ -80,7 +80,7 @@ def initial_named_temperatures(parameters: Mapping[str, Any]) -> dict[str, float
     return {name: parameters.get(join_name(name, AS_FOUND), 1.0) for name in names if name}
 
 
-def own_parameters(parameters: Mapping[str, Any], temperature: str) -> dict[str, Any]:
+def parameters_of_temperature(parameters: Mapping[str, Any], temperature: str) -> dict[str, Any]:
     """Return the parameters of one temperature under their bare names, whole where it begins as found."""
     if not temperature:
         return {name: value for name, value in parameters.items() if not split_name(name)[0]}

@@ -27,7 +27,7 @@ from tempopt.temperature.named import (
     groups_of,
     initial_named_temperatures,
     join_name,
-    own_parameters,
+    parameters_of_temperature,
 )
 from tempopt.temperature.normalisers import NORMALISERS
 from tempopt.temperature.parameters import (
@@ -258,7 +258,7 @@ def _controls(parameters: Mapping[str, Any], temperature: str) -> bool:
 
 
 def _levels(parameters: Mapping[str, Any], temperature: str) -> list[float]:
-    temperature_parameters = own_parameters(parameters, temperature)
+    temperature_parameters = parameters_of_temperature(parameters, temperature)
     if is_controlled(temperature_parameters):
         temperature_parameters = drop_unused_params(temperature_parameters)
     schedule = TemperatureParameters.from_mapping(temperature_parameters).plan(1).schedule
@@ -279,7 +279,7 @@ def _without_level(parameters: Mapping[str, Any], temperature: str) -> dict[str,
         if _controls(parameters, temperature):
             return drop_unused_params({**parameters, "temperature_init": target})
         return at_constant(parameters, target, temperature)
-    temperature_parameters = own_parameters(parameters, temperature)
+    temperature_parameters = parameters_of_temperature(parameters, temperature)
     level_names = {
         field.name for field in fields(schedule_class(temperature_parameters["schedule"]))
     } & _LEVELS

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from tempopt.temperature.named import initial_named_temperatures, own_parameters, split_name
+from tempopt.temperature.named import initial_named_temperatures, parameters_of_temperature, split_name
 from tempopt.temperature.parameters import drop_unused_params, neutral_values
 from tempopt.temperature.schedules import Constant
 
@@ -49,14 +49,14 @@ def _as_cached(parameters: Mapping[str, Any]) -> tuple[tuple[str, str, Any], ...
 
 @lru_cache(maxsize=10_000)
 def _key(parameters: tuple[tuple[str, str, Any], ...]) -> str:
-    return _text(_canonicalize_parameters({name: value for name, _, value in parameters}))
+    return _canonical_json(_canonicalize_parameters({name: value for name, _, value in parameters}))
 
 
 def _canonicalize_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return what counts of a parameter set, without the named temperatures that stay as found."""
     effective_parameters = drop_unused_params({**neutral_values(parameters), **parameters})
     for name, found_temperature in initial_named_temperatures(parameters).items():
-        temperature_parameters = own_parameters(effective_parameters, name)
+        temperature_parameters = parameters_of_temperature(effective_parameters, name)
         if (
             temperature_parameters["schedule"] == Constant.name
             and temperature_parameters["temperature_init"] == found_temperature
@@ -67,5 +67,5 @@ def _canonicalize_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return effective_parameters
 
 
-def _text(parameters: Mapping[str, Any]) -> str:
+def _canonical_json(parameters: Mapping[str, Any]) -> str:
     return json.dumps(parameters, sort_keys=True)

@@ -41,8 +41,8 @@ def compute_verdict(
 ) -> Verdict | None:
     """Return the answers of the last round that is confirmed, or None before the first is.
 
-    There is no answer from half of the pairs: a confirmation is looked at where its spec says so, and nowhere
-    else. Enlarging a study after a verdict is a look, too, for which the ledger has a share of the level.
+    A verdict is computed only at the planned looks of the spec. Pairs that are added later count as another
+    look, with its own share of the level.
 
     Args:
         tickets: All tickets of the study.
@@ -83,7 +83,7 @@ def earlier_verdicts(
 def find_valid_earlier_verdict(latest: Verdict, earlier: Sequence[Verdict]) -> Verdict | None:
     """Return the newest earlier verdict whose recommendation stays valid where the latest changes nothing.
 
-    All verdicts share one error rate, so one that shows nothing takes nothing back.
+    All verdicts share one error rate, so a later one without a gain cancels no earlier recommendation.
 
     Args:
         latest: The latest verdict of a study.
@@ -105,8 +105,8 @@ def find_valid_earlier_verdict(latest: Verdict, earlier: Sequence[Verdict]) -> V
 def _taken_back(earlier: Verdict, latest: Verdict) -> bool:
     """Return whether a verdict shows that a change which an earlier one recommends is not worth making.
 
-    It does if it is about the same parameters, and shows that they are worse, that they gain less than
-    ``study.min_gain``, or that they break a guard.
+    The later verdict does so if it is about the same parameters, and shows that they are worse, that they
+    gain less than ``study.min_gain``, or that they break a guard.
     """
     earlier_advice, latest_advice = earlier.recommendation, latest.recommendation
     assert earlier_advice is not None and latest_advice is not None
@@ -129,7 +129,7 @@ def _conclude_round(
     confirm = of_kind(tickets, "confirm", of_round=of_round)
     if not confirm or not finished(confirm) or not is_confirmation_complete(tickets, spec, of_round):
         return None
-    # what was searched then, whatever is searched now
+    # the tickets as of that round
     evidence, arms = Evidence(tickets, spec, of_round), confirmed_arms(confirm)
     total = gain_over_baseline(evidence)
     if total is None or not {"search", "baseline"} <= arms.keys():
@@ -175,12 +175,12 @@ def _conclude_round(
 
 
 def _mean_at_one(evidence: Evidence) -> float | None:
-    """Return the mean at τ = 1: of baseline and twin, that over which the winner gains least."""
+    """Return the mean at τ = 1: of baseline or twin, the one over which the winner gains less."""
     winner = evidence.runs("search")
     answers = [(evidence.compare(winner, runs), runs) for runs in baseline_runs(evidence)]
     compared_runs = [(answer.paired.gain, runs) for answer, runs in answers if answer is not None]
     runs = min(compared_runs, key=lambda pair: pair[0])[1] if compared_runs else []
-    values = [value for of_round in runs for value in of_round.values.values()]
+    values = [value for round_runs in runs for value in round_runs.values.values()]
     return fmean(values) if values else None
 
 
@@ -194,7 +194,7 @@ def _over_constants(evidence: Evidence, arms: dict[Arm, Parameters]) -> dict[Arm
 def _runs_with(
     evidence: Evidence, arms: dict[Arm, Parameters], parameters: Parameters, arm: str
 ) -> list[PairedRuns]:
-    """Return runs of these parameters: a confirmed arm's that has the same, else those of the ablation."""
+    """Return runs of these parameters: of the confirmed arm with equal ones, else of the ablation."""
     confirmed_arm = _arm_of(arms, parameters)
     return evidence.runs(confirmed_arm) if confirmed_arm is not None else evidence.runs(arm, "ablation")
 
@@ -239,7 +239,7 @@ def _simplest(
     pairs = sorted(runs[0].pairs & winner[0].pairs & baseline[0].pairs)
     if gain_answer is None or loss_answer is None or not pairs:
         return None
-    # a run that diverged counts as it does in every comparison
+    # a diverged run counts as the worst value, as in every comparison
     worst = min((value for arm_values in values for value in arm_values.values()), default=0.0)
     simple_values, winner_values, baseline_values = (
         [arm_values.get(pair, worst) for pair in pairs] for arm_values in values
@@ -278,7 +278,7 @@ def _guards_of(
     inference: InferenceOnly | None,
     simplest: Simplest | None,
 ) -> dict[str, tuple[GuardResult, ...]]:
-    """Return what is said of each guard for what is simpler than the winner."""
+    """Return the guard results of the simpler alternatives: inference only, constants, simplest plan."""
     guards_by_name: dict[str, tuple[GuardResult, ...]] = {}
     if not evidence.spec.study.guards:
         return guards_by_name
@@ -300,7 +300,7 @@ def _guards_of(
 
 
 def _failures(evidence: Evidence) -> FailureRates | None:
-    """Return how often winner and τ = 1 failed: over baseline and twin, what speaks least for the winner."""
+    """Return failure rates of winner and τ = 1: against baseline or twin, the less favourable comparison."""
     limit, direction = evidence.spec.study.failure, evidence.spec.study.direction
 
     def has_failed(value: float) -> bool:

@@ -209,8 +209,8 @@ class Evidence:
         return PairedResult(
             paired=test,
             dropped=num_planned - len(counted_pairs),
-            diverged=_common(arm, differences),
-            reference_diverged=_common(reference, differences),
+            diverged=_count_diverged_pairs(arm, differences),
+            reference_diverged=_count_diverged_pairs(reference, differences),
             skewness=skewness(
                 [value for round_differences in differences for value in round_differences.values()]
             ),
@@ -324,7 +324,7 @@ def test_keeps_share(
     return evidence.compare(simple, thresholds)
 
 
-def _common(runs: Sequence[PairedRuns], differences: Sequence[Mapping[int, float]]) -> int:
+def _count_diverged_pairs(runs: Sequence[PairedRuns], differences: Sequence[Mapping[int, float]]) -> int:
     return sum(
         len(arm_runs.diverged & round_differences.keys())
         for arm_runs, round_differences in zip(runs, differences, strict=True)

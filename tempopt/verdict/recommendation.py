@@ -161,7 +161,7 @@ def _picked(
 
 
 def _mean_and_deviation(runs: Sequence[PairedRuns]) -> tuple[float, float]:
-    values = [value for of_round in runs for value in of_round.values.values()]
+    values = [value for round_runs in runs for value in round_runs.values.values()]
     return fmean(values) if values else 0.0, stdev(values) if len(values) > 1 else 0.0
 
 

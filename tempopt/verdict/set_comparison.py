@@ -238,10 +238,9 @@ def compare_tickets(tickets: Sequence[TicketRow], spec: StudySpec) -> list[NewTi
     Returns:
         ``confirm`` tickets of the current round, pair by pair; none if nothing more is needed.
     """
-    assert spec.compare is not None
     this_round = current_round(tickets)
     num_pairs = pairs_of(of_kind(tickets, "confirm", of_round=this_round))
-    sets = _undecided(tickets, spec, this_round) if num_pairs else spec.compare
+    sets = _undecided(tickets, spec, this_round) if num_pairs else spec.compared_sets
     if not sets:
         return []
     upto = next(look for look in spec.study.seeds.confirm.looks if look > num_pairs)
@@ -260,8 +259,7 @@ def more_compare_pairs(tickets: Sequence[TicketRow], spec: StudySpec, count: int
     confirm = of_kind(tickets, "confirm", of_round=this_round)
     if not confirm or not finished(confirm) or _undecided(tickets, spec, this_round):
         return []
-    assert spec.compare is not None
-    return _pairs(tickets, spec, spec.compare, range(count), this_round + 1)
+    return _pairs(tickets, spec, spec.compared_sets, range(count), this_round + 1)
 
 
 def remaining_comparison_runs(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
@@ -281,9 +279,8 @@ def remaining_comparison_runs(tickets: Sequence[TicketRow], spec: StudySpec) -> 
 def _pairs(
     tickets: Sequence[TicketRow], spec: StudySpec, sets: Sequence[ComparedSet], pairs: range, of_round: int
 ) -> list[NewTicket]:
-    assert spec.compare is not None
     # another comparison has other seeds: who has picked the best of many is to confirm it on fresh ones
-    sets_digest = digest(spec.compare, names=False)
+    sets_digest = digest(spec.compared_sets, names=False)
     seeds = {pair: derive(spec.study.seed, "compare", sets_digest, pair, of_round) for pair in pairs}
     plan = [(pair, compared_set) for pair in pairs for compared_set in sets]
     return [
@@ -302,8 +299,7 @@ def _pairs(
 
 def _sets(spec: StudySpec) -> tuple[ComparedSet, list[ComparedSet]]:
     """Return the reference and the variants."""
-    assert spec.compare is not None
-    return spec.compare[0], spec.compare[1:]
+    return spec.compared_sets[0], spec.compared_sets[1:]
 
 
 def _undecided(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> list[ComparedSet]:
@@ -371,9 +367,8 @@ def evaluate_comparison(
 
 def _means(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> dict[str, float]:
     """Return the mean of each set's complete runs, over the rounds that the comparison rests on."""
-    assert spec.compare is not None
     rounds = rounds_of_verdict(tickets, of_round)
-    values: dict[str, list[float]] = {compared_set.name: [] for compared_set in spec.compare}
+    values: dict[str, list[float]] = {compared_set.name: [] for compared_set in spec.compared_sets}
     for ticket in of_kind(tickets, "confirm"):
         if ticket.round in rounds and is_usable(ticket) and ticket.value is not None:
             values[ticket.arm].append(ticket.value)
@@ -382,8 +377,7 @@ def _means(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> dict
 
 def _set_pairs(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> tuple[SetPair, ...]:
     """Return each two sets, the later one against the earlier: all of them have runs on the same seeds."""
-    assert spec.compare is not None
-    names = [compared_set.name for compared_set in spec.compare]
+    names = [compared_set.name for compared_set in spec.compared_sets]
     evidence = Evidence(tickets, spec, of_round, share=1.0 / math.comb(len(names), 2))
     return tuple(
         SetPair(
@@ -478,10 +472,9 @@ def check_comparison(spec: StudySpec, max_runs: int | None = None) -> None:
         SpecError: Two sets train the same.
         UsageError: It may take more runs than that.
     """
-    assert spec.compare is not None
     name_by_key: dict[str, str] = {}
     lines = []
-    for compared_set in spec.compare:
+    for compared_set in spec.compared_sets:
         key = _training(spec, compared_set)
         if key in name_by_key:
             lines.append(
@@ -495,8 +488,7 @@ def check_comparison(spec: StudySpec, max_runs: int | None = None) -> None:
 
 
 def _check_runs(spec: StudySpec, max_runs: int | None) -> None:
-    assert spec.compare is not None
-    sets, pairs = len(spec.compare), spec.study.seeds.confirm.max
+    sets, pairs = len(spec.compared_sets), spec.study.seeds.confirm.max
     if max_runs is None or sets * pairs <= max_runs:
         return
     max_pairs = max_runs // sets
@@ -524,14 +516,13 @@ def _training(spec: StudySpec, compared_set: ComparedSet) -> str:
 
 def _as_given(spec: StudySpec) -> dict[str, Any]:
     """Return what the spec itself gives for each name that a set has, temperature parameters apart."""
-    assert spec.compare is not None
     sections: dict[str, Mapping[str, Any]] = {
         "model": spec.model["init_args"],
         "data": (spec.data or {}).get("init_args", {}),
         "trainer": spec.trainer,
     }
     values: dict[str, Any] = {}
-    for name in sorted({name for compared_set in spec.compare for name in compared_set.parameters}):
+    for name in sorted({name for compared_set in spec.compared_sets for name in compared_set.parameters}):
         prefix, _, subpath = name.partition(".")
         is_in_section = bool(subpath) and prefix in sections
         section, path = (sections[prefix], subpath) if is_in_section else (spec.model["init_args"], name)

@@ -80,17 +80,16 @@ def test_a_launched_search_shows_every_ticket_and_ends_with_the_verdict() -> Non
     out, err = command.communicate(timeout=PATIENCE)
     assert command.returncode == 0, err
     assert "Launched 1 agent on local, for 1 trial side by side." in out
-    assert "toy: minimize val_loss; " in out
     lines = out.splitlines()
     for row in _tickets():
         assert len([line for line in lines if f"] {row.kind} {row.number}" in line]) == 1
     assert [row.kind for row in _tickets()].count("search") == 3
-    assert "Look again:       tempopt show toy\n" in out
+    assert "details: tempopt show toy --full" in out
     # all is done, so there is nothing to launch
     second_process = _tempopt("resume", "toy", "--launcher", "local")
     out, err = second_process.communicate(timeout=PATIENCE)
     assert second_process.returncode == 0, err
-    assert "Launched" not in out and "Export as code:   tempopt export toy" in out
+    assert "Launched" not in out and "details: tempopt show toy --full" in out
 
 
 @pytest.mark.long

@@ -45,10 +45,10 @@ FUZZED = 3000
 
 # What begins once everything that was typed is found to be right.
 LATER = (
-    *("study.api.StudyRunner.carry_out", "study.api.workers_of", "study.api.forecast"),
-    *("cli.init._inspected", "cli.login._me", "remote.connection.ServerConnection.request"),
+    *("service.studies.StudyRunner.run", "service.studies.start_workers", "service.studies.forecast_study"),
+    *("cli.init._inspected", "cli.login._me", "storage.http.connection.ServerConnection.request"),
     "cli.launch.make_launcher",
-    *("server.serving._Server.run", "mcp_server.serving.serve"),
+    *("server.serving._Server.run", "server.mcp.serving.serve"),
 )
 
 

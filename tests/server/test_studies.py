@@ -153,7 +153,7 @@ sys.path.insert(0, {str(tmp_path)!r})
 from fastapi.testclient import TestClient
 from tempopt.server.app import create_app
 from tempopt.server.tokens import create_token
-from tempopt.storage import Store
+from tempopt.storage import open_store
 from tests.toy_study import toy_spec
 with open_store("sqlite:///{tmp_path}/t.db") as store:
     token, _ = create_token(store, name="all", scopes=["admin"])

@@ -34,7 +34,7 @@ def ended_study(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The folder and the result of a study."""
     folder = tmp_path_factory.mktemp(request.param)
     trainer = {"log_every_n_steps": 1}
-    spec = toy_spec(space=SPACE, trainer=trainer, **{**SMALL, "trials": 4})
+    spec = toy_spec(space=SPACE, trainer=trainer, **{**SMALL, "trials": 4, "seed": 2})
     spec |= ATTACHED if request.param == "attached" else TEMPERED
     with pytest.MonkeyPatch.context() as patch:
         work_in(folder, patch)

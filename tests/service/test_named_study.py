@@ -21,7 +21,7 @@ from tempopt.service.studies import load_study
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.opening import open_store
 from tempopt.storage.ticket_queries import arms_of
-from tempopt.temperature import TemperatureParameters, is_neutral, own_parameters
+from tempopt.temperature import TemperatureParameters, is_neutral, parameters_of_temperature
 from tempopt.verdict.recommendation import Action
 from tests.toy_study import SMALL, TOYS, URL, tickets, toy_spec, work_in
 
@@ -103,7 +103,7 @@ def test_what_is_exported_trains_at_the_temperatures_of_the_study(ended_result: 
     Path("exported.py").write_text(to_python(ended_result, winner=winner))
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         script_globals = runpy.run_path("exported.py")
-    plan = TemperatureParameters.from_mapping(own_parameters(params, "contrast")).plan(1)
+    plan = TemperatureParameters.from_mapping(parameters_of_temperature(params, "contrast")).plan(1)
     expected = [plan.temperatures(step / 23)[0] for step in range(24)]
     assert [seen_values[0] for seen_values in script_globals["model"].seen] == pytest.approx(
         expected, rel=1e-9
@@ -127,7 +127,9 @@ def test_a_temperature_that_the_module_registers_is_searched_by_its_name_alone(
     Path("exported.py").write_text(to_python(result, winner=True))
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         script_globals = runpy.run_path("exported.py")
-    plan = TemperatureParameters.from_mapping(own_parameters(result.verdict.params, "contrast")).plan(1)
+    plan = TemperatureParameters.from_mapping(
+        parameters_of_temperature(result.verdict.params, "contrast")
+    ).plan(1)
     expected = [plan.temperatures(step / 23)[0] for step in range(24)]
     assert [temperature for (temperature,) in script_globals["model"].seen] == pytest.approx(
         expected, rel=1e-6
@@ -154,7 +156,7 @@ def test_where_the_metric_reads_it_the_verdict_says_what_inference_alone_gains(
     curve = {plan: value for plan, value in inference.baseline.curve.items() if plan.startswith("contrast.")}
     # powers of two times 0.5 within 0.0125 and 8
     assert len(curve) == 9 and min(curve, key=curve.__getitem__) == inference.plan
-    assert main(["show", "toy", "--storage", URL]) == 0
+    assert main(["show", "toy", "--full", "--storage", URL]) == 0
     stdout = capsys.readouterr().out
     tau = inference.plan.removeprefix("contrast.constant=")
     assert f"evaluated at contrast = {float(tau):.4g}" in stdout
@@ -163,7 +165,9 @@ def test_where_the_metric_reads_it_the_verdict_says_what_inference_alone_gains(
     advice = result.verdict.recommendation
     assert advice is not None
     both_actions = dataclasses.replace(
-        advice, now="train_with_schedule", at_inference={"contrast.temperature_init": 0.25}
+        advice,
+        action_without_training="train_with_schedule",
+        at_inference={"contrast.temperature_init": 0.25},
     )
     verdict = dataclasses.replace(result.verdict, recommendation=both_actions)
     Path("exported.py").write_text(to_python(dataclasses.replace(result, verdict=verdict)))

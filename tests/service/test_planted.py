@@ -118,7 +118,6 @@ def _best_constant(folder: Path, transform: str, divisor: float) -> float:
             "trials": CONSTANTS,
             "arms": {"constant": 10},
             "seeds": {"choose": 2, "confirm": 2},
-            "ablation": "none",
             "learned": False,
         },
         "model": {

@@ -30,7 +30,7 @@ from tempopt.temperature import (
     keep_parts,
     mean_level,
     neutral_values,
-    own_parameters,
+    parameters_of_temperature,
     part_names,
     parts_of,
     remove_part,
@@ -132,8 +132,8 @@ def test_a_parameter_set_says_which_temperatures_it_has_and_where_they_began() -
     }
     assert initial_named_temperatures(parameters) == {"contrast": 0.5}
     assert initial_named_temperatures({"gate.schedule": "linear", "lr": 1}) == {"gate": 1.0}
-    assert own_parameters(parameters, "contrast") == {"temperature_init": 0.1, "warmup_start": 0.5}
-    assert own_parameters(parameters, "") == {"lr": 1, "temperature_init": 2.0}
+    assert parameters_of_temperature(parameters, "contrast") == {"temperature_init": 0.1, "warmup_start": 0.5}
+    assert parameters_of_temperature(parameters, "") == {"lr": 1, "temperature_init": 2.0}
     assert temperatures_of(parameters) == ("", "contrast")
     assert temperatures_of({"contrast.as_found": 0.5, "lr": 1}) == ("contrast",)
     assert temperatures_of({"lr": 1}) == ("",)
@@ -162,7 +162,9 @@ def test_a_named_temperature_is_that_of_attention_times_the_one_found(
     named_params = to_named_params(parameters, initial_tau)
     bare_schedule = TemperatureParameters.from_mapping(parameters).plan(1).schedule
     named_schedule = (
-        TemperatureParameters.from_mapping(own_parameters(named_params, "contrast")).plan(1).schedule
+        TemperatureParameters.from_mapping(parameters_of_temperature(named_params, "contrast"))
+        .plan(1)
+        .schedule
     )
     for step in range(7):
         assert named_schedule(step / 6) == pytest.approx(initial_tau * bare_schedule(step / 6), rel=1e-9)

@@ -21,7 +21,7 @@ from tempopt.temperature import (
     is_scheduled,
     keep_parts,
     mean_level,
-    own_parameters,
+    parameters_of_temperature,
     progress,
     remove_part,
     same_training,
@@ -218,7 +218,9 @@ def test_a_named_temperature_has_knots_of_its_own() -> None:
         "contrast.temperature_final": 0.2,
     }
     named_schedule = (
-        TemperatureParameters.from_mapping(own_parameters(inner_params, "contrast")).plan(1).schedule
+        TemperatureParameters.from_mapping(parameters_of_temperature(inner_params, "contrast"))
+        .plan(1)
+        .schedule
     )
     assert [named_schedule(at) for at in (0.0, 0.5, 1.0)] == [0.1, 0.4, 0.2]
     list_params = {
@@ -227,7 +229,9 @@ def test_a_named_temperature_has_knots_of_its_own() -> None:
         "contrast.temperature_knots": [[0, 0.1], [1, 0.3]],
     }
     named_schedule = (
-        TemperatureParameters.from_mapping(own_parameters(list_params, "contrast")).plan(1).schedule
+        TemperatureParameters.from_mapping(parameters_of_temperature(list_params, "contrast"))
+        .plan(1)
+        .schedule
     )
     assert [named_schedule(at) for at in (0.0, 1.0)] == [0.1, 0.3]
     assert not same_training(inner_params, list_params)

@@ -106,7 +106,7 @@ class HeadSpecialisation:
     def __init__(self, *, window: int = WINDOW) -> None:
         check_count("window", window)
         self.window = window
-        self._sums: dict[tuple[int, str], _Sums] = {}
+        self._sums: dict[tuple[int, str], _PatternSums] = {}
         self._flatness: dict[int, list[Floats]] = {}
         self._shared: dict[int, list[Floats]] = {}
 
@@ -173,7 +173,7 @@ class HeadSpecialisation:
             )
         exponentials_LBHQ = _mean_exponentials(attention.weights_BHQK, attention.num_keys_BHQ)
         for pattern in (*POSITION_PATTERNS, *(CONTENT_PATTERNS if tokens_BK is not None else ())):
-            sums = self._sums.setdefault((layer, pattern), _Sums(heads))
+            sums = self._sums.setdefault((layer, pattern), _PatternSums(heads))
             sums.add(attention, exponentials_LBHQ, pattern, tokens_BK, self.window)
         self._flatness.setdefault(layer, []).append(_flatness(attention))
         if len(weights_BHQK) > 1:
@@ -212,7 +212,7 @@ class HeadSpecialisation:
         return Specialisations(measures=tuple(measures), inputs=inputs)
 
 
-class _Sums:
+class _PatternSums:
     """What is kept of one pattern in one layer: by input for intervals, by unit for the bound on chance."""
 
     def __init__(self, heads: int) -> None:

@@ -157,7 +157,7 @@ class ValueAttachment:
         is_constant = isinstance(schedule, Constant) and math.isclose(
             schedule.temperature_init, self.initial_temperature, rel_tol=SAME_AS_FOUND
         )
-        self._set_writes(not is_constant)
+        self._set_writing_enabled(not is_constant)
         self.set_progress(self.progress)
 
     def set_progress(self, progress: float) -> None:
@@ -182,7 +182,7 @@ class ValueAttachment:
         """
         self._require_attached()
         self._override_temperatures = check_temperatures(temperatures, 1)
-        self._set_writes(True)
+        self._set_writing_enabled(True)
         self.set_progress(self.progress)
 
     @property
@@ -348,7 +348,7 @@ class ValueAttachment:
     def __exit__(self, *error: object) -> None:
         self.detach()
 
-    def _set_writes(self, writes: bool) -> None:
+    def _set_writing_enabled(self, writes: bool) -> None:
         if writes and not self._writes:
             self._keep_unwritten()
         elif self._writes and not writes:

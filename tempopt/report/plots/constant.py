@@ -33,7 +33,7 @@ from tempopt.report.plots.style import (
 from tempopt.report.plots.temperatures import DisplayedTemperature, all_shown, measured_levels
 from tempopt.report.study_result import StudyResult
 from tempopt.storage.ticket_queries import is_usable, of_kind
-from tempopt.temperature import TemperatureParameters, own_parameters, to_neutral
+from tempopt.temperature import TemperatureParameters, parameters_of_temperature, to_neutral
 from tempopt.training.messages import LEARNED_CURVE
 from tempopt.verdict.explanation import LEARNED_ARM
 from tempopt.verdict.inference import AS_TRAINED, TunedInference
@@ -250,7 +250,10 @@ def _arms(result: StudyResult) -> dict[str, ModelsShown]:
 
 
 def _last_temperatures(parameters: Mapping[str, object], names: Sequence[str]) -> dict[str, float]:
-    plans = {name: TemperatureParameters.from_mapping(own_parameters(parameters, name)) for name in names}
+    plans = {
+        name: TemperatureParameters.from_mapping(parameters_of_temperature(parameters, name))
+        for name in names
+    }
     return {name: plan.plan(1).schedule(1.0) for name, plan in plans.items()}
 
 

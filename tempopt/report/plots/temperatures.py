@@ -15,7 +15,7 @@ from tempopt.report.schedule_shape import describe_schedule, schedule_points
 from tempopt.report.study_result import StudyResult
 from tempopt.storage.rows import Parameters, TicketRow
 from tempopt.storage.ticket_queries import is_usable
-from tempopt.temperature import TemperatureParameters, is_controlled, own_parameters, training_key
+from tempopt.temperature import TemperatureParameters, is_controlled, parameters_of_temperature, training_key
 from tempopt.training.messages import CONTROLLED_CURVE
 
 
@@ -48,7 +48,7 @@ class DisplayedTemperature:
 
     def parameters(self, parameters: Mapping[str, Any]) -> TemperatureParameters:
         """Return the parameters of this temperature in a parameter set."""
-        return TemperatureParameters.from_mapping(own_parameters(parameters, self.name))
+        return TemperatureParameters.from_mapping(parameters_of_temperature(parameters, self.name))
 
     def shape(self, parameters: Mapping[str, Any]) -> tuple[tuple[float, float], ...]:
         """Return progress and temperature where a piecewise schedule begins, bends, ends; empty: no bend."""
