@@ -18,15 +18,7 @@ from torch import Tensor, nn
 
 from tempopt import AttachError, attach_value
 from tempopt.training.named_values import NamedValues
-from tests.foreign_losses import (
-    DINO,
-    FOREIGN,
-    ITEMS,
-    ForeignLoss,
-    argument,
-    of_teacher,
-    quantizer_of_codes,
-)
+from tests.foreign_losses import DINO, FOREIGN, ITEMS, ForeignLoss, argument, of_teacher, quantizer_of_codes
 
 # These libraries warn of themselves.
 pytestmark = [

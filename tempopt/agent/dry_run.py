@@ -11,10 +11,7 @@ from typing import Any, Literal
 
 from tempopt.agent.placement import Placement
 from tempopt.agent.process import WorkerProcess
-from tempopt.errors import (
-    SpecError,
-    StudyFailed,
-)
+from tempopt.errors import SpecError, StudyFailed
 from tempopt.sampling.unit_cube import from_unit_vector
 from tempopt.seeds import derive
 from tempopt.spec.study_spec import StudySpec

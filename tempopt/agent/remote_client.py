@@ -22,11 +22,7 @@ from tempopt.agent.observer import Observer, Snapshot, WorkerView
 from tempopt.agent.store_connection import StoreRetryPolicy, StoreUnavailableError
 from tempopt.agent.study_client import AgentCallbacks
 from tempopt.agent.write_queue import WriteQueue, iter_orphaned_queues, outbox_path
-from tempopt.errors import (
-    StorageError,
-    StudyFailed,
-    TempoptError,
-)
+from tempopt.errors import StorageError, StudyFailed, TempoptError
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.changes import (
     AttemptLost,

@@ -439,7 +439,7 @@ def _resume_hint(name: str, storage: str) -> str:
     if is_server(storage):
         look = f"tempopt.load_study({storage!r}, {name!r})"
         return f"Waiting was interrupted; the study goes on. To look again:\n  {look}"
-    shown_url = urls.parse_database_url(storage).shown
+    shown_url = urls.parse_database_url(storage).masked
     is_default = storage == urls.storage_url(None)
     call = f"tempopt.resume({name!r}" + ("" if is_default else f", storage={shown_url!r}") + ")"
     command = f"tempopt resume {shlex.quote(name)}" + (

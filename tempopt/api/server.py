@@ -12,9 +12,9 @@ from tempopt.report.list_row import summary_json
 from tempopt.report.study_result import StudyResult, load
 from tempopt.service import lifecycle, remote_study
 from tempopt.service.progress import progress_for_python
-from tempopt.service.requests import ResumeRequest, SearchRequest
+from tempopt.service.requests import CompareRequest, ResumeRequest, SearchRequest
 from tempopt.spec.compared_sets import MAX_RUNS, GivenSet
-from tempopt.spec.comparison_spec import comparison_spec, refuse_comparison
+from tempopt.spec.comparison_spec import refuse_comparison
 from tempopt.spec.custom_schedules import import_schedules
 from tempopt.spec.resources import Workers
 from tempopt.storage.http.remote_store import RemoteStore
@@ -119,7 +119,9 @@ class Server:
     ) -> StudyResult:
         """Have parameter sets compared; all is as for :func:`tempopt.compare` and :meth:`search`."""
         study_spec = load_portable_spec(
-            comparison_spec(with_paths(spec), sets, vary=vary, all_pairs=all_pairs, name=name, pairs=pairs)
+            CompareRequest(
+                spec=with_paths(spec), sets=sets, vary=vary, all_pairs=all_pairs, name=name, pairs=pairs
+            ).build_spec(self._store)
         )
         import_schedules(study_spec)
         check_comparison(study_spec, max_runs)

@@ -97,7 +97,7 @@ def _arguments(task: dict[str, Any]) -> argparse.Namespace:
     command = "resume" if task["spec"] is None else "search"
     arguments = commands[command].parse_intermixed_args([task["study"], *task["options"]])
     arguments.set = getattr(arguments, "set", [])
-    arguments.url, arguments.storage = task["storage"], urls.parse_database_url(task["storage"]).shown
+    arguments.url, arguments.storage = task["storage"], urls.parse_database_url(task["storage"]).masked
     return arguments
 
 

@@ -100,7 +100,7 @@ def _launched(
     is_over = study is not None and store.load_study(name).state == "done"
     notes: list[str] = []
     if not is_over:
-        with sigterm_as_keyboard_interrupt(), _told_of_trials(arguments, study):
+        with sigterm_as_keyboard_interrupt(), _mention_added_tickets(arguments, study):
             notes = launch.start(
                 study,
                 spec if by_value else None,
@@ -113,7 +113,7 @@ def _launched(
         print(*notes, detached_study_hint(name, arguments), sep="\n")
         return EXIT_OK
 
-    def look_on(observer: Observer) -> StudyResult:
+    def watch(observer: Observer) -> StudyResult:
         if is_over:
             return load(store, name, needs_measurements=True)
         for note in notes:
@@ -128,11 +128,11 @@ def _launched(
                 raise
 
     interrupted = (lambda: detached_study_hint(name, arguments)) if launcher.survives_command else None
-    return run_and_report(name, look_on, arguments, interrupted=interrupted)
+    return run_and_report(name, watch, arguments, interrupted=interrupted)
 
 
 @contextlib.contextmanager
-def _told_of_trials(arguments: argparse.Namespace, study: StudyRow | None) -> Iterator[None]:
+def _mention_added_tickets(arguments: argparse.Namespace, study: StudyRow | None) -> Iterator[None]:
     """Have an error say that the trials which were asked for are in the study, though no agent is."""
     try:
         yield

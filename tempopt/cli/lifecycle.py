@@ -140,7 +140,7 @@ def storage(arguments: argparse.Namespace) -> int:
     """Bring the tables of a database to this version."""
     version = upgrade(arguments.url)
     print(
-        f"The database {urls.parse_database_url(arguments.url).shown} is of this version (tables {version})."
+        f"The database {urls.parse_database_url(arguments.url).masked} is of this version (tables {version})."
     )
     return EXIT_OK
 

@@ -132,7 +132,7 @@ def open_storage(url: str, driver_url: str) -> RDBStorage:
     except Exception as error:
         address = urls.parse_database_url(url)
         raise StorageError(
-            f"Optuna cannot read its tables in {address.shown}: {address.mask(str(error)).rstrip('.')}. If "
+            f"Optuna cannot read its tables in {address.masked}: {address.mask(str(error)).rstrip('.')}. If "
             "they are older than this Optuna, keep a copy, and run: optuna storage upgrade --storage URL"
         ) from None
 

@@ -144,7 +144,7 @@ def decide(result: StudyData, storage: str = "") -> Decision | None:
         result: The study.
         storage: Option that leads to its database, ` --storage URL`, for the commands; empty: they have none.
     """
-    verdict = result.standing or result.verdict
+    verdict = result.valid_earlier_verdict or result.verdict
     if verdict is None or verdict.recommendation is None:
         return None
     advice = verdict.recommendation

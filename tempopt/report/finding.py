@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from tempopt.report.formatting import (
-    finite,
-)
+from tempopt.report.formatting import finite
 from tempopt.verdict.paired_evidence import PairedResult
-
-if TYPE_CHECKING:
-    pass
 
 TESTS = {
     "t": "paired t-test",

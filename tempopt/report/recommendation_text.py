@@ -60,7 +60,7 @@ def recommendation_text(result: StudyData, storage: str = "", *, as_code: bool =
     recommendation = verdict.recommendation
     study_args = f"{shlex.quote(result.name)}{storage}"
     code = f" As code: `tempopt export {study_args}`." if as_code else ""
-    if (standing_verdict := result.standing) is not None:
+    if (standing_verdict := result.valid_earlier_verdict) is not None:
         return _stays_valid(result, verdict, standing_verdict, study_args, code)
     if recommendation.action == "widen_range":
         now_text = f"Until then: {_now(result, verdict, recommendation, code)}"

@@ -5,23 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.rows import (
-    Kind,
-    PriorRuns,
-    StudyStanding,
-    TicketRow,
-)
+from tempopt.storage.rows import Kind, PriorRuns, StudyStanding, TicketRow
 from tempopt.storage.ticket_queries import is_usable, of_kind, to_maximize
 from tempopt.verdict.conclusion import find_valid_earlier_verdict
 from tempopt.verdict.set_comparison import Comparison
 from tempopt.verdict.statistics.paired_tests import Direction
 from tempopt.verdict.verdict import Recommendation, Verdict
-
-if TYPE_CHECKING:
-    pass
 
 Curve = tuple[tuple[int, float], ...]
 """What a run measured over its training: optimizer step and value, by step."""
@@ -148,7 +140,7 @@ class StudyData:
         return self.spec.study.direction
 
     @property
-    def standing(self) -> Verdict | None:
+    def valid_earlier_verdict(self) -> Verdict | None:
         """The earlier verdict whose recommendation stays valid, where the latest changes nothing."""
         return (
             None if self.verdict is None else find_valid_earlier_verdict(self.verdict, self.earlier_verdicts)
@@ -157,7 +149,7 @@ class StudyData:
     @property
     def recommendation(self) -> Recommendation | None:
         """What is to be done now: what the latest verdict recommends, or an earlier one that stays valid."""
-        verdict = self.standing or self.verdict
+        verdict = self.valid_earlier_verdict or self.verdict
         return None if verdict is None else verdict.recommendation
 
     @property

@@ -23,14 +23,7 @@ from tempopt.report.heads_text import heads_json
 from tempopt.report.verdict_json import earlier_json, verdict_json
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.liveness import active_agents, display_state
-from tempopt.storage.rows import (
-    KINDS,
-    Kind,
-    Measurement,
-    Outcome,
-    StudyRow,
-    TicketRow,
-)
+from tempopt.storage.rows import KINDS, Kind, Measurement, Outcome, StudyRow, TicketRow
 from tempopt.storage.run_code import run_codes_json
 from tempopt.storage.ticket_queries import arms_of, current_round, is_usable, of_kind
 from tempopt.training.messages import CONTROLLED_CURVE, LEARNED_CURVE

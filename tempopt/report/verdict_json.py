@@ -81,7 +81,7 @@ def earlier_json(result: StudyData, verdict: Verdict) -> dict[str, Any]:
             "at_inference": recommendation.at_inference,
             "gain": recommendation.gain and _answer_json(recommendation.gain),
         },
-        "stands": verdict == result.standing,
+        "stands": verdict == result.valid_earlier_verdict,
     }
 
 
@@ -154,7 +154,7 @@ def _recommendation_json(result: StudyData, recommendation: Recommendation) -> d
         "action": recommendation.action,
         "why": recommendation_text(result),
         "now": recommendation.action_without_training,
-        "stays_valid": None if result.standing is None else result.standing.looks,
+        "stays_valid": None if result.valid_earlier_verdict is None else result.valid_earlier_verdict.looks,
         "params": recommendation.parameters,
         "at_inference": recommendation.at_inference,
         "gain": recommendation.gain and _answer_json(recommendation.gain),

@@ -47,7 +47,7 @@ class RequestMetricsMiddleware:
         try:
             await self._app(scope, receive, sent)
         finally:
-            held_seconds: float = scope.get("state", {}).get("held", 0.0)
+            held_seconds: float = scope.get("state", {}).get("long_poll_seconds", 0.0)
             seconds = max(0.0, time.perf_counter() - began - held_seconds)
             route = getattr(scope.get("route"), "path", "other")
             metrics: Metrics = scope["app"].state.tempopt.metrics
@@ -100,4 +100,4 @@ def install(app: FastAPI) -> None:
 
 def mark_long_poll(request: Request, seconds: float) -> None:
     """Take note that an answer was held back on purpose, as that of a long poll is."""
-    request.state.held = getattr(request.state, "held", 0.0) + seconds
+    request.state.long_poll_seconds = getattr(request.state, "long_poll_seconds", 0.0) + seconds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,7 @@ class SearchRequest:
     version: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the body of ``POST /api/studies``; the server checks ``version`` if it is one."""
+        """Return the body of ``POST /api/studies``."""
         body = {"trials": self.trials, "add_trials": self.add_trials, "enqueue": list(self.enqueue)}
         return {"spec": self.spec.to_json(), **body, "version": self.version}
 
@@ -78,13 +78,7 @@ class ResumeRequest:
 
     def to_json(self) -> dict[str, Any]:
         """Return the body of ``POST /api/studies/NAME/resume``."""
-        return {
-            "add_trials": self.add_trials,
-            "add_pairs": self.add_pairs,
-            "retry_failed": self.retry_failed,
-            "explain": self.explain,
-            "version": self.version,
-        }
+        return asdict(self)
 
 
 CONTINUE = ResumeRequest()

@@ -57,18 +57,29 @@ def search(
     """Carry a study through to its verdict; arguments and errors are those of :func:`tempopt.search`."""
     refuse_comparison(request.spec)
     import_schedules(request.spec)
-    study_observer = observer or NullObserver()
+    return _carry_out(request, storage, workers, checkpoints, observer or NullObserver(), submit=submit)
+
+
+def _carry_out(
+    request: SearchRequest,
+    storage: Storage,
+    workers: Workers | None,
+    checkpoints: str | Path | None,
+    observer: Observer,
+    *,
+    submit: bool = False,
+) -> StudyResult:
+    """Carry out a request whose spec was checked, on a database or behind a server."""
     with open_storage(storage, create=True) as store:
         if server := as_remote_store(store):
             check_no_checkpoint_url(checkpoints)
-            remote_study.submit(server, request, workers=workers, observer=study_observer)
-            return remote_study.wait_for_result(
-                server, request.spec.study.name, workers=workers, observer=study_observer
-            )
-        spec, study = prepare_search(store, request, on_note=study_observer.note)
+            remote_study.submit(server, request, workers=workers, observer=observer)
+            name = request.spec.study.name
+            return remote_study.wait_for_result(server, name, workers=workers, observer=observer)
+        spec, study = prepare_search(store, request, on_note=observer.note)
         if submit:
-            return _submit(store, spec, study, checkpoints, study_observer)
-        return StudyRunner(store, spec, study, workers, checkpoints, study_observer).run()
+            return _submit(store, spec, study, checkpoints, observer)
+        return StudyRunner(store, spec, study, workers, checkpoints, observer).run()
 
 
 def _submit(
@@ -111,16 +122,7 @@ def compare(
     """Carry the spec of a comparison through to its verdict; as :func:`tempopt.compare`."""
     import_schedules(spec)
     check_comparison(spec, max_runs)
-    request, study_observer = SearchRequest(spec=spec), observer or NullObserver()
-    with open_storage(storage, create=True) as store:
-        if server := as_remote_store(store):
-            check_no_checkpoint_url(checkpoints)
-            remote_study.submit(server, request, workers=workers, observer=study_observer)
-            return remote_study.wait_for_result(
-                server, spec.study.name, workers=workers, observer=study_observer
-            )
-        spec, study = prepare_search(store, request)
-        return StudyRunner(store, spec, study, workers, checkpoints, study_observer).run()
+    return _carry_out(SearchRequest(spec=spec), storage, workers, checkpoints, observer or NullObserver())
 
 
 def check_no_checkpoint_url(checkpoints: str | Path | None) -> None:

@@ -10,14 +10,7 @@ from collections.abc import Mapping
 from itertools import count, pairwise
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_serializer, model_validator
 
 from tempopt.spec.alpha_levels import Test, least_pairs, spent
 

@@ -3,42 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-from pydantic import (
-    Field,
-    ValidationInfo,
-    field_serializer,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, ValidationInfo, field_serializer, field_validator, model_validator
 
-from tempopt.spec.compared_sets import (
-    NO_SEARCH,
-    ComparedSet,
-    check_sets,
-    normalize_comparison,
-)
+from tempopt.spec.compared_sets import NO_SEARCH, ComparedSet, check_sets, normalize_comparison
 from tempopt.spec.domains import UNSET, Domain, domain_to_yaml
 from tempopt.spec.lightning_config import parse_class_section, parse_trainer
 from tempopt.spec.resources import Resources
-from tempopt.spec.search_space import (
-    parse_search,
-    parse_sets,
-)
+from tempopt.spec.search_space import parse_search, parse_sets
 from tempopt.spec.sections import AttachSection, SpecSection
 from tempopt.spec.study_section import StudySection
+from tempopt.spec.temperatures import TemperatureSection, searched_temperatures, with_attention
 from tempopt.spec.yaml_source import CollectedSpecError
 from tempopt.temperature.generation import GENERATION
-from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
-from tempopt.temperature.plan_parts import NORMALISATION
-
-if TYPE_CHECKING:
-    pass
-
-from tempopt.spec.temperatures import TemperatureSection, searched_temperatures, with_attention
 from tempopt.temperature.named import AS_FOUND, join_name
+from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
 from tempopt.temperature.plan import flatten_schedule_args
+from tempopt.temperature.plan_parts import NORMALISATION
 
 
 class SpecFields(SpecSection):

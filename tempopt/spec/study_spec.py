@@ -11,29 +11,19 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import (
-    PrivateAttr,
-    model_validator,
-)
+from pydantic import PrivateAttr, model_validator
 
 from tempopt.errors import SpecError
 from tempopt.spec import yaml_source as document
 from tempopt.spec.alpha_levels import Direction
-from tempopt.spec.compared_sets import (
-    with_sets,
-)
+from tempopt.spec.compared_sets import with_sets
 from tempopt.spec.constants import constant_grid
 from tempopt.spec.cross_checks import find_inconsistencies
 from tempopt.spec.identity import identity_fields
 from tempopt.spec.program import Program
 from tempopt.spec.resources import Need, Resources
 from tempopt.spec.search_checks import notes_on
-from tempopt.spec.search_space import (
-    Arm,
-    arm_parameters,
-    arm_space,
-    distributions,
-)
+from tempopt.spec.search_space import Arm, arm_parameters, arm_space, distributions
 from tempopt.spec.sections import PRUNERS, SAMPLERS, SamplerOrPrunerConfig
 from tempopt.spec.spec_fields import SpecFields
 from tempopt.spec.temperature_checks import with_found

@@ -7,11 +7,7 @@ from typing import Any, TypeVar
 
 from tempopt.spec.spec_fields import SpecFields
 from tempopt.spec.temperatures import LEVELS, MAX_TEMPERATURES, TemperatureSection
-from tempopt.temperature.named import (
-    join_name,
-    name_problem,
-    registered_path,
-)
+from tempopt.temperature.named import join_name, name_problem, registered_path
 from tempopt.temperature.ranges import HIGHEST, LOWEST
 
 Spec = TypeVar("Spec", bound=SpecFields)

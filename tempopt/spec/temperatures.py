@@ -14,11 +14,7 @@ from tempopt.errors import unknown
 from tempopt.spec.sections import SpecSection
 from tempopt.spec.yaml_source import CollectedSpecError
 from tempopt.temperature.knots import INNER_KNOTS
-from tempopt.temperature.named import (
-    AS_FOUND,
-    VALUE_FIELDS,
-    split_name,
-)
+from tempopt.temperature.named import AS_FOUND, VALUE_FIELDS, split_name
 from tempopt.temperature.plan_parts import CREDITED
 from tempopt.temperature.ranges import HIGHEST, LOWEST
 

@@ -56,7 +56,7 @@ class Database:
         except ImportError:
             module, extra = _EXTRAS[self.dialect]
             raise StorageError(
-                f"The database {address.shown} needs the Python package {module}, which is not installed. "
+                f"The database {address.masked} needs the Python package {module}, which is not installed. "
                 f'Run: pip install "tempopt[{extra}]"'
             ) from None
 

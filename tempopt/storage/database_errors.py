@@ -174,4 +174,4 @@ def to_storage_error(address: DatabaseUrl, dialect: str, error: SQLAlchemyError)
     if is_connection_lost(dialect, error):
         kind = StoreBusy if is_busy(dialect, error) else StoreUnreachable
     # Not "from error": its text and its traceback may hold the password.
-    raise kind(f"The database {address.shown} failed: {message}. {advice}".rstrip()) from None
+    raise kind(f"The database {address.masked} failed: {message}. {advice}".rstrip()) from None

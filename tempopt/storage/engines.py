@@ -135,8 +135,8 @@ def _connected(
 def _refused(address: DatabaseUrl, error: Exception) -> StorageError:
     message = address.mask(" ".join(str(error).split())).rstrip(".") or type(error).__name__
     return StorageError(
-        f"The storage URL {address.shown} cannot be connected to: {message}. Check its host, and the options "
-        'that follow its "?".'
+        f"The storage URL {address.masked} cannot be connected to: {message}. Check its host, and the "
+        'options that follow its "?".'
     )
 
 

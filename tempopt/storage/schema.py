@@ -46,14 +46,14 @@ def _prepare(database: Database, *, create: bool) -> None:
         return
     if version is None and not create:
         raise StoreNotBegun(
-            f"The database {database.address.shown} holds no tempopt studies. "
+            f"The database {database.address.masked} holds no tempopt studies. "
             "Give the URL of one that does, or begin a study there: tempopt search SPEC --storage URL"
         )
     if version is not None:
         _refuse_newer(database, version)
         if not (create and is_empty):
             raise StorageError(
-                f"The database {database.address.shown} was written by an older tempopt (tables {version}, "
+                f"The database {database.address.masked} was written by an older tempopt (tables {version}, "
                 f"this program needs {HEAD}). Keep a copy of it, end every program that uses it, and run: "
                 "tempopt storage upgrade --storage URL"
             )
@@ -67,7 +67,7 @@ def upgrade(url: str) -> str:
         refuse_missing_file(database.address)
         version, _ = database.read(_look)
         if version is None:
-            raise StorageError(f"The database {database.address.shown} holds no tempopt studies to upgrade.")
+            raise StorageError(f"The database {database.address.masked} holds no tempopt studies to upgrade.")
         _refuse_newer(database, version)
         _migrate(database)
     finally:
@@ -133,7 +133,7 @@ def _refuse_newer(database: Database, version: str) -> None:
     revisions = [script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()]
     if version not in revisions:
         raise StorageError(
-            f"The database {database.address.shown} was written by a newer tempopt (tables {version}, "
+            f"The database {database.address.masked} was written by a newer tempopt (tables {version}, "
             f"this program knows up to {HEAD}). Install that version: pip install --upgrade tempopt"
         )
 
@@ -162,7 +162,7 @@ def _lock(database: Database, connection: Connection) -> None:
     while database.dialect in _LOCK and not connection.scalar(text(_LOCK[database.dialect])):
         if time.monotonic() > give_up:
             raise StorageError(
-                f"Another program has been changing the tables of {database.address.shown} for a minute. "
+                f"Another program has been changing the tables of {database.address.masked} for a minute. "
                 "Wait until it is done, or end it, then try again."
             )
         time.sleep(0.1)

@@ -56,7 +56,7 @@ class Store(TokenRepository):
     @property
     def masked_url(self) -> str:
         """The URL with its password masked, for people to see."""
-        return self._database.address.shown
+        return self._database.address.masked
 
     def __repr__(self) -> str:
         return f"Store({self.masked_url!r})"

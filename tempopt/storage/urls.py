@@ -64,7 +64,7 @@ def url_masker(url: str) -> Callable[[str], str]:
 
 def masked_url(url: str) -> str:
     """Return a URL of a database or a server as people may see it, its password masked."""
-    return masked(url) if is_server(url) else parse_database_url(url).shown
+    return masked(url) if is_server(url) else parse_database_url(url).masked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class DatabaseUrl:
     """
 
     url: URL
-    shown: str
+    masked: str
     secrets: tuple[str, ...] = field(repr=False)
 
     def mask(self, text: str) -> str:
@@ -131,7 +131,7 @@ def parse_database_url(text: str) -> DatabaseUrl:
         )
     return DatabaseUrl(
         url=url,
-        shown=f"{driver.partition('+')[0]}://{_mask_secrets(text).partition('://')[2]}",
+        masked=f"{driver.partition('+')[0]}://{_mask_secrets(text).partition('://')[2]}",
         secrets=_secrets(text, url),
     )
 
@@ -159,7 +159,7 @@ def _sqlite(location: str) -> DatabaseUrl:
         raise StorageError(f"{file} is a pipe, a socket or a device. Give the path of a file.")
     from sqlalchemy.engine import URL
 
-    return DatabaseUrl(url=URL.create("sqlite", database=str(file)), shown=f"sqlite:///{path}", secrets=())
+    return DatabaseUrl(url=URL.create("sqlite", database=str(file)), masked=f"sqlite:///{path}", secrets=())
 
 
 def _mask_secrets(text: str) -> str:

@@ -86,12 +86,7 @@ from tempopt.temperature.parameters import (
     drop_unused_params,
     neutral_values,
 )
-from tempopt.temperature.plan import (
-    TemperatureParameters,
-    TemperaturePlan,
-    is_own_number,
-    progress,
-)
+from tempopt.temperature.plan import TemperatureParameters, TemperaturePlan, is_own_number, progress
 from tempopt.temperature.plan_parts import (
     CREDITED,
     GROUPS,

@@ -15,9 +15,7 @@ from tempopt.verdict.final_temperatures import Ends
 from tempopt.verdict.guards import GuardResult
 from tempopt.verdict.inference import InferenceOnly
 from tempopt.verdict.learned import Learned
-from tempopt.verdict.paired_evidence import (
-    PairedResult,
-)
+from tempopt.verdict.paired_evidence import PairedResult
 from tempopt.verdict.statistics.failure_rates import FailureRates
 from tempopt.verdict.statistics.paired_tests import PairedTest
 from tempopt.verdict.widening import Widening

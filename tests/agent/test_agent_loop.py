@@ -24,16 +24,7 @@ from tempopt.storage.ticket_queries import arms_of
 from tempopt.temperature import TemperatureParameters
 from tests.fake_worker import AgentDied
 from tests.servers import worker_pids
-from tests.toy_study import (
-    SMALL,
-    URL,
-    EndedStudy,
-    read_study,
-    start,
-    tickets,
-    toy_spec,
-    wait_until,
-)
+from tests.toy_study import SMALL, URL, EndedStudy, read_study, start, tickets, toy_spec, wait_until
 
 pytestmark = pytest.mark.usefixtures("toy_folder")
 

@@ -14,15 +14,7 @@ import pytest
 from tests.cluster import studies
 from tests.cluster.crew import wait_until
 from tests.cluster.network import Network
-from tests.cluster.newcomer import (
-    ProcessList,
-    Seat,
-    free_port,
-    holders,
-    listener,
-    private,
-    wait_for,
-)
+from tests.cluster.newcomer import ProcessList, Seat, free_port, holders, listener, private, wait_for
 from tests.cluster.studies import NAME, Record, tempopt
 
 TICKETS = 8

@@ -14,12 +14,7 @@ from scipy.special import softmax
 from scipy.stats import bernoulli, chisquare, entropy
 
 from lightning_modules.digits_data import DigitsData, Images
-from lightning_modules.gumbel_digits import (
-    GumbelDigits,
-    GumbelSoftmax,
-    divergence_from_uniform,
-    hard_codes,
-)
+from lightning_modules.gumbel_digits import GumbelDigits, GumbelSoftmax, divergence_from_uniform, hard_codes
 from tempopt import ValueCallback, attach_value
 
 Fit = Callable[..., L.Trainer]

@@ -59,7 +59,7 @@ def test_a_gain_that_an_earlier_verdict_showed_still_holds_and_is_what_to_do(two
     # to the bit what it was, whatever was trained since
     assert (
         second_result.earlier_verdicts == (first_result.verdict,)
-        and second_result.standing == first_result.verdict
+        and second_result.valid_earlier_verdict == first_result.verdict
     )
     first, todo, *other_lines = full_lines(second_result)
     assert first.startswith("No gain shown by verdict 2: the gain of the winner of the search over ")

@@ -31,7 +31,7 @@ PASSWORDS = ["s3cr3t", "p@ss:w/rd?#%&+ x", "%40", "ünï\\'\"", "a:b@c/d"]
 )
 def test_a_url_is_given_its_driver(url: str, driver: str, masked_url: str) -> None:
     address = parse_database_url(url)
-    assert (address.url.drivername, address.shown) == (driver, masked_url)
+    assert (address.url.drivername, address.masked) == (driver, masked_url)
 
 
 @pytest.mark.parametrize("url", ["sqlite:///runs/x.db", "runs/x.db"])
@@ -41,7 +41,7 @@ def test_a_path_to_sqlite_is_absolute_and_shown_as_it_was_given(
     monkeypatch.chdir(tmp_path)
     address = parse_database_url(url)
     assert address.url.database == str(tmp_path / "runs" / "x.db")
-    assert address.shown == "sqlite:///runs/x.db"
+    assert address.masked == "sqlite:///runs/x.db"
 
 
 def test_a_path_may_be_absolute_or_begin_in_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,16 +78,16 @@ def test_a_password_reaches_only_the_driver(scheme: str, password: str) -> None:
     url = f"{scheme}://me:{quote(password, safe='')}@host:1/d"
     address = parse_database_url(url)
     assert address.url.password == password
-    for text in (address.shown, repr(address), str(address), str(address.url), repr(address.url)):
+    for text in (address.masked, repr(address), str(address), str(address.url), repr(address.url)):
         assert password not in text
         assert quote(password, safe="") not in text
-    assert address.shown == f"{scheme}://me:***@host:1/d"
+    assert address.masked == f"{scheme}://me:***@host:1/d"
 
 
 @pytest.mark.parametrize("key", ["password", "passwd", "sslpassword"])
 def test_a_password_in_the_query_is_masked_too(key: str) -> None:
     address = parse_database_url(f"postgresql://me@host/d?{key}=hunter%402&connect_timeout=3")
-    assert address.shown == f"postgresql://me@host/d?{key}=***&connect_timeout=3"
+    assert address.masked == f"postgresql://me@host/d?{key}=***&connect_timeout=3"
     assert address.mask("no hunter@2 here, nor hunter%402") == "no *** here, nor ***"
 
 

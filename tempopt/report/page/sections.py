@@ -150,7 +150,7 @@ def heads_facts(result: StudyResult) -> Iterator[tuple[str, str]]:
 def stat_tiles(result: StudyResult) -> tuple[tuple[str, str, str], ...]:
     """Return the numbers that people look for first: what it is, its value, and what belongs to it."""
     rows = []
-    verdict = result.standing or result.verdict
+    verdict = result.valid_earlier_verdict or result.verdict
     if verdict is not None:
         test = deciding_answer(verdict).paired
         interval = f"{rounded(test.ci_low, test)} to {rounded(test.ci_high, test)}"

@@ -17,16 +17,7 @@ from tempopt.attention.analysis.outliers import FALSE_ALARMS, FEWEST_PEERS
 from tempopt.errors import NothingToPlot
 from tempopt.report.formatting import baseline_label
 from tempopt.report.plots.confirmation import confirming
-from tempopt.report.plots.style import (
-    BASELINE,
-    QUIET,
-    SEQUENTIAL,
-    TEMPLATE,
-    WINNER,
-    Table,
-    evenly,
-    scale,
-)
+from tempopt.report.plots.style import BASELINE, QUIET, SEQUENTIAL, TEMPLATE, WINNER, Table, evenly, scale
 from tempopt.report.study_result import StudyResult
 from tempopt.storage.ticket_queries import arms_of
 

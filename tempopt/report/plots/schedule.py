@@ -11,15 +11,7 @@ import plotly.graph_objects as go
 
 from tempopt.errors import NothingToPlot
 from tempopt.report.formatting import parameters_text, temperature_text
-from tempopt.report.plots.style import (
-    BASELINE,
-    WINNER,
-    WINNER_BAND,
-    Table,
-    number,
-    panels,
-    temperature_axis,
-)
+from tempopt.report.plots.style import BASELINE, WINNER, WINNER_BAND, Table, number, panels, temperature_axis
 from tempopt.report.plots.temperatures import (
     ATTENTION,
     Controlled,

@@ -17,14 +17,7 @@ from tempopt.server import sessions
 from tempopt.server.auth import check_scopes, require
 from tempopt.server.authenticator import READS, SCOPES, Principal, check_same_site
 from tempopt.server.errors import ApiError, as_refusal
-from tempopt.server.pages.rendering import (
-    HEADERS,
-    MEDIA_TYPES,
-    asset,
-    asset_url,
-    environment,
-    render_page,
-)
+from tempopt.server.pages.rendering import HEADERS, MEDIA_TYPES, asset, asset_url, environment, render_page
 from tempopt.server.pages.study_list import PER_PAGE, StudyList, list_of
 from tempopt.server.study_dependencies import VIEW, Shared, ViewableStudy
 
