@@ -149,12 +149,21 @@ def _migrate(database: Database) -> None:
                 config = _config()
                 config.attributes["connection"] = connection
                 command.upgrade(config, "head")
-        finally:
-            if database.dialect in _UNLOCK:
-                connection.execute(text(_UNLOCK[database.dialect]))
+        except BaseException:
+            _unlock(database, connection, "ROLLBACK")
+            raise
+        _unlock(database, connection, "COMMIT")
 
     database.write(to_head)
     database.write_ahead()
+
+
+def _unlock(database: Database, connection: Connection, statement: str) -> None:
+    """End the transaction, then release a lock that is not of the transaction."""
+    if database.dialect in _UNLOCK:
+        # The next to hold the lock must read the new version, or it creates the tables again.
+        connection.execute(text(statement))
+        connection.execute(text(_UNLOCK[database.dialect]))
 
 
 def _lock(database: Database, connection: Connection) -> None:

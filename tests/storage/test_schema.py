@@ -13,7 +13,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, Engine, event, inspect, text
 
 from tempopt.errors import StorageError
 from tempopt.storage import Store, schema, upgrade
@@ -103,6 +103,25 @@ def test_many_that_open_an_empty_database_at_the_same_time_all_find_the_tables(u
     assert errors == []
     with open_store(url, create=False) as store:
         assert store.list_studies() == []
+
+
+def test_a_lock_is_released_when_the_new_version_can_be_read(backend: str, url: str) -> None:
+    if backend != "mariadb":
+        pytest.skip("The locks of the other databases end with the transaction.")
+    versions: list[str | None] = []
+
+    def look(*arguments: object) -> None:
+        if "RELEASE_LOCK" in str(arguments[2]):
+            other = Database(parse_database_url(url))
+            versions.append(other.read(schema._look)[0])
+            other.close()
+
+    event.listen(Engine, "before_cursor_execute", look)
+    try:
+        open_store(url).close()
+    finally:
+        event.remove(Engine, "before_cursor_execute", look)
+    assert versions == [schema.HEAD]
 
 
 def test_a_database_newer_than_the_program_is_refused(store: Store, url: str, database: Database) -> None:
