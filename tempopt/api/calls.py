@@ -1,4 +1,4 @@
-"""search, compare, resume and plan as Python calls them; what they do is done by tempopt.service."""
+"""search, compare, resume and plan as Python calls them; tempopt.service does what they do."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, overload
 
 from tempopt.agent.observer import Observer
-from tempopt.api.classes import Spec, load_portable_spec, with_paths
+from tempopt.api.classes import (
+    Spec,
+    load_portable_spec,
+    load_search_spec,
+    portable_comparison,
+    with_paths,
+)
 from tempopt.api.handle import StudyHandle
 from tempopt.api.main_module import FOLDER
 from tempopt.errors import StudyChanged, UsageError
 from tempopt.report.study_result import StudyResult
 from tempopt.service import lifecycle, studies
-from tempopt.service.best_sets import hint_at_without_option
 from tempopt.service.evaluation.evaluate import evaluate as evaluate_weights
 from tempopt.service.evaluation.result import EvaluationResult
-from tempopt.service.extend import prepare_resume, prepare_search
-from tempopt.service.forecast import StudyForecast
+from tempopt.service.extend import check_request, prepare
+from tempopt.service.forecast import StudyForecast, forecast_study
 from tempopt.service.progress import progress_for_python
 from tempopt.service.requests import CompareRequest, ResumeRequest, SearchRequest
+from tempopt.service.studies import RunOptions
 from tempopt.spec.compared_sets import MAX_RUNS, GivenSet
-from tempopt.spec.comparison_spec import refuse_comparison
-from tempopt.spec.custom_schedules import import_schedules
 from tempopt.spec.resources import Workers
-from tempopt.spec.study_spec import StudySpec
 from tempopt.storage import urls
 from tempopt.storage.http.address import is_server
 from tempopt.storage.opening import open_store
-from tempopt.storage.rows import StudyRow
-from tempopt.storage.store import Store
-from tempopt.verdict.set_comparison import check_comparison
 
 
 class _Common(TypedDict, total=False):
@@ -123,30 +123,15 @@ def search(
         StudyFailed: Nothing could be trained, or the store was away for too long.
         KeyboardInterrupt: After everything was saved; the message says how to go on.
     """
-    spec, storage = load_portable_spec(spec), urls.storage_url(storage)
-    request = SearchRequest(spec=spec, trials=trials, add_trials=add_trials, enqueue=enqueue)
     if submit and (workers is not None or not wait):
         raise UsageError(
             "With submit=True other agents train the study, and this call watches. Take workers and wait out."
         )
-    if not wait:
-        refuse_comparison(spec)
-        import_schedules(spec)
-        return _start_background_study(
-            lambda store: prepare_search(store, request),
-            storage,
-            workers=workers,
-            checkpoints=checkpoints,
-        )
-    with _observe_study(spec.study.name, storage, progress, observer) as study_observer:
-        return studies.search(
-            request,
-            storage=storage,
-            workers=workers,
-            checkpoints=checkpoints,
-            submit=submit,
-            observer=study_observer,
-        )
+    request = SearchRequest(
+        spec=load_search_spec(spec), trials=trials, add_trials=add_trials, enqueue=enqueue
+    )
+    options = _options(storage, workers, checkpoints, submit=submit, wait=wait)
+    return _carry_out(request, options, progress, observer)
 
 
 @overload
@@ -216,7 +201,7 @@ def compare(
         StudyFailed: Nothing could be trained, or the store was away for too long.
         KeyboardInterrupt: After everything was saved; the message says how to go on.
     """
-    storage = urls.storage_url(storage)
+    options = _options(storage, workers, checkpoints, wait=wait)
     request = CompareRequest(
         spec=with_paths(spec),
         sets=sets,
@@ -228,29 +213,9 @@ def compare(
         from_storage=from_storage,
         top=top,
         without=without,
+        max_runs=max_runs,
     )
-    study_spec = load_portable_spec(request.build_spec(storage))
-    if not wait:
-        import_schedules(study_spec)
-        check_comparison(study_spec, max_runs)
-        return _start_background_study(
-            lambda store: prepare_search(store, SearchRequest(spec=study_spec)),
-            storage,
-            workers=workers,
-            checkpoints=checkpoints,
-        )
-    with (
-        hint_at_without_option(from_study),
-        _observe_study(study_spec.study.name, storage, progress, observer) as study_observer,
-    ):
-        return studies.compare(
-            study_spec,
-            storage=storage,
-            workers=workers,
-            checkpoints=checkpoints,
-            max_runs=max_runs,
-            observer=study_observer,
-        )
+    return _carry_out(portable_comparison(request, options.storage), options, progress, observer)
 
 
 def evaluate(
@@ -260,7 +225,7 @@ def evaluate(
     storage: str | None = None,
     trials: int | None = None,
     name: str | None = None,
-    on_progress: Callable[[str], None] | None = None,
+    on_progress: Callable[[str], None] = lambda line: None,
 ) -> EvaluationResult:
     """Find the best temperatures at inference, and generation, of trained weights; nothing is trained.
 
@@ -321,26 +286,10 @@ def resume(
         UsageError: More was asked with ``retry_failed`` or ``explain``. Pairs were to be added, and there is
             no verdict; or a change is none of a search space.
     """
-    storage = urls.storage_url(storage)
     request = ResumeRequest(
-        add_trials=add_trials, add_pairs=add_pairs, retry_failed=retry_failed, explain=explain
+        study=name, add_trials=add_trials, add_pairs=add_pairs, retry_failed=retry_failed, explain=explain
     )
-    if not wait:
-
-        def order(store: Store) -> tuple[StudySpec, StudyRow | None]:
-            study = store.load_study(name)
-            return prepare_resume(store, study, request), study
-
-        return _start_background_study(order, storage, workers=workers, checkpoints=checkpoints, create=False)
-    with _observe_study(name, storage, progress, observer) as study_observer:
-        return studies.resume(
-            name,
-            request,
-            storage=storage,
-            workers=workers,
-            checkpoints=checkpoints,
-            observer=study_observer,
-        )
+    return _carry_out(request, _options(storage, workers, checkpoints, wait=wait), progress, observer)
 
 
 def plan(
@@ -369,53 +318,61 @@ def plan(
         StudyNotFound: There is no study ``earlier``.
         UsageError: Its runs say nothing of this study's noise.
     """
-    storage = urls.storage_url(storage)
-    return studies.plan(
-        load_portable_spec(spec),
-        storage=storage,
+    overrides = [] if trials is None else [f"study.trials={trials}"]
+    return forecast_study(
+        load_portable_spec(spec).with_overrides(overrides),
+        storage=urls.storage_url(storage),
         workers=workers,
-        trials=trials,
         earlier=earlier,
         run_hours=run_hours,
     )
 
 
-def _start_background_study(
-    order: Callable[[Store], tuple[StudySpec, StudyRow | None]],
-    storage: str,
-    *,
+def _options(
+    storage: str | None,
     workers: Workers | None,
     checkpoints: str | Path | None,
-    create: bool = True,
+    *,
+    submit: bool = False,
+    wait: bool,
+) -> RunOptions:
+    return RunOptions(
+        storage=urls.storage_url(storage), workers=workers, checkpoints=checkpoints, submit=submit, wait=wait
+    )
+
+
+def _carry_out(
+    request: SearchRequest | ResumeRequest, options: RunOptions, progress: bool, observer: Observer | None
+) -> StudyResult | StudyHandle:
+    """Carry a request out, or return the handle of a process that does."""
+    storage = str(options.storage)
+    with _explain_study_changes():
+        if not options.wait:
+            return _start_background_study(request, storage, options)
+        try:
+            with progress_for_python(progress, observer) as study_observer:
+                return studies.carry_out(request, options, study_observer)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(_resume_hint(request.study, storage)) from None
+
+
+def _start_background_study(
+    request: SearchRequest | ResumeRequest, storage: str, options: RunOptions
 ) -> StudyHandle:
     """Return the handle of a study that is begun or continued in a process of its own."""
+    check_request(request)
     if is_server(storage):
         raise UsageError(
             f"wait=False begins an agent in a process of its own, and {storage} is a tempopt server, whose "
             "agents are started by themselves. Use tempopt.connect(url).search(spec, wait=False)."
         )
-    store = open_store(storage, create=create)
+    store = open_store(storage, create=isinstance(request, SearchRequest))
     try:
-        with _explain_study_changes():
-            spec, study = order(store)
-        return StudyHandle(store, spec, study, workers=workers, checkpoints=checkpoints)
+        spec, study = prepare(store, request)
+        return StudyHandle(store, spec, study, workers=options.workers, checkpoints=options.checkpoints)
     except BaseException:
         store.close()
         raise
-
-
-@contextmanager
-def _observe_study(name: str, storage: str, progress: bool, observer: Observer | None) -> Iterator[Observer]:
-    """Yield the observer; an interrupt says how to go on."""
-    try:
-        with _explain_study_changes():
-            if observer is not None:
-                yield observer
-                return
-            with progress_for_python(progress) as study_observer:
-                yield study_observer
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(_resume_hint(name, storage)) from None
 
 
 @contextmanager

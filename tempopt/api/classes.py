@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from tempopt.api.main_module import write_module
 from tempopt.api.main_source import MAIN, main_names
 from tempopt.errors import SpecError
-from tempopt.spec.load import load_spec
+from tempopt.service.lifecycle import Storage
+from tempopt.service.requests import CompareRequest, SearchRequest
+from tempopt.service.studies import parse_any_spec
+from tempopt.spec.comparison_spec import refuse_comparison
 from tempopt.spec.study_spec import StudySpec
 
 Spec = StudySpec | Mapping[str, Any] | str | Path
@@ -30,12 +34,24 @@ def load_portable_spec(spec: Spec) -> StudySpec:
         SpecError: It is wrong, or a class in it cannot be had by workers.
         UsageError: A module with classes of the running program cannot be written.
     """
-    raw_spec = with_paths(spec)
-    if isinstance(raw_spec, StudySpec):
-        return make_classes_importable(raw_spec)
-    if isinstance(raw_spec, Mapping):
-        return make_classes_importable(StudySpec.parse(raw_spec, source="the study spec"))
-    return make_classes_importable(load_spec(raw_spec))
+    return make_classes_importable(parse_any_spec(with_paths(spec)))
+
+
+def load_search_spec(spec: Spec) -> StudySpec:
+    """Return the spec of a search, as :func:`load_portable_spec`.
+
+    Raises:
+        UsageError: It is the spec of a comparison.
+    """
+    search_spec = load_portable_spec(spec)
+    refuse_comparison(search_spec)
+    return search_spec
+
+
+def portable_comparison(request: CompareRequest, storage: Storage) -> SearchRequest:
+    """Return the request of a comparison that workers can carry out, as :meth:`.CompareRequest.to_search`."""
+    search_request = request.to_search(storage)
+    return replace(search_request, spec=make_classes_importable(search_request.spec))
 
 
 def with_paths(spec: Spec) -> Spec:

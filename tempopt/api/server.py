@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, Self, TypedDict, Unpack
 
 from tempopt.agent.observer import Observer
-from tempopt.api.classes import Spec, load_portable_spec, with_paths
+from tempopt.api.classes import Spec, load_search_spec, portable_comparison, with_paths
 from tempopt.report.list_row import summary_json
 from tempopt.report.study_result import StudyResult, load
-from tempopt.service import lifecycle, remote_study
+from tempopt.service import lifecycle
 from tempopt.service.progress import progress_for_python
 from tempopt.service.requests import CompareRequest, ResumeRequest, SearchRequest
+from tempopt.service.studies import RunOptions, carry_out
 from tempopt.spec.compared_sets import MAX_RUNS, GivenSet
-from tempopt.spec.comparison_spec import refuse_comparison
-from tempopt.spec.custom_schedules import import_schedules
 from tempopt.spec.resources import Workers
 from tempopt.storage.http.remote_store import RemoteStore
-from tempopt.verdict.set_comparison import check_comparison
+
+
+class _Options(TypedDict, total=False):
+    workers: Workers | None
+    progress: bool
+    observer: Observer | None
+    wait: bool
 
 
 def connect(url: str, token: str | None = None) -> Server:
@@ -69,88 +73,68 @@ class Server:
         self,
         spec: Spec,
         *,
-        workers: Workers | None = None,
         trials: int | None = None,
         add_trials: int = 0,
         enqueue: Sequence[Mapping[str, Any]] = (),
-        progress: bool = True,
-        observer: Observer | None = None,
-        wait: bool = True,
+        **options: Unpack[_Options],
     ) -> StudyResult:
         """Have a study begun or continued; return its result once it is over or was paused.
 
         Args:
-            spec: As for :func:`tempopt.search`, and so ``trials``, ``add_trials``, ``enqueue``,
-                ``progress`` and ``observer``.
-            workers: Trials side by side that this machine trains as one of the study's agents; None: none.
-            wait: False: return how the study stands as soon as the server has it.
+            spec: As for :func:`tempopt.search`, and so ``trials``, ``add_trials``, ``enqueue``.
+            options: ``workers``: trials side by side that this machine trains as one of the study's agents;
+                None: none. ``wait=False``: return how the study stands as soon as the server has it.
+                ``progress`` and ``observer``: as for :func:`tempopt.search`.
 
         Raises:
             SpecError: The spec cannot be carried out.
             StudyChanged: The server has a study of that name that asks something else.
             KeyboardInterrupt: Waiting was interrupted; the study goes on.
         """
-        study_spec = load_portable_spec(spec)
-        refuse_comparison(study_spec)
-        import_schedules(study_spec)
-        with self._observe_study(study_spec.study.name, progress, observer) as study_observer:
-            remote_study.submit(
-                self._store,
-                SearchRequest(spec=study_spec, trials=trials, add_trials=add_trials, enqueue=enqueue),
-                workers=workers,
-                observer=study_observer,
-            )
-            return self._result(study_spec.study.name, workers, study_observer, wait=wait)
+        request = SearchRequest(
+            spec=load_search_spec(spec), trials=trials, add_trials=add_trials, enqueue=enqueue
+        )
+        return self._carry_out(request, **options)
 
     def compare(
         self,
         spec: Spec,
         sets: Sequence[GivenSet] | Mapping[str, GivenSet] = (),
         *,
-        workers: Workers | None = None,
         name: str | None = None,
         pairs: int | None = None,
         vary: Mapping[str, Sequence[Any]] | None = None,
         all_pairs: bool = False,
         max_runs: int = MAX_RUNS,
-        progress: bool = True,
-        observer: Observer | None = None,
-        wait: bool = True,
+        **options: Unpack[_Options],
     ) -> StudyResult:
         """Have parameter sets compared; all is as for :func:`tempopt.compare` and :meth:`search`."""
-        study_spec = load_portable_spec(
-            CompareRequest(
-                spec=with_paths(spec), sets=sets, vary=vary, all_pairs=all_pairs, name=name, pairs=pairs
-            ).build_spec(self._store)
+        request = CompareRequest(
+            spec=with_paths(spec),
+            sets=sets,
+            vary=vary,
+            all_pairs=all_pairs,
+            name=name,
+            pairs=pairs,
+            max_runs=max_runs,
         )
-        import_schedules(study_spec)
-        check_comparison(study_spec, max_runs)
-        with self._observe_study(study_spec.study.name, progress, observer) as study_observer:
-            remote_study.submit(
-                self._store, SearchRequest(spec=study_spec), workers=workers, observer=study_observer
-            )
-            return self._result(study_spec.study.name, workers, study_observer, wait=wait)
+        return self._carry_out(portable_comparison(request, self._store), **options)
 
     def resume(
         self,
         name: str,
         *,
-        workers: Workers | None = None,
         add_trials: int = 0,
         add_pairs: int = 0,
         retry_failed: bool = False,
         explain: bool = False,
-        progress: bool = True,
-        observer: Observer | None = None,
-        wait: bool = True,
+        **options: Unpack[_Options],
     ) -> StudyResult:
         """Continue a study, and extend it; arguments and errors as for :func:`tempopt.resume`."""
         request = ResumeRequest(
-            add_trials=add_trials, add_pairs=add_pairs, retry_failed=retry_failed, explain=explain
+            study=name, add_trials=add_trials, add_pairs=add_pairs, retry_failed=retry_failed, explain=explain
         )
-        with self._observe_study(name, progress, observer) as study_observer:
-            remote_study.resume(self._store, name, request, workers=workers, observer=study_observer)
-            return self._result(name, workers, study_observer, wait=wait)
+        return self._carry_out(request, **options)
 
     def pause(self, name: str) -> None:
         """Have every agent of a study save its runs and leave, until it is resumed."""
@@ -184,21 +168,21 @@ class Server:
     def __repr__(self) -> str:
         return f"Server({self.url!r})"
 
-    def _result(self, name: str, workers: Workers | None, observer: Observer, *, wait: bool) -> StudyResult:
-        if not wait:
-            return load(self._store, name, needs_measurements=True)
-        return remote_study.wait_for_result(self._store, name, workers=workers, observer=observer)
-
-    @contextmanager
-    def _observe_study(self, name: str, progress: bool, observer: Observer | None) -> Iterator[Observer]:
-        """Yield the observer; an interrupt says how to look again."""
+    def _carry_out(
+        self,
+        request: SearchRequest | ResumeRequest,
+        *,
+        workers: Workers | None = None,
+        progress: bool = True,
+        observer: Observer | None = None,
+        wait: bool = True,
+    ) -> StudyResult:
+        options = RunOptions(storage=self._store, workers=workers, wait=wait)
         try:
-            if observer is not None:
-                yield observer
-                return
-            with progress_for_python(progress) as study_observer:
-                yield study_observer
+            with progress_for_python(progress, observer) as study_observer:
+                return carry_out(request, options, study_observer)
         except KeyboardInterrupt:
+            name = request.study
             raise KeyboardInterrupt(
                 f'Waiting was interrupted; what the server has of the study "{name}" goes on. load({name!r}) '
                 f"looks again, pause({name!r}) has it rest."

@@ -21,8 +21,6 @@ from tempopt.cli.commands import COMMANDS as COMMANDS
 from tempopt.cli.commands import Command as Command
 from tempopt.errors import ScheduleNotImported, TempoptError, UsageError, masked, not_text, unknown
 
-DEFAULT_STORAGE = "sqlite:///tempopt.db"
-
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 
 EXIT_OK = 0
@@ -119,15 +117,6 @@ def _refuse_unknown(argv: Sequence[str]) -> None:
             raise UsageError(unknown(where, option, [*options, "--help"]))
 
 
-def _refuse_no_folder() -> None:
-    from pathlib import Path
-
-    try:
-        Path.cwd()
-    except FileNotFoundError:
-        raise UsageError("The current folder has been removed. Go to one that exists.") from None
-
-
 def _imported(argv: Sequence[str]) -> list[str]:
     """Import what ``--import`` names, before the command; return the words after it."""
     words = list(argv)
@@ -142,6 +131,7 @@ def _imported(argv: Sequence[str]) -> list[str]:
 
 
 def _run(argv: Sequence[str]) -> int:
+    """Carry out a command; one that returns nothing has ended well."""
     _refuse_no_text(argv)
     argv = _imported(argv)
     _refuse_unknown(argv)
@@ -162,7 +152,6 @@ def _run(argv: Sequence[str]) -> int:
         return USAGE
     # intermixed: `logs NAME --storage URL TICKET` is what people type as well
     arguments = commands[argv[0]].parse_intermixed_args(argv[1:])
-    _refuse_no_folder()
     if "storage" in arguments:
         from tempopt.cli.storage import check_option_needs_database, storage_url
 
@@ -170,11 +159,11 @@ def _run(argv: Sequence[str]) -> int:
         check_option_needs_database(argv[0], arguments)
     module, _, function = COMMANDS[argv[0]].run.partition(":")
     try:
-        code: int = getattr(import_module(module), function)(arguments)
+        code: int | None = getattr(import_module(module), function)(arguments)
     except ScheduleNotImported as error:
         raise ScheduleNotImported(str(error).replace("COMMAND", shlex.join(argv))) from error
     sys.stdout.flush()
-    return code
+    return code or EXIT_OK
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -15,7 +15,7 @@ from tempopt.agent.observer import Observer
 from tempopt.agent.remote_runner import run_remote_agent
 from tempopt.agent.signals import sigterm_as_keyboard_interrupt
 from tempopt.cli import EXIT_OK, FAILED, INTERRUPTED
-from tempopt.cli.run_study import resume_hint, run_and_report
+from tempopt.cli.run_study import run_and_report
 from tempopt.errors import UsageError
 from tempopt.service import studies
 from tempopt.service.progress import progress_for_stream
@@ -47,10 +47,7 @@ def agent(arguments: argparse.Namespace) -> int:
             observer=observer,
         )
 
-    def interrupted() -> str:
-        return resume_hint(arguments.name, arguments, "agent")
-
-    return run_and_report(arguments.name, carry_out, arguments, interrupted=interrupted)
+    return run_and_report(arguments.name, carry_out, arguments, again="agent")
 
 
 def _agent_behind(arguments: argparse.Namespace) -> int:

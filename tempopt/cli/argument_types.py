@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from ipaddress import ip_network
 from typing import NamedTuple
 
 
 class Trials(NamedTuple):
-    """How many search trials were asked for: ``whole`` in all (None: as the spec says), or ``more``."""
+    """How many search trials were asked for: ``total`` in all (None: as the spec says), or ``additional``."""
 
     total: int | None = None
     additional: int = 0
@@ -41,22 +42,26 @@ def pairs(text: str) -> int:
     return _parse_int(text, 2, _MAX_SEEDS)
 
 
-def number(text: str) -> float:
-    """Return a number of at least 0."""
+def _parse_float(text: str, min_value: float, max_value: float, expected: str) -> float:
+    """Return a number from a smallest to a largest."""
     try:
         value = float(text)
     except ValueError:
-        value = -1.0
-    if not 0 <= value <= _MAX_NUMBER:
-        raise argparse.ArgumentTypeError(f'"{text}" is not a number from 0 to {_MAX_NUMBER:g}')
+        value = math.nan
+    # not so for NaN
+    if not min_value <= value <= max_value:
+        raise argparse.ArgumentTypeError(f'"{text}" is not {expected}')
     return value
+
+
+def number(text: str) -> float:
+    """Return a number of at least 0."""
+    return _parse_float(text, 0, _MAX_NUMBER, f"a number from 0 to {_MAX_NUMBER:g}")
 
 
 def hours(text: str) -> float:
     """Return a number above 0."""
-    if not (value := number(text)):
-        raise argparse.ArgumentTypeError(f'"{text}" is not a number above 0')
-    return value
+    return _parse_float(text, math.ulp(0.0), _MAX_NUMBER, "a number above 0")
 
 
 def user(text: str) -> str:
@@ -84,17 +89,8 @@ def network(text: str) -> str:
 
 def seconds(text: str) -> float:
     """Return a number of seconds from 0.1 to a day."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    # not so either for NaN
-    if not 0.1 <= seconds <= _DAY:
-        raise argparse.ArgumentTypeError(
-            f'"{text}" is not a number of seconds from 0.1 to {_DAY}; the name goes first, as in NAME '
-            "--watch 5"
-        )
-    return seconds
+    expected = f"a number of seconds from 0.1 to {_DAY}; the name goes first, as in NAME --watch 5"
+    return _parse_float(text, 0.1, _DAY, expected)
 
 
 def option(text: str) -> tuple[str, str]:
@@ -120,15 +116,17 @@ def trials(text: str) -> Trials:
     return Trials(total=count(text))
 
 
-def more_trials(text: str) -> Trials:
+def more_trials(text: str) -> int:
     """Return what ``+N`` asks for."""
-    if not text.startswith("+"):
-        raise argparse.ArgumentTypeError(f'"{text}" is not +N: a study that goes on can only get more trials')
-    return trials(text)
+    return _parse_more(text, _MAX_RUNS, "a study that goes on can only get more trials")
 
 
 def more_pairs(text: str) -> int:
     """Return what ``+N`` asks for."""
+    return _parse_more(text, _MAX_SEEDS, "a verdict can only get more pairs")
+
+
+def _parse_more(text: str, max_value: int, why: str) -> int:
     if not text.startswith("+"):
-        raise argparse.ArgumentTypeError(f'"{text}" is not +N: a verdict can only get more pairs')
-    return _parse_int(text[1:], 1, _MAX_SEEDS)
+        raise argparse.ArgumentTypeError(f'"{text}" is not +N: {why}')
+    return _parse_int(text[1:], 1, max_value)

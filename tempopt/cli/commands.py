@@ -5,426 +5,478 @@ A table; carries nothing out, and imports nothing that takes time.
 
 from __future__ import annotations
 
-from tempopt.cli import argument_types
-from tempopt.cli.arguments import (
-    ANY,
-    CHECKPOINTS,
-    JOBS,
-    JSON,
-    LAUNCH,
-    NAME,
-    NO_REPORT,
-    OUTPUT,
-    SET,
-    SPEC,
-    STORE,
-    SUBMIT,
-    TOKEN_FILE,
-    VERBOSE,
-    WORKERS,
-    argument,
-)
-from tempopt.cli.arguments import Command as Command
-from tempopt.cli.arguments import CommandArgument as CommandArgument
-from tempopt.cli.service_commands import SERVICE
+from typing import Any, NamedTuple
+
+from tempopt.cli import argument_types as types
 from tempopt.service.scenarios import SCENARIOS
 
+
+class CommandArgument(NamedTuple):
+    """One argument of a command: its names and the settings for argparse."""
+
+    names: tuple[str, ...]
+    settings: dict[str, Any]
+
+
+class Command(NamedTuple):
+    """One command: its help, the function that carries it out (``module:function``) and its arguments."""
+
+    summary: str
+    run: str
+    arguments: tuple[CommandArgument, ...]
+
+
+def command(summary: str, run: str, *arguments: CommandArgument) -> Command:
+    """Return a command; ``run`` is its function, as ``module:function`` in :mod:`tempopt.cli`."""
+    return Command(summary, f"tempopt.cli.{run}", arguments)
+
+
+def argument(usage: str, help: str, **settings: Any) -> CommandArgument:
+    """Return an argument.
+
+    Args:
+        usage: Its names and what it takes, as in ``-o --output FILE`` or ``spec SPEC``; an option that takes
+            nothing is a flag.
+        help: Its help.
+        settings: Further settings for argparse.
+    """
+    *names, metavar = usage.split()
+    if metavar.startswith("-"):
+        return CommandArgument((*names, metavar), {"action": "store_true", "help": help, **settings})
+    return CommandArgument(tuple(names), {"metavar": metavar, "help": help, **settings})
+
+
+def repeatable(usage: str, help: str, **settings: Any) -> CommandArgument:
+    """Return an option that may be given several times."""
+    return argument(usage, help, action="append", default=[], **settings)
+
+
+SPEC = argument("spec SPEC", "study spec: a YAML file, or the name of a bundled study")
+NAME = argument("name NAME", "name of a study in the store")
+STORE = (
+    argument(
+        "--storage URL",
+        "URL of the database or server (default: TEMPOPT_STORAGE, else that of tempopt login, else "
+        "sqlite:///tempopt.db)",
+    ),
+    argument(
+        "--storage-file FILE", "file whose only line is that URL; keeps a password out of the process list"
+    ),
+)
+WORKERS = argument(
+    "--workers N",
+    "number of concurrent trials; auto: as many as fit (default: the spec's, else auto)",
+    type=types.workers,
+)
+LAUNCH_OPTION = repeatable(
+    "--launch KEY=VALUE", "option of the launcher, for example partition=gpu; repeatable", type=types.option
+)
+ADDRESS = argument("--address URL", "address of the cluster; short for --launch address=URL")
+LAUNCH = (
+    argument(
+        "--launcher NAME",
+        "what starts the agents: local, ray, slurm, or package.module:Class (default: none; "
+        "this command is itself the one agent)",
+    ),
+    LAUNCH_OPTION,
+    ADDRESS,
+    argument("--detach", "start the agents and return; follow the study with `tempopt show`"),
+)
+JOBS = (
+    argument(
+        "--launcher NAME",
+        "launcher to ask about its jobs, if it is your own: package.module:Class (default: slurm, "
+        "and ray at the address that you give)",
+    ),
+    LAUNCH_OPTION,
+    ADDRESS,
+)
+CHECKPOINTS = argument(
+    "--checkpoints URL",
+    "where checkpoints are kept: a folder, or a URL such as s3://bucket/folder (default: the study's, "
+    "else tempopt-runs)",
+)
+SET = repeatable(
+    "--set KEY=VALUE", "set a key of the spec, for example data.root=/data or study.seed=1; repeatable"
+)
+OUTPUT = argument("-o --output FILE", "output file (default: standard output)")
+NO_REPORT = argument("--no-report", "write no report at the end", action="store_false", dest="report")
+VERBOSE = argument("--verbose", "print a line for every training")
+JSON = argument("--json", "print JSON, for programs")
+RUNNING = (WORKERS, CHECKPOINTS, NO_REPORT, VERBOSE, *LAUNCH)
+"""Arguments of every command that carries a study out."""
+
 COMMANDS = {
-    "search": Command(
+    "search": command(
         "search a temperature schedule, prove it on fresh seeds and say what was found",
-        "tempopt.cli.search:search",
-        (
-            SPEC,
-            *STORE,
-            argument(
-                "--trials",
-                metavar="N",
-                type=argument_types.trials,
-                default=argument_types.Trials(),
-                help="number of search trials (default: the spec's); +N adds N trials to the study",
-            ),
-            argument("--enqueue", metavar="FILE", help="YAML list of parameter sets to try first"),
-            WORKERS,
-            SET,
-            argument("--name", metavar="NAME", help="name of the study (default: the spec's)"),
-            CHECKPOINTS,
-            NO_REPORT,
-            VERBOSE,
-            *LAUNCH,
-            SUBMIT,
+        "search:search",
+        SPEC,
+        *STORE,
+        argument(
+            "--trials N",
+            "number of search trials (default: the spec's); +N adds N trials to the study",
+            type=types.trials,
+            default=types.Trials(),
+        ),
+        argument("--enqueue FILE", "YAML list of parameter sets to try first"),
+        SET,
+        argument("--name NAME", "name of the study (default: the spec's)"),
+        *RUNNING,
+        argument(
+            "--submit",
+            "leave the trainings to agents (`tempopt agent --any`), and watch; behind a server always so",
         ),
     ),
-    "compare": Command(
+    "compare": command(
         "compare parameter sets, or values of a parameter, on fresh seeds; the exit code says what is shown",
-        "tempopt.cli.compare:compare",
-        (
-            SPEC,
-            argument(
-                "sets",
-                metavar="SET",
-                nargs="*",
-                default=[],
-                help="parameter set, the reference first: '{temperature_init: 2, lr: 0.001}', or a YAML file "
-                "that holds one; '{}' is the spec as it stands; NAME=SET names it (default: those of the "
-                "spec's section compare:)",
-            ),
-            argument(
-                "--vary",
-                metavar="KEY=V1,V2,...",
-                action="append",
-                default=[],
-                help="compare these values of a parameter, as in model.num_heads=1,2,4; repeat it for each "
-                "combination of several parameters",
-            ),
-            argument(
-                "--all-pairs",
-                action="store_true",
-                help="compare each two sets, not only each with the first, and name the first set that none "
-                "is shown to beat",
-            ),
-            argument(
-                "--from",
-                metavar="STUDY",
-                dest="from_study",
-                help="compare the best parameter sets of this finished study with its baseline",
-            ),
-            argument(
-                "--top",
-                metavar="K",
-                type=argument_types.count,
-                help="with --from: how many sets beside the baseline (default: 3)",
-            ),
-            argument(
-                "--without",
-                metavar="NAME",
-                action="append",
-                default=[],
-                help="with --from: leave a parameter out of all sets; repeatable",
-            ),
-            argument(
-                "--from-storage",
-                metavar="URL",
-                help="with --from: URL of the database or server that has the study (default: --storage)",
-            ),
-            *STORE,
-            argument(
-                "--pairs",
-                metavar="N",
-                type=argument_types.pairs,
-                help="number of fresh seeds, each with a run of every set (default: study.seeds.confirm)",
-            ),
-            argument(
-                "--max-runs",
-                metavar="N",
-                type=argument_types.count,
-                help="refuse to begin if it could take more than N runs (default: 1000)",
-            ),
-            WORKERS,
-            SET,
-            argument(
-                "--name",
-                metavar="NAME",
-                help="name of the study (default: the spec's with a short hash of the sets)",
-            ),
-            CHECKPOINTS,
-            argument(
-                "--json",
-                action="store_true",
-                help="print the result as JSON, and the progress on standard error",
-            ),
-            NO_REPORT,
-            VERBOSE,
-            *LAUNCH,
+        "search:compare",
+        SPEC,
+        argument(
+            "sets SET",
+            "parameter set, the reference first: '{temperature_init: 2, lr: 0.001}', or a YAML file "
+            "that holds one; '{}' is the spec as it stands; NAME=SET names it (default: those of the "
+            "spec's section compare:)",
+            nargs="*",
+            default=[],
         ),
+        repeatable(
+            "--vary KEY=V1,V2,...",
+            "compare these values of a parameter, as in model.num_heads=1,2,4; repeat it for each "
+            "combination of several parameters",
+        ),
+        argument(
+            "--all-pairs",
+            "compare each two sets, not only each with the first, and name the first set that none "
+            "is shown to beat",
+        ),
+        argument(
+            "--from STUDY",
+            "compare the best parameter sets of this finished study with its baseline",
+            dest="from_study",
+        ),
+        argument("--top K", "with --from: how many sets beside the baseline (default: 3)", type=types.count),
+        repeatable("--without NAME", "with --from: leave a parameter out of all sets; repeatable"),
+        argument(
+            "--from-storage URL",
+            "with --from: URL of the database or server that has the study (default: --storage)",
+        ),
+        *STORE,
+        argument(
+            "--pairs N",
+            "number of fresh seeds, each with a run of every set (default: study.seeds.confirm)",
+            type=types.pairs,
+        ),
+        argument(
+            "--max-runs N",
+            "refuse to begin if it could take more than N runs (default: 1000)",
+            type=types.count,
+        ),
+        SET,
+        argument("--name NAME", "name of the study (default: the spec's with a short hash of the sets)"),
+        argument("--json", "print the result as JSON, and the progress on standard error"),
+        *RUNNING,
     ),
-    "evaluate": Command(
+    "evaluate": command(
         "find the best temperatures at inference, and generation, of trained weights; nothing is trained",
-        "tempopt.cli.evaluate:evaluate",
-        (
-            SPEC,
-            argument(
-                "--weights",
-                metavar="FILE",
-                required=True,
-                help="checkpoint, state dict, or folder that save_pretrained wrote",
-            ),
-            argument(
-                "--trials",
-                metavar="N",
-                type=argument_types.count,
-                help="how many parameter sets are evaluated in all (default: study.trials)",
-            ),
-            *STORE,
-            SET,
-            argument(
-                "--name",
-                metavar="NAME",
-                help="name of the Optuna study (default: the spec's with a short hash of spec and weights)",
-            ),
-            argument("--json", action="store_true", help="print the result as JSON"),
+        "evaluate:evaluate",
+        SPEC,
+        argument(
+            "--weights FILE", "checkpoint, state dict, or folder that save_pretrained wrote", required=True
         ),
+        argument(
+            "--trials N",
+            "how many parameter sets are evaluated in all (default: study.trials)",
+            type=types.count,
+        ),
+        *STORE,
+        SET,
+        argument(
+            "--name NAME",
+            "name of the Optuna study (default: the spec's with a short hash of spec and weights)",
+        ),
+        argument("--json", "print the result as JSON"),
     ),
-    "resume": Command(
+    "resume": command(
         "continue a study from the database alone",
-        "tempopt.cli.search:resume",
-        (
-            NAME,
-            *STORE,
-            argument(
-                "--trials",
-                metavar="+N",
-                type=argument_types.more_trials,
-                default=argument_types.Trials(),
-                help="add N search trials",
-            ),
-            argument(
-                "--pairs",
-                metavar="+N",
-                type=argument_types.more_pairs,
-                default=0,
-                help="add N seeds to confirm on",
-            ),
-            argument(
-                "--retry-failed",
-                action="store_true",
-                help="train the runs again that failed on every attempt",
-            ),
-            WORKERS,
-            CHECKPOINTS,
-            NO_REPORT,
-            VERBOSE,
-            *LAUNCH,
-        ),
+        "search:resume",
+        NAME,
+        *STORE,
+        argument("--trials +N", "add N search trials", type=types.more_trials, default=0),
+        argument("--pairs +N", "add N seeds to confirm on", type=types.more_pairs, default=0),
+        argument("--retry-failed", "train the runs again that failed on every attempt"),
+        *RUNNING,
     ),
-    "explain": Command(
+    "explain": command(
         "explain a verdict: what each part of the winner is worth, simpler plans, learned temperatures",
-        "tempopt.cli.search:explain",
-        (NAME, *STORE, WORKERS, CHECKPOINTS, NO_REPORT, VERBOSE, *LAUNCH),
+        "search:explain",
+        NAME,
+        *STORE,
+        *RUNNING,
     ),
-    "agent": Command(
+    "agent": command(
         "add an agent to a running study, or one that serves every study, from any machine",
-        "tempopt.cli.agent:agent",
-        (
-            argument("name", metavar="NAME", nargs="?", help="name of a study in the store"),
-            *STORE,
-            argument(
-                "--server",
-                metavar="URL",
-                help="server to work for, in place of a database: neither it nor the checkpoints' bucket is "
-                "reached from here",
-            ),
-            TOKEN_FILE,
-            WORKERS,
-            CHECKPOINTS,
-            *ANY,
+        "agent:agent",
+        argument("name NAME", "name of a study in the store", nargs="?"),
+        *STORE,
+        argument(
+            "--server URL",
+            "server to work for, in place of a database: neither it nor the checkpoints' bucket is "
+            "reached from here",
+        ),
+        argument(
+            "--token-file FILE",
+            "file whose only line is the token for the server (default: TEMPOPT_TOKEN, "
+            "TEMPOPT_TOKEN_FILE, else that of tempopt login)",
+        ),
+        WORKERS,
+        CHECKPOINTS,
+        argument(
+            "--any",
+            "serve every unfinished study, one after another: the highest study.priority first, then the "
+            "oldest",
+        ),
+        argument(
+            "--until-idle SECONDS",
+            "with --any: leave when no study is unfinished, or after so long without a run to begin (60 if "
+            "no number is given; default: wait for new studies)",
+            type=types.seconds,
+            nargs="?",
+            const=60.0,
         ),
     ),
-    "list": Command("list the studies in the store", "tempopt.cli.list_studies:list_studies", (*STORE, JSON)),
-    "show": Command(
+    "list": command("list the studies in the store", "show:list_studies", *STORE, JSON),
+    "show": command(
         "show the progress and the verdict of a study",
-        "tempopt.cli.show:show",
-        (
-            NAME,
-            *STORE,
-            JSON,
-            argument(
-                "--watch",
-                metavar="SECONDS",
-                nargs="?",
-                type=argument_types.seconds,
-                const=2.0,
-                help="update the output every SECONDS until the study is done (default: 2)",
-            ),
-            argument("--full", action="store_true", help="print all findings, and how many runs are over"),
-            argument("--heads", action="store_true", help="print what heads attend to, as text"),
-            *JOBS,
+        "show:show",
+        NAME,
+        *STORE,
+        JSON,
+        argument(
+            "--watch SECONDS",
+            "update the output every SECONDS until the study is done (default: 2)",
+            nargs="?",
+            type=types.seconds,
+            const=2.0,
         ),
+        argument("--full", "print all findings, and how many runs are over"),
+        argument("--heads", "print what heads attend to, as text"),
+        *JOBS,
     ),
-    "report": Command(
+    "report": command(
         "write a study as one HTML page, which opens offline",
-        "tempopt.cli.report:report",
-        (
-            NAME,
-            *STORE,
-            argument(
-                "-o",
-                "--output",
-                metavar="FILE",
-                help="output file; - for standard output (default: NAME.html in the current folder)",
-            ),
-            argument(
-                "--plotlyjs",
-                choices=("inline", "cdn"),
-                default="inline",
-                help="include plotly.js in the page, or load it from the network for a small file "
-                "(default: inline)",
-            ),
+        "report:report",
+        NAME,
+        *STORE,
+        argument(
+            "-o --output FILE",
+            "output file; - for standard output (default: NAME.html in the current folder)",
+        ),
+        argument(
+            "--plotlyjs WHERE",
+            "inline: include plotly.js in the page; cdn: load it from the network, for a small file "
+            "(default: inline)",
+            choices=("inline", "cdn"),
+            default="inline",
         ),
     ),
-    "dashboard": Command(
+    "dashboard": command(
         "serve Optuna's dashboard with tempopt's plots and notes",
-        "tempopt.cli.dashboard:dashboard",
-        (
-            argument("name", metavar="NAME", nargs="?", help="study whose note and plots are written first"),
-            *STORE,
-            argument(
-                "--port",
-                metavar="N",
-                type=argument_types.port,
-                default=8080,
-                help="port on 127.0.0.1; 0 selects a free one (default: 8080)",
-            ),
+        "dashboard:dashboard",
+        argument("name NAME", "study whose note and plots are written first", nargs="?"),
+        *STORE,
+        argument(
+            "--port N",
+            "port on 127.0.0.1; 0 selects a free one (default: 8080)",
+            type=types.port,
+            default=8080,
         ),
     ),
-    "logs": Command(
+    "logs": command(
         "show the output of a study's runs",
-        "tempopt.cli.logs:logs",
-        (
-            NAME,
-            argument(
-                "ticket",
-                metavar="TICKET",
-                nargs="*",
-                default=[],
-                help="run to show, for example search-12 (default: a list of all runs)",
-            ),
-            argument("--attempt", metavar="N", type=argument_types.count, help="show this attempt only"),
-            *STORE,
+        "studies:logs",
+        NAME,
+        argument(
+            "ticket TICKET",
+            "run to show, for example search-12 (default: a list of all runs)",
+            nargs="*",
+            default=[],
         ),
+        argument("--attempt N", "show this attempt only", type=types.count),
+        *STORE,
     ),
-    "export": Command(
+    "export": command(
         "write what is recommended as YAML for LightningCLI or as a Python script",
-        "tempopt.cli.show:export",
-        (
-            NAME,
-            *STORE,
-            argument("--format", choices=("yaml", "python"), default="yaml", help="default: yaml"),
-            argument(
-                "--winner",
-                action="store_true",
-                help="write the winner of the search, whatever is recommended",
-            ),
-            OUTPUT,
+        "show:export",
+        NAME,
+        *STORE,
+        argument(
+            "--format FORMAT", "yaml or python (default: yaml)", choices=("yaml", "python"), default="yaml"
         ),
+        argument("--winner", "write the winner of the search, whatever is recommended"),
+        OUTPUT,
     ),
-    "dump": Command(
+    "dump": command(
         "write a study into a file, without secrets, to be kept or loaded elsewhere",
-        "tempopt.cli.transfer:dump",
-        (
-            NAME,
-            *STORE,
-            argument(
-                "-o",
-                "--output",
-                metavar="FILE",
-                help="output file, replaced if it is there (default: NAME.tempopt in the current folder)",
-            ),
+        "transfer:dump",
+        NAME,
+        *STORE,
+        argument(
+            "-o --output FILE",
+            "output file, replaced if it is there (default: NAME.tempopt in the current folder)",
         ),
     ),
-    "load": Command(
+    "load": command(
         "read a study from a file into a database, where it goes on",
-        "tempopt.cli.transfer:load",
-        (
-            argument("file", metavar="FILE", help="file that tempopt dump has written"),
-            argument("--name", metavar="NAME", help="name of the study there (default: the one it has)"),
-            *STORE,
-        ),
+        "transfer:load",
+        argument("file FILE", "file that tempopt dump has written"),
+        argument("--name NAME", "name of the study there (default: the one it has)"),
+        *STORE,
     ),
-    "pause": Command(
+    "pause": command(
         "make every agent of a study write checkpoints and leave, until it is resumed",
-        "tempopt.cli.lifecycle:pause",
-        (NAME, *STORE, *JOBS),
+        "studies:pause",
+        NAME,
+        *STORE,
+        *JOBS,
     ),
-    "stop": Command(
-        "end the search of a study and confirm what was found so far",
-        "tempopt.cli.lifecycle:stop",
-        (NAME, *STORE),
+    "stop": command(
+        "end the search of a study and confirm what was found so far", "studies:stop", NAME, *STORE
     ),
-    "delete": Command(
+    "delete": command(
         "delete a study with its trials, checkpoints and logs",
-        "tempopt.cli.lifecycle:delete",
-        (
-            NAME,
-            *STORE,
-            argument("--yes", action="store_true", help="do not ask"),
-            argument("--force", action="store_true", help="delete it even while agents work on it"),
-            *JOBS,
-        ),
+        "studies:delete",
+        NAME,
+        *STORE,
+        argument("--yes", "do not ask"),
+        argument("--force", "delete it even while agents work on it"),
+        *JOBS,
     ),
-    "gc": Command(
+    "gc": command(
         "remove checkpoints that are no longer needed",
-        "tempopt.cli.lifecycle:gc",
-        (
-            argument("name", metavar="NAME", nargs="?", help="name of a study (default: all in the store)"),
-            *STORE,
-            argument("--dry-run", action="store_true", help="list them only"),
-        ),
+        "studies:gc",
+        argument("name NAME", "name of a study (default: all in the store)", nargs="?"),
+        *STORE,
+        argument("--dry-run", "list them only"),
     ),
-    "storage": Command(
+    "storage": command(
         "migrate a database written by an older version",
-        "tempopt.cli.lifecycle:storage",
-        (
-            argument("action", metavar="upgrade", choices=("upgrade",), help="the only action"),
-            *STORE,
-        ),
+        "studies:storage",
+        argument("action upgrade", "the only action", choices=("upgrade",)),
+        *STORE,
     ),
-    "check": Command(
+    "check": command(
         "check a spec without searching",
-        "tempopt.cli.check:check",
-        (
-            SPEC,
-            SET,
-            argument(
-                "--dry-run",
-                action="store_true",
-                help="also train two steps and list the attention layers that get a temperature",
-            ),
-        ),
+        "specs:check",
+        SPEC,
+        SET,
+        argument("--dry-run", "also train two steps and list the attention layers that get a temperature"),
     ),
-    "plan": Command(
+    "plan": command(
         "say what a study costs and what gain it can show, before it is begun",
-        "tempopt.cli.plan:plan",
-        (
-            SPEC,
-            *STORE,
-            argument(
-                "--trials",
-                metavar="N",
-                type=argument_types.count,
-                help="number of search trials (default: the spec's)",
-            ),
-            WORKERS,
-            SET,
-            argument(
-                "--earlier",
-                metavar="NAME",
-                help="study in the database whose runs show the noise and the time of a run (default: this "
-                "study, or one of study.warm_start)",
-            ),
-            argument(
-                "--run-hours",
-                metavar="H",
-                type=argument_types.hours,
-                help="hours of one run (default: measured, in a study or else in a dry run)",
-            ),
-            JSON,
+        "specs:plan",
+        SPEC,
+        *STORE,
+        argument("--trials N", "number of search trials (default: the spec's)", type=types.count),
+        WORKERS,
+        SET,
+        argument(
+            "--earlier NAME",
+            "study in the database whose runs show the noise and the time of a run (default: this "
+            "study, or one of study.warm_start)",
         ),
+        argument(
+            "--run-hours H",
+            "hours of one run (default: measured, in a study or else in a dry run)",
+            type=types.hours,
+        ),
+        JSON,
     ),
-    "init": Command(
+    "init": command(
         "write a commented spec for a LightningModule of your own",
-        "tempopt.cli.init:init",
-        (
-            argument(
-                "module", metavar="IMPORT_PATH", help="import path, for example my_package.my_module.MyModule"
-            ),
-            argument(
-                "--scenario",
-                metavar="NAME",
-                choices=tuple(SCENARIOS),
-                help=f"write ranges and a first parameter set from published advice: {', '.join(SCENARIOS)}",
-            ),
-            OUTPUT,
+        "init:init",
+        argument("module IMPORT_PATH", "import path, for example my_package.my_module.MyModule"),
+        argument(
+            "--scenario NAME",
+            f"write ranges and a first parameter set from published advice: {', '.join(SCENARIOS)}",
+            choices=tuple(SCENARIOS),
+        ),
+        OUTPUT,
+    ),
+    "serve": command(
+        "serve the studies of a database over HTTP, to people, programs and agents",
+        "serve:serve",
+        *STORE,
+        argument(
+            "--checkpoints URL",
+            "where checkpoints are kept: a folder, or a URL such as s3://bucket/folder (default: "
+            "tempopt-runs)",
+            default="tempopt-runs",
+        ),
+        argument(
+            "--host ADDRESS",
+            "address to listen on; any but a loopback address requires that there are tokens "
+            "(default: 127.0.0.1)",
+            default="127.0.0.1",
+        ),
+        argument(
+            "--port N",
+            "port to listen on; 0 selects a free one (default: 8765)",
+            type=types.port,
+            default=8765,
+        ),
+        argument("--certificate FILE", "certificate chain, for TLS; with --key"),
+        argument("--key FILE", "private key of the certificate"),
+        repeatable(
+            "--trust-proxy NETWORK",
+            "address or network of a proxy whose X-Forwarded-For and -Proto count; repeatable",
+            type=types.network,
         ),
     ),
-    **SERVICE,
+    "mcp": command(
+        "serve the studies as tools to a coding agent, within a budget, by the Model Context Protocol",
+        "mcp:mcp",
+        argument(
+            "--gpu-hours H",
+            "most GPU-hours of its studies; where none is used, hours of training (default: any)",
+            type=types.number,
+        ),
+        argument("--runs N", "most trainings of its studies, of every kind (default: any)", type=types.count),
+        argument(
+            "--user USER",
+            "on a database: whose studies they are, and whose budget is spent (default: mcp)",
+            type=types.user,
+        ),
+        WORKERS,
+        *STORE,
+    ),
+    "token": command(
+        "create, list or revoke the tokens that a server asks for",
+        "token:token",
+        argument("action ACTION", "create, list or revoke", choices=("create", "list", "revoke")),
+        argument("id ID", "id of the token to revoke", nargs="?"),
+        argument("--name NAME", "whom the token stands for"),
+        repeatable(
+            "--scope SCOPE",
+            "what it may do: view, submit, agent or admin; repeatable",
+            choices=("view", "submit", "agent", "admin"),
+        ),
+        argument("--studies PREFIX", "only on studies whose names begin so (default: all)"),
+        argument("--user USER", "whose studies are begun with it (default: the name)"),
+        argument("--expires TIME", "how long it is valid, as in 30d (default: until revoked)"),
+        *STORE,
+        JSON,
+    ),
+    "login": command(
+        "log in to a server, which commands mean from then on where no storage is given",
+        "login:login",
+        argument("server URL", "URL of the server, as in https://tempopt.example.com"),
+        argument("--token-file FILE", "file whose only line is the token (default: it is asked for)"),
+    ),
+    "logout": command(
+        "forget a server and its token",
+        "login:logout",
+        argument(
+            "server URL", "URL of the server (default: the one that you have logged in to last)", nargs="?"
+        ),
+    ),
 }

@@ -7,12 +7,11 @@ import contextlib
 import sys
 
 from tempopt.agent.signals import sigterm_as_keyboard_interrupt
-from tempopt.cli import EXIT_OK
 from tempopt.errors import UsageError
 from tempopt.storage.http.address import is_server
 
 
-def dashboard(arguments: argparse.Namespace) -> int:
+def dashboard(arguments: argparse.Namespace) -> None:
     """Serve the dashboard until it is interrupted.
 
     Raises:
@@ -31,7 +30,6 @@ def dashboard(arguments: argparse.Namespace) -> int:
             print(f"Dashboard: {server.url}")
             print("Ctrl-C ends it; the studies continue.", flush=True)
             server.serve()
-    return EXIT_OK
 
 
 def _warn(text: str) -> None:

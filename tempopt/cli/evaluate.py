@@ -7,13 +7,13 @@ import json
 import shlex
 import sys
 
-from tempopt.cli import EXIT_OK, INTERRUPTED
+from tempopt.cli import INTERRUPTED
 from tempopt.cli.storage import storage_option
 from tempopt.service.evaluation.evaluate import evaluate as evaluate_weights
 from tempopt.storage.urls import masked_url
 
 
-def evaluate(arguments: argparse.Namespace) -> int:
+def evaluate(arguments: argparse.Namespace) -> int | None:
     """Evaluate trained weights, or continue to, and print what was found."""
     try:
         result = evaluate_weights(
@@ -33,12 +33,12 @@ def evaluate(arguments: argparse.Namespace) -> int:
         return INTERRUPTED
     if arguments.json:
         print(json.dumps(result.to_json(), indent=2, allow_nan=False))
-        return EXIT_OK
+        return None
     print("", *result.lines(), "", sep="\n")
     print(
         f'The evaluations are the trials of the Optuna study "{result.name}" in {masked_url(arguments.url)}.'
     )
-    return EXIT_OK
+    return None
 
 
 def _command(arguments: argparse.Namespace) -> str:

@@ -12,13 +12,12 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
-from tempopt.cli import EXIT_OK
 from tempopt.cli.output import write
 from tempopt.errors import UsageError
 from tempopt.service.template import ModuleInfo, inspect_module, render_spec_template
 
 
-def init(arguments: argparse.Namespace) -> int:
+def init(arguments: argparse.Namespace) -> None:
     """Write a commented spec for the LightningModule at an import path."""
     info = _inspected(arguments.module)
     text = render_spec_template(info, arguments.scenario)
@@ -30,7 +29,6 @@ def init(arguments: argparse.Namespace) -> int:
             "tempopt check SPEC --dry-run",
             file=sys.stderr,
         )
-    return EXIT_OK
 
 
 def _inspected(import_path: str) -> ModuleInfo:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import getpass
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tempopt.cli import EXIT_OK
 from tempopt.cli.output import escape_control_chars
 from tempopt.errors import UsageError
 from tempopt.storage.http import credentials
@@ -18,7 +18,7 @@ from tempopt.storage.http.address import server_url
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-def login(arguments: argparse.Namespace) -> int:
+def login(arguments: argparse.Namespace) -> None:
     """Verify a token by the server, keep it, and make that server the default storage of this user."""
     url = server_url(arguments.server)
     if url.startswith("http:") and urlsplit(url).hostname not in _LOOPBACK:
@@ -39,18 +39,16 @@ def login(arguments: argparse.Namespace) -> int:
         f"The token is kept in {path}. Commands mean this server where neither --storage nor TEMPOPT_STORAGE "
         "is given."
     )
-    return EXIT_OK
 
 
-def logout(arguments: argparse.Namespace) -> int:
+def logout(arguments: argparse.Namespace) -> None:
     """Forget a server and its token."""
     server = credentials.forget(arguments.server)
     if server is None:
         server_text = "any server" if arguments.server is None else arguments.server
         print(escape_control_chars(f"You are not logged in to {server_text}."))
-        return EXIT_OK
+        return
     print(f"Logged out of {server}. The token is still valid: tempopt token revoke ends it for good.")
-    return EXIT_OK
 
 
 def _prompt_for_token(url: str) -> str:
@@ -68,11 +66,8 @@ def _me(url: str, token: str) -> dict[str, Any]:
     """Return what a server says of a token; AccessDenied if it does not know it."""
     from tempopt.storage.http.connection import ServerConnection
 
-    connection = ServerConnection(url, token)
-    try:
+    with closing(ServerConnection(url, token)) as connection:
         token_info: dict[str, Any] = connection.get("/api/me")
-    finally:
-        connection.close()
     if not isinstance(token_info, dict) or not {"name", "scopes", "prefix"} <= token_info.keys():
         raise UsageError(f"{url} does not answer as a tempopt server does. Give the URL of tempopt serve.")
     return token_info

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from tempopt.cli import EXIT_OK
 from tempopt.errors import missing_extra
 
 
-def mcp(arguments: argparse.Namespace) -> int:
+def mcp(arguments: argparse.Namespace) -> None:
     """Answer one client on standard input and output until it leaves."""
     from tempopt.server.mcp.budget import Budget
     from tempopt.server.mcp.session import Session
@@ -21,4 +20,3 @@ def mcp(arguments: argparse.Namespace) -> int:
     budget = Budget(runs=arguments.runs, gpu_hours=arguments.gpu_hours)
     with Session(arguments.url, user=arguments.user, budget=budget, workers=arguments.workers) as session:
         serve(session)
-    return EXIT_OK

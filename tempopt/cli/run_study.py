@@ -12,26 +12,44 @@ from typing import TYPE_CHECKING
 
 from tempopt.cli import EXIT_NO_DIFFERENCE, EXIT_OK, EXIT_WORSE, FAILED, INTERRUPTED
 from tempopt.cli.output import print_decision
-from tempopt.cli.storage import storage_option
-from tempopt.errors import UsageError
+from tempopt.cli.storage import storage_option, study_argument
+from tempopt.errors import TempoptError, UsageError, masked
 from tempopt.storage.http.address import is_server
 
 if TYPE_CHECKING:
     from tempopt.agent.observer import Observer
     from tempopt.report.study_result import StudyResult
+    from tempopt.service.requests import ResumeRequest, SearchRequest
     from tempopt.verdict.set_comparison import Outcome
 
 _CODES: dict[Outcome, int] = {"better": EXIT_OK, "not_shown": EXIT_NO_DIFFERENCE, "worse": EXIT_WORSE}
 
 
-def uses_launcher(arguments: argparse.Namespace) -> bool:
+def carry_out(arguments: argparse.Namespace, request: SearchRequest | ResumeRequest) -> int:
+    """Carry out what a command asks, by this process or by agents of a launcher, and return the exit code."""
     if arguments.launcher is not None:
-        return True
+        from tempopt.cli import launch
+
+        return launch.carry_out(arguments, request)
     options = {"--launch": arguments.launch, "--address": arguments.address, "--detach": arguments.detach}
     for option, value in options.items():
         if value:
             raise UsageError(f"{option} is for a launcher. Give one, as in --launcher slurm.")
-    return False
+
+    from tempopt.service import studies
+
+    run_options = studies.RunOptions(
+        storage=arguments.url,
+        workers=arguments.workers,
+        checkpoints=arguments.checkpoints,
+        submit=getattr(arguments, "submit", False),
+    )
+    return run_and_report(
+        request.study,
+        lambda observer: studies.carry_out(request, run_options, observer),
+        arguments,
+        continues=run_options.submit or is_server(arguments.url),
+    )
 
 
 def run_and_report(
@@ -39,7 +57,8 @@ def run_and_report(
     run_study: Callable[[Observer], StudyResult],
     arguments: argparse.Namespace,
     *,
-    interrupted: Callable[[], str] | None = None,
+    again: str = "resume",
+    continues: bool = False,
 ) -> int:
     """Show a study while it is carried out, say what it found, and return the exit code.
 
@@ -47,7 +66,8 @@ def run_and_report(
         name: Name of the study.
         run_study: Carries it out, given an observer.
         arguments: What was typed.
-        interrupted: Returns what to say after Ctrl-C; None: how to resume it.
+        again: The command that continues it after Ctrl-C.
+        continues: Whether other processes carry it out after Ctrl-C.
     """
     from tempopt.report.decision import screen_lines
     from tempopt.service.progress import progress_for_stream
@@ -58,8 +78,7 @@ def run_and_report(
         with progress_for_stream(stream, verbose=getattr(arguments, "verbose", False)) as observer:
             result = run_study(observer)
     except KeyboardInterrupt:
-        advice = interrupted() if interrupted is not None else resume_hint(name, arguments, "resume")
-        print(f"\n{advice}", file=stream)
+        print(f"\n{_interrupted_hint(name, arguments, again, continues)}", file=stream)
         return INTERRUPTED
     except BrokenPipeError:
         # the reader of the output has gone, and the study has not ended
@@ -72,35 +91,34 @@ def run_and_report(
         print(f"\n{text}\n  {command}", file=stream)
         return INTERRUPTED
     if result.spec.compare is not None:
-        return _report_comparison(result, arguments, publish_results(arguments, name))
-    report = publish_results(arguments, name) or ""
+        return _report_comparison(result, arguments, publish_report(arguments, name))
+    report = publish_report(arguments, name) or ""
     print_decision(["", *screen_lines(result, storage_option(arguments), report)])
     return FAILED if result.best is None else EXIT_OK
 
 
-def publish_results(arguments: argparse.Namespace, name: str) -> str | None:
+def publish_report(arguments: argparse.Namespace, name: str) -> str | None:
     """Return the path of the report of a study that is over, if one was to be written and could be.
 
-    Ctrl-C ends this alone: the study is over, and what is still to be said of it is said.
+    Neither a report that cannot be written nor Ctrl-C while it is keeps what was found from being said.
     """
+    if not getattr(arguments, "report", False):
+        return None
     try:
-        if not getattr(arguments, "report", False):
-            return None
         from tempopt.cli.report import write_final_report
 
-        return write_final_report(arguments, name)
-    except KeyboardInterrupt:
-        command = f"tempopt report {shlex.quote(name)}{storage_option(arguments)}"
-        print(
-            f"\ntempopt: interrupted: no report was written. The study is whole. To write it: {command}",
-            file=sys.stderr,
-        )
+        return write_final_report(arguments.url, name)
+    except (Exception, KeyboardInterrupt) as error:
+        reason = f"{error}" if isinstance(error, TempoptError) else f"{type(error).__name__}: {error}"
+        command = f"tempopt report {study_argument(name, arguments)}"
+        text = f"the report could not be written: {reason}\nThe study is whole. Try again: {command}"
+        print(masked(f"tempopt: warning: {text}"), file=sys.stderr)
         return None
 
 
 def detached_study_hint(name: str, arguments: argparse.Namespace) -> str:
     """Return how to show and how to pause a study that continues without this command."""
-    where = f"{shlex.quote(name)}{storage_option(arguments)}"
+    where = study_argument(name, arguments)
     return (
         "The study continues without this command.\n"
         f"To look at it: tempopt show {where}\n"
@@ -108,21 +126,20 @@ def detached_study_hint(name: str, arguments: argparse.Namespace) -> str:
     )
 
 
-def resume_hint(name: str, arguments: argparse.Namespace, again: str) -> str:
+def _interrupted_hint(name: str, arguments: argparse.Namespace, again: str, continues: bool) -> str:
     from tempopt.service import lifecycle
 
     if not lifecycle.study_may_exist(arguments.url, name):
         return "Interrupted before the study was begun; nothing was written."
-    if is_server(arguments.url) and again != "agent":
+    if continues:
         return detached_study_hint(name, arguments)
-    return (
-        f"Interrupted. Everything that was reported is saved. To go on:\n  {_command(again, name, arguments)}"
-    )
+    command = _command(again, name, arguments)
+    return f"Interrupted. Everything that was reported is saved. To go on:\n  {command}"
 
 
 def _command(command: str, name: str, arguments: argparse.Namespace) -> str:
     """Return the command that continues a study in the same store, with the same checkpoints and workers."""
-    line = f"tempopt {command} {shlex.quote(name)}{storage_option(arguments)}"
+    line = f"tempopt {command} {study_argument(name, arguments)}"
     if arguments.checkpoints is not None:
         line += f" --checkpoints {shlex.quote(arguments.checkpoints)}"
     if getattr(arguments, "workers", None) is not None:
@@ -147,7 +164,7 @@ def _report_comparison(result: StudyResult, arguments: argparse.Namespace, repor
     from tempopt.report.decision import screen_lines
 
     comparison = result.comparison
-    where = f"{shlex.quote(result.name)}{storage_option(arguments)}"
+    where = study_argument(result.name, arguments)
     if getattr(arguments, "json", False):
         print(json.dumps(result.to_json(), indent=2, allow_nan=False))
     else:

@@ -1,4 +1,4 @@
-"""``tempopt search``, ``resume`` and ``agent``: run a study, show it while it runs, say what it found.
+"""``tempopt search``, ``compare``, ``resume`` and ``explain``: the request that each makes of its arguments.
 
 What runs a study is imported once its spec is in order, so that a refusal is quick.
 """
@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from tempopt.cli.argument_types import Trials
-from tempopt.cli.run_study import detached_study_hint, run_and_report, uses_launcher
-from tempopt.cli.specs import read_spec
+from tempopt.cli.run_study import carry_out
+from tempopt.cli.specs import advise_check, read_spec
 from tempopt.errors import UsageError
+from tempopt.service.requests import CompareRequest, ResumeRequest, SearchRequest
+from tempopt.spec.compared_sets import MAX_RUNS, parse_vary
 from tempopt.spec.comparison_spec import refuse_comparison
 from tempopt.spec.yaml_source import read_sets
-
-if TYPE_CHECKING:
-    from tempopt.agent.observer import Observer
-    from tempopt.report.study_result import StudyResult
 
 
 def search(arguments: argparse.Namespace) -> int:
@@ -32,72 +29,57 @@ def search(arguments: argparse.Namespace) -> int:
         raise UsageError(f"With --submit other agents train the study. Take {option} out, or --submit.")
     spec = read_spec(arguments.spec, overrides)
     refuse_comparison(spec)
-    enqueue = read_sets(Path(arguments.enqueue)) if arguments.enqueue is not None else []
-
-    from tempopt.service import lifecycle, studies
-    from tempopt.service.requests import SearchRequest
-
     request = SearchRequest(
         spec=spec,
         trials=arguments.trials.total,
         add_trials=arguments.trials.additional,
-        enqueue=enqueue,
+        enqueue=[] if arguments.enqueue is None else read_sets(Path(arguments.enqueue)),
     )
-    if uses_launcher(arguments):
-        from tempopt.cli import launch
+    return carry_out(arguments, request)
 
-        return launch.search(arguments, request)
 
-    def carry_out(observer: Observer) -> StudyResult:
-        return studies.search(
-            request,
-            storage=arguments.url,
-            workers=arguments.workers,
-            checkpoints=arguments.checkpoints,
-            submit=arguments.submit,
-            observer=observer,
+def compare(arguments: argparse.Namespace) -> int:
+    """Create or continue a comparison, to its end."""
+    request = CompareRequest(
+        spec=arguments.spec,
+        sets=arguments.sets,
+        vary=parse_vary(arguments.vary),
+        all_pairs=arguments.all_pairs,
+        name=arguments.name,
+        pairs=arguments.pairs,
+        from_study=arguments.from_study,
+        from_storage=arguments.from_storage,
+        top=arguments.top,
+        without=arguments.without,
+        overrides=arguments.set,
+        max_runs=arguments.max_runs or MAX_RUNS,
+    )
+    with advise_check(arguments.spec, arguments.set):
+        search_request = request.to_search(arguments.url)
+    # the first one is the baseline
+    num_sets = len(search_request.spec.compare or ()) - 1
+    if arguments.top is not None and num_sets < arguments.top:
+        print(
+            f"--top {arguments.top}: {arguments.from_study} has {num_sets} different sets "
+            "beside the baseline, which are all compared.",
+            file=sys.stderr,
         )
-
-    def interrupted() -> str:
-        if not lifecycle.study_may_exist(arguments.url, spec.study.name):
-            return "Interrupted before the study was begun; nothing was written."
-        return detached_study_hint(spec.study.name, arguments)
-
-    name = spec.study.name
-    return run_and_report(name, carry_out, arguments, interrupted=interrupted if arguments.submit else None)
+    if arguments.json and arguments.detach:
+        raise UsageError("--json prints the result, and --detach does not wait for it. Take one of them out.")
+    return carry_out(arguments, search_request)
 
 
 def resume(arguments: argparse.Namespace) -> int:
     """Continue a study from the database alone, to its verdict."""
-    from tempopt.service import studies
-    from tempopt.service.requests import ResumeRequest
-
     request = ResumeRequest(
-        add_trials=arguments.trials.additional,
+        study=arguments.name,
+        add_trials=arguments.trials,
         add_pairs=arguments.pairs,
         retry_failed=arguments.retry_failed,
-        explain=getattr(arguments, "explain", False),
     )
-    if uses_launcher(arguments):
-        from tempopt.cli import launch
-
-        return launch.resume(arguments, request)
-
-    def carry_out(observer: Observer) -> StudyResult:
-        return studies.resume(
-            arguments.name,
-            request,
-            storage=arguments.url,
-            workers=arguments.workers,
-            checkpoints=arguments.checkpoints,
-            observer=observer,
-        )
-
-    return run_and_report(arguments.name, carry_out, arguments)
+    return carry_out(arguments, request)
 
 
 def explain(arguments: argparse.Namespace) -> int:
     """Explain the verdict of a study by further trainings."""
-    arguments.trials, arguments.pairs, arguments.retry_failed = Trials(), 0, False
-    arguments.explain = True
-    return resume(arguments)
+    return carry_out(arguments, ResumeRequest(study=arguments.name, explain=True))

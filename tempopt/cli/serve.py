@@ -7,7 +7,6 @@ import os
 import sys
 from pathlib import Path
 
-from tempopt.cli import EXIT_OK
 from tempopt.cli.storage import storage_option
 from tempopt.errors import UsageError, missing_extra
 from tempopt.server.tokens import first_token
@@ -16,7 +15,7 @@ from tempopt.storage.http.address import is_server
 from tempopt.storage.opening import open_store
 
 
-def serve(arguments: argparse.Namespace) -> int:
+def serve(arguments: argparse.Namespace) -> None:
     """Serve a database until Ctrl-C; the first token is made, and shown once, where there is none."""
     try:
         from tempopt.server.serving import Listening
@@ -64,4 +63,3 @@ def serve(arguments: argparse.Namespace) -> int:
             proxies=arguments.trust_proxy,
             on_start=print_startup_message,
         )
-    return EXIT_OK

@@ -1,4 +1,4 @@
-"""``tempopt show`` and ``export``: one study of the store, for people and for programs.
+"""``tempopt list``, ``show`` and ``export``: the studies of the store, for people and for programs.
 
 What reads a study is imported once it was found, so that a refusal is quick.
 """
@@ -6,14 +6,45 @@ What reads a study is imported once it was found, so that a refusal is quick.
 from __future__ import annotations
 
 import argparse
+import json
 
-from tempopt.cli import EXIT_OK
-from tempopt.cli.output import write
+from rich.text import Text
+
+from tempopt.cli.output import escape_control_chars, write
+from tempopt.cli.tables import make_table, print_table
 from tempopt.errors import StudyNotFound, UsageError
+from tempopt.report.list_row import summary_json
 from tempopt.storage.opening import open_store
 
 
-def show(arguments: argparse.Namespace) -> int:
+def list_studies(arguments: argparse.Namespace) -> None:
+    """Print a line for every study in the store, oldest first."""
+    with open_store(arguments.url, create=False) as store:
+        url = store.masked_url
+        summaries = store.list_studies()
+    rows = [summary_json(summary) for summary in summaries]
+    if arguments.json:
+        print(json.dumps(rows, indent=2))
+        return
+    if not rows:
+        print(f"No study in {url} yet.")
+        return
+    table = make_table("study", "state", "agents", "metric", "direction", "done", "begun (UTC)")
+    for row in rows:
+        tickets = row["tickets"]
+        table.add_row(
+            Text(escape_control_chars(row["study"])),
+            row["state"],
+            str(row["agents"]),
+            Text(escape_control_chars(row["metric"])),
+            Text(escape_control_chars(row["direction"])),
+            f"{tickets['done']}/{tickets['requested']}",
+            row["created"][:16].replace("T", " "),
+        )
+    print_table(table)
+
+
+def show(arguments: argparse.Namespace) -> None:
     """Print how a study stands: tickets, baseline, best and verdict, and the jobs that work on it."""
     if arguments.heads and (arguments.json or arguments.watch is not None):
         raise UsageError("--heads prints pictures, once. Leave --json and --watch out.")
@@ -50,10 +81,9 @@ def show(arguments: argparse.Namespace) -> int:
             study_text.print_json(store, arguments.name, jobs)
         else:
             study_text.print_study(store, arguments, jobs)
-    return EXIT_OK
 
 
-def export(arguments: argparse.Namespace) -> int:
+def export(arguments: argparse.Namespace) -> None:
     """Write what is recommended as YAML for LightningCLI or as a Python script."""
     with open_store(arguments.url, create=False) as store:
         store.load_study(arguments.name)
@@ -63,4 +93,3 @@ def export(arguments: argparse.Namespace) -> int:
         result = study_result.load(store, arguments.name)
     text = exports.to_text(result, arguments.format, winner=arguments.winner)
     write(text, arguments.output, overwrite=True)
-    return EXIT_OK

@@ -1,8 +1,11 @@
-"""The spec that a command is given: read and validated before anything that trains is imported."""
+"""``tempopt check`` and ``plan``; reads and validates a spec before anything that trains is imported."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import functools
+import json
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -55,3 +58,34 @@ def _is_file(path_or_name: str) -> bool:
     except OSError:
         # a name that is too long is none of a file
         return False
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Check a spec and print what was found, after training two steps of it if asked to."""
+    spec = read_spec(arguments.spec, arguments.set)
+    from tempopt.service import studies  # loads Optuna, which a spec that is refused does not need
+
+    print_line = functools.partial(print, flush=True)
+    for line in studies.check(spec, dry_run=arguments.dry_run, on_line=print_line):
+        print_line(line)
+
+
+def plan(arguments: argparse.Namespace) -> None:
+    """Print the forecast of a study; nothing is written."""
+    trials = [] if arguments.trials is None else [f"study.trials={arguments.trials}"]
+    spec = read_spec(arguments.spec, [*arguments.set, *trials])
+    # they load Optuna, which a spec that is refused does not need
+    from tempopt.cli.plan_text import print_forecast
+    from tempopt.service.forecast import forecast_study
+
+    forecast = forecast_study(
+        spec,
+        storage=arguments.url,
+        workers=arguments.workers,
+        earlier=arguments.earlier,
+        run_hours=arguments.run_hours,
+    )
+    if arguments.json:
+        print(json.dumps(forecast.to_json(), indent=2))
+    else:
+        print_forecast(forecast)

@@ -36,9 +36,11 @@ def storage_option(arguments: argparse.Namespace) -> str:
     return f" --storage {shlex.quote(urls.masked_url(arguments.storage))}"
 
 
-_OF_DATABASES = {
-    "storage": "Type this where the database is reached, before tempopt serve is started.",
-}
+def study_argument(name: str, arguments: argparse.Namespace) -> str:
+    """Return the words that lead a command to a study of the same store."""
+    return f"{shlex.quote(name)}{storage_option(arguments)}"
+
+
 _HERE_ALONE = {
     "launcher": "Start its agents with: tempopt agent NAME --server URL.",
     "checkpoints": "A server keeps them where tempopt serve --checkpoints says.",
@@ -58,35 +60,25 @@ def check_option_needs_database(command: str, arguments: argparse.Namespace) -> 
     if not is_server(arguments.url):
         return
     where = f"{urls.masked_url(arguments.url)} is a tempopt server"
-    if command in _OF_DATABASES:
-        raise UsageError(f"tempopt {command} needs the database, and {where}. {_OF_DATABASES[command]}")
+    if command == "storage":
+        raise UsageError(
+            f"tempopt storage needs the database, and {where}. Type this where the database is reached, "
+            "before tempopt serve is started."
+        )
     for option, replacement in _HERE_ALONE.items():
         if command in ("search", "compare", "resume") and getattr(arguments, option, None):
             raise UsageError(f"--{option} is for a database, and {where}. {replacement} Take it out.")
 
 
-def read_secret_file(path: Path, holds: str) -> tuple[str, bool]:
-    """Return what a file holds, and whether others on this machine can read it.
-
-    Args:
-        path: The file.
-        holds: What it is to hold, for messages.
-
-    Raises:
-        UsageError: It cannot be read, or is not text.
-    """
-    text, mode = read_text(path, holds)
-    return text, os.name == "posix" and bool(mode & (stat.S_IRGRP | stat.S_IROTH))
-
-
 def _from_file(path: Path) -> str:
-    text, others = read_secret_file(path, "one URL")
+    text, mode = read_text(path, "one URL")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if len(lines) != 1:
         count = f"{len(lines)} lines" if lines else "nothing"
         raise UsageError(f"{path} holds {count}. Give a file that holds one line, the URL.")
     (url,) = lines
-    if others and not is_server(url) and urls.parse_database_url(url).secrets:
+    others_can_read = os.name == "posix" and bool(mode & (stat.S_IRGRP | stat.S_IROTH))
+    if others_can_read and not is_server(url) and urls.parse_database_url(url).secrets:
         print(
             f"tempopt: warning: {path} holds a password that others on this machine can read. "
             f"Run: chmod 600 {shlex.quote(str(path))}",

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
-from tempopt.cli import EXIT_OK
 from tempopt.cli.output import in_columns
 from tempopt.errors import UsageError
 from tempopt.server.tokens import create_token, lifetime
@@ -23,7 +22,7 @@ from tempopt.storage.opening import open_store
 _COLUMNS = ("id", "name", "user", "scopes", "studies", "created", "expires", "used", "state")
 
 
-def token(arguments: argparse.Namespace) -> int:
+def token(arguments: argparse.Namespace) -> None:
     """Create, list or revoke a token."""
     options = {
         "--name": arguments.name,
@@ -38,44 +37,31 @@ def token(arguments: argparse.Namespace) -> int:
         raise UsageError("--json is for tempopt token list. Take it out.")
     if (arguments.action == "revoke") != (arguments.id is not None):
         raise UsageError("An id goes with revoke, and with nothing else: tempopt token revoke ID")
-    if arguments.action == "create":
-        return _create(arguments)
-    if arguments.action == "revoke":
-        return _revoke(arguments)
-    return _list(arguments)
+    {"create": _create, "revoke": _revoke, "list": _list}[arguments.action](arguments)
 
 
-def _create(arguments: argparse.Namespace) -> int:
+def _create(arguments: argparse.Namespace) -> None:
     if not arguments.name or not arguments.scope:
         raise UsageError("Give a name and a scope: tempopt token create --name cluster --scope agent")
+    options: dict[str, Any] = {
+        "name": arguments.name,
+        "scopes": arguments.scope,
+        "studies": arguments.studies or "",
+        "user": arguments.user or "",
+    }
     if is_server(arguments.url):
-        body = {
-            "name": arguments.name,
-            "scopes": arguments.scope,
-            "studies": arguments.studies or "",
-            "expires": arguments.expires,
-            "user": arguments.user or "",
-        }
-        answer = _send_request(arguments, "POST", "/api/tokens", body)
+        answer = _send_request(arguments, "POST", "/api/tokens", {**options, "expires": arguments.expires})
         text, id = answer["token"], answer["id"]
     else:
         life = None if arguments.expires is None else lifetime(arguments.expires)
         with open_store(arguments.url, create=True) as store:
-            text, row = create_token(
-                store,
-                name=arguments.name,
-                scopes=arguments.scope,
-                studies=arguments.studies or "",
-                life=life,
-                user=arguments.user or "",
-            )
+            text, row = create_token(store, **options, life=life)
         id = row.id
     print(f"The token {id} is shown once:", file=sys.stderr)
     print(text)
-    return EXIT_OK
 
 
-def _revoke(arguments: argparse.Namespace) -> int:
+def _revoke(arguments: argparse.Namespace) -> None:
     if is_server(arguments.url):
         name = _send_request(arguments, "DELETE", f"/api/tokens/{quote(arguments.id, safe='')}")["name"]
     else:
@@ -86,10 +72,9 @@ def _revoke(arguments: argparse.Namespace) -> int:
             raise UsageError(f'There is no token "{arguments.id}". To list them: tempopt token list')
         name = row.name
     print(f"The token {arguments.id} ({name}) is revoked; servers refuse it within a few seconds.")
-    return EXIT_OK
 
 
-def _list(arguments: argparse.Namespace) -> int:
+def _list(arguments: argparse.Namespace) -> None:
     rows: list[dict[str, Any]]
     if is_server(arguments.url):
         rows = _send_request(arguments, "GET", "/api/tokens")
@@ -98,11 +83,7 @@ def _list(arguments: argparse.Namespace) -> int:
             tokens = [asdict(row) for row in store.tokens()]
         rows = [{**row, "digest": None, "scopes": list(row["scopes"])} for row in tokens]
     text_rows = [{name: _text(row, name) for name in _COLUMNS} for row in rows]
-    if arguments.json:
-        print(json.dumps(text_rows, indent=2))
-        return EXIT_OK
-    print(*in_columns(text_rows, _COLUMNS), sep="\n")
-    return EXIT_OK
+    print(json.dumps(text_rows, indent=2) if arguments.json else "\n".join(in_columns(text_rows, _COLUMNS)))
 
 
 def _text(row: dict[str, Any], name: str) -> str:

@@ -6,12 +6,11 @@ import argparse
 import shlex
 from pathlib import Path
 
-from tempopt.cli import EXIT_OK
-from tempopt.cli.storage import storage_option
+from tempopt.cli.storage import study_argument
 from tempopt.service import study_file
 
 
-def dump(arguments: argparse.Namespace) -> int:
+def dump(arguments: argparse.Namespace) -> None:
     """Write a study into a file."""
     path = Path(arguments.output or f"{arguments.name}.tempopt")
     done = study_file.dump(arguments.url, arguments.name, path, overwrite=arguments.output is not None)
@@ -19,17 +18,15 @@ def dump(arguments: argparse.Namespace) -> int:
         f"{path} holds the study {done.study}: {done.tickets} tickets, {done.measurements} measurements, "
         f"{done.file / 1000:.0f} kB. Read it anywhere: tempopt load {shlex.quote(str(path))}"
     )
-    return EXIT_OK
 
 
-def load(arguments: argparse.Namespace) -> int:
+def load(arguments: argparse.Namespace) -> None:
     """Write the study of a file into a database."""
     done = study_file.load(arguments.url, Path(arguments.file), name=arguments.name)
-    where = f"{shlex.quote(done.study)}{storage_option(arguments)}"
+    where = study_argument(done.study, arguments)
     print(
         f"The study {done.study} is loaded: {done.tickets} tickets, {done.measurements} measurements.\n"
         f"Look at it: tempopt show {where}"
     )
     if not done.is_done:
         print(f"Go on:      tempopt resume {where}")
-    return EXIT_OK

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 import time
 
-from tempopt.cli.storage import storage_option
+from tempopt.cli.storage import study_argument
 from tempopt.errors import StoreUnreachable
 from tempopt.launch.watch import StudyPoller
 from tempopt.service.progress import progress_for_stream
@@ -23,10 +22,9 @@ def show_live(arguments: argparse.Namespace) -> None:
         StudyFailed: It was deleted.
     """
     name = arguments.name
-    where = f"{shlex.quote(name)}{storage_option(arguments)}"
     notes: dict[StudyState | None, str] = {
         None: f"{name} is not begun yet: its jobs wait.",
-        "paused": f"{name} was paused. To go on: tempopt resume {where}",
+        "paused": f"{name} was paused. To go on: tempopt resume {study_argument(name, arguments)}",
     }
     with open_store(arguments.url, create=False) as store:
         if not store.jobs(name):

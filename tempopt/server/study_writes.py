@@ -255,7 +255,7 @@ def resume(body: ResumeStudyRequest, study: WritableStudy, shared: Shared) -> St
     """Let a study that was paused go on, with more trials or pairs, or with failed runs again."""
     _refuse_no_text(body.model_dump())
     notes: list[str] = []
-    request = ResumeRequest(**body.model_dump())
+    request = ResumeRequest(study=study.name, **body.model_dump())
     prepare_resume(shared.store, study, request, on_note=notes.append, check_schedules=check_schedules)
     _wake(shared, study.name)
     return _done(shared, study.name, notes)

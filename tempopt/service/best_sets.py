@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from collections.abc import Collection, Iterator
 
-from tempopt.errors import SpecError, StudyFailed, UsageError
+from tempopt.errors import StudyFailed, UsageError
 from tempopt.report.study_result import StudyResult, load
 from tempopt.sampling.arms import SearchArms
 from tempopt.service.lifecycle import Storage, open_storage
-from tempopt.spec.comparison_spec import comparison_spec
-from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import SEARCH_KINDS, TERMINAL_STATES, Measurement, Parameters
 from tempopt.storage.ticket_queries import of_kind
 from tempopt.temperature import TEMPERATURE_PARAMETERS, drop_unused_params, is_neutral, training_key
@@ -28,51 +22,17 @@ BASELINE = "baseline"
 """Name of the set that the others are compared with: the study's best parameters at τ = 1."""
 
 
-def comparison_from(
-    study: str,
-    storage: Storage,
-    spec: StudySpec | Mapping[str, Any] | str | Path,
-    *,
-    top: int | None = None,
-    without: Collection[str] = (),
-    all_pairs: bool = False,
-    name: str | None = None,
-    pairs: int | None = None,
-    overrides: Sequence[str] = (),
-) -> StudySpec:
-    """Return the spec of a comparison of a study's best parameter sets with its baseline.
-
-    Args:
-        study: Name of the study.
-        storage: Where it is.
-        spec: What is trained, as for :func:`tempopt.spec.comparison_spec.comparison_spec`, and so the others.
-        top: As for :func:`best_sets`; None: three.
-        without: As for :func:`best_sets`.
+def load_best_sets(
+    study: str, storage: Storage, *, top: int | None = None, without: Collection[str] = ()
+) -> dict[str, Parameters]:
+    """Return the best sets of a study in a storage; arguments and errors as for :func:`best_sets`.
 
     Raises:
         StudyNotFound: There is no such study.
-        SpecError: The spec is wrong, or does not accept a parameter of the sets.
     """
     with open_storage(storage) as store:
         result = load(store, study, needs_measurements=True)
-    sets = best_sets(result, top=TOP if top is None else top, without=without)
-    with hint_at_without_option(study):
-        return comparison_spec(spec, sets, all_pairs=all_pairs, name=name, pairs=pairs, overrides=overrides)
-
-
-@contextmanager
-def hint_at_without_option(study: str | None) -> Iterator[None]:
-    """Say in an error on a parameter of the sets that come from a study how to leave the parameter out."""
-    try:
-        yield
-    except SpecError as error:
-        if study is None or "compare." not in str(error):
-            raise
-        names = dict.fromkeys(re.findall(r"compare\.(\S+): Unknown argument", str(error))) or ["NAME"]
-        raise SpecError(
-            f"{error}\nThe parameter sets are those of the study {study}. Leave a parameter that this spec "
-            f"does not accept out of all of them by {' '.join(f'--without {name}' for name in names)}."
-        ) from error
+    return best_sets(result, top=TOP if top is None else top, without=without)
 
 
 def best_sets(result: StudyResult, *, top: int = TOP, without: Collection[str] = ()) -> dict[str, Parameters]:
@@ -154,17 +114,16 @@ def _ranked(result: StudyResult) -> Iterator[Parameters]:
 def _arms(result: StudyResult) -> SearchArms:
     """Return what the sampler knew at the end of the search."""
     runs = [run for run in result.runs if run.kind in SEARCH_KINDS and run.state in TERMINAL_STATES]
-    curves: list[tuple[int, str, Mapping[int, float]]] = [
-        (run.id, "report", dict(result.curves.get(run.id, ()))) for run in runs
-    ]
+    reports: list[Measurement] = []
     for run in runs:
         metrics = result.measured.get(run.id, {})
-        curves += [(run.id, name, dict(metrics.get(name, ()))) for name in result.spec.study.measured_guards]
-    reports = [
-        Measurement(ticket_id=run_id, step=step, name=name, value=value)
-        for run_id, name, curve in curves
-        for step, value in curve.items()
-    ]
+        curves = {"report": result.curves.get(run.id, ())}
+        curves |= {name: metrics.get(name, ()) for name in result.spec.study.measured_guards}
+        reports += [
+            Measurement(ticket_id=run.id, step=step, name=name, value=value)
+            for name, curve in curves.items()
+            for step, value in curve
+        ]
     return SearchArms(result.spec, runs, reports, earlier=result.earlier)
 
 

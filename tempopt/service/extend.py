@@ -9,16 +9,44 @@ from typing import Any
 from tempopt.agent.study_lookup import find_study, reconcile_spec
 from tempopt.errors import StudyChanged, UsageError
 from tempopt.report.alpha_spending import next_alpha_text
-from tempopt.service.alpha_budget import check_alpha_left
 from tempopt.service.requests import ResumeRequest, SearchRequest
+from tempopt.spec.alpha_ledger import alpha_for_verdict
 from tempopt.spec.custom_schedules import import_schedules
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.rows import StudyRow, TicketRow
+from tempopt.storage.rows import SEARCH_KINDS, NewTicket, StudyRow, TicketRow
 from tempopt.storage.store import Store
-from tempopt.storage.ticket_queries import current_round, of_kind
+from tempopt.storage.ticket_queries import current_round, of_kind, verdicts
 from tempopt.verdict.explanation import explanation_at_most, explanation_tickets
+from tempopt.verdict.planned_runs import planned_runs
 from tempopt.verdict.requeue_failed import failed_runs_to_requeue, further_pairs
+from tempopt.verdict.set_comparison import check_comparison
 from tempopt.verdict.stages import more_tickets
+
+
+def check_request(request: SearchRequest | ResumeRequest) -> None:
+    """Refuse a request whose spec cannot be carried out, as far as that is seen without a store.
+
+    Raises:
+        SpecError: A schedule cannot be imported, or two sets train the same.
+        UsageError: A comparison could take more runs than are allowed.
+    """
+    if isinstance(request, SearchRequest):
+        import_schedules(request.spec)
+        if request.spec.compare is not None:
+            check_comparison(request.spec, request.max_runs)
+
+
+def prepare(
+    store: Store,
+    request: SearchRequest | ResumeRequest,
+    *,
+    on_note: Callable[[str], None] = lambda text: None,
+) -> tuple[StudySpec, StudyRow | None]:
+    """Return the spec to carry out, and the study if it exists, extended as requested."""
+    if isinstance(request, SearchRequest):
+        return prepare_search(store, request, on_note=on_note)
+    study = store.load_study(request.study)
+    return prepare_resume(store, study, request, on_note=on_note), study
 
 
 def prepare_search(
@@ -44,7 +72,7 @@ def prepare_search(
         if priority != study.priority:
             store.set_priority(study.id, priority)
         if add_trials(store, study, spec, more, request.enqueue, version=request.version):
-            _note_next_alpha(store, study, spec, on_note)
+            _note_next_alpha(store, study, on_note)
         return spec, study
     if more:
         raise UsageError(
@@ -68,7 +96,7 @@ def prepare_resume(
     """Return the spec of an existing study, extended as requested.
 
     Args:
-        on_note: Called with a sentence on what is trained again, or on the level of the next verdict.
+        on_note: Called with a sentence on what is trained, and on the level of the next verdict.
         check_schedules: Refuses a spec whose schedules outside tempopt cannot be imported.
 
     Raises:
@@ -83,14 +111,19 @@ def prepare_resume(
         on_note(retry(store, study, spec, version=version))
     elif request.add_pairs:
         add_confirmation_seeds(store, study, spec, request.add_pairs, version=version)
-        _note_next_alpha(store, study, spec, on_note)
+        _note_next_alpha(store, study, on_note)
     elif request.add_trials:
         add_trials(store, study, spec, request.add_trials, version=version)
-        _note_next_alpha(store, study, spec, on_note)
+        _note_next_alpha(store, study, on_note)
+        max_runs = planned_runs(spec).max_total(without=SEARCH_KINDS)
+        on_note(
+            f"{request.add_trials} trials are added. A new verdict on fresh seeds follows, for which at most "
+            f"{max_runs:.0f} more trainings choose and confirm."
+        )
     return spec
 
 
-def _note_next_alpha(store: Store, study: StudyRow, spec: StudySpec, on_note: Callable[[str], None]) -> None:
+def _note_next_alpha(store: Store, study: StudyRow, on_note: Callable[[str], None]) -> None:
     if share := next_alpha_text(store.tickets(study.id)):
         on_note(share)
 
@@ -115,36 +148,58 @@ def add_trials(
             f"pairs: tempopt resume {study.name} --pairs +8"
         )
     parameter_sets = spec.enqueued(enqueue)
-    while True:
-        now = _version(store, study, version if count else None)
-        rows = store.tickets(study.id)
+
+    def plan(rows: list[TicketRow]) -> list[NewTicket]:
         # the same command may be repeated: skip sets that a ticket tries already
         new_sets = [
             parameters for parameters in parameter_sets if not any(_tries(row, parameters) for row in rows)
         ]
         tickets = more_tickets(rows, spec, max(count, len(new_sets)), new_sets)
-        if not tickets:
-            return False
-        check_alpha_left(rows, tickets[0].round, spec)
-        # False: the version has changed meanwhile, and the tickets have to be computed again
-        if store.add_tickets(study.id, tickets, version=now, resume=True):
-            return True
+        if tickets:
+            _check_alpha_left(rows, tickets[0].round, spec)
+        return tickets
+
+    return bool(_add_planned(store, study, plan, version if count else None))
 
 
-def _check_version(study: StudyRow, version: int | None) -> None:
-    """Raise StudyChanged if a version is given and differs from that of the tickets."""
-    if version is not None and study.version != version:
-        raise StudyChanged(
-            f'Tickets of the study "{study.name}" were added or withdrawn since you looked (their version is '
-            f"{study.version}, and {version} was given). Look again, and ask anew if it is still to be done."
+def _check_alpha_left(rows: Sequence[TicketRow], of_round: int, spec: StudySpec) -> None:
+    """Refuse a round whose verdict could show nothing, whatever is found in it."""
+    test, pairs = spec.study.test, spec.study.seeds.confirm.max
+    alpha = alpha_for_verdict(verdicts(rows, of_round))
+    if pairs < (min_pairs := spec.study.seeds.confirm.enough(test, alpha)):
+        raise UsageError(
+            f"More trials would have a verdict of their own, whose level is {100 * alpha:.3g} %. With "
+            f"study.test: {test} that takes {min_pairs} pairs, and "
+            f"study.seeds.confirm is {pairs}: nothing could be shown. Add pairs to the verdict that there is "
+            f"(tempopt resume {spec.study.name} --pairs +N), or begin a study with more of them that learns "
+            "from this one (study.warm_start)."
         )
 
 
-def _version(store: Store, study: StudyRow, expected_version: int | None) -> int:
-    """Return the version of a study's tickets; StudyChanged if it is not that which was seen, if any was."""
-    row = store.load_study(study.name)
-    _check_version(row, expected_version)
-    return row.version
+def _add_planned(
+    store: Store,
+    study: StudyRow,
+    plan: Callable[[list[TicketRow]], list[NewTicket]],
+    version: int | None,
+) -> list[NewTicket]:
+    """Add and return the tickets that follow from those that there are; none if there are none to add."""
+    while True:
+        now = _load_version(store, study, version)
+        tickets = plan(store.tickets(study.id))
+        # False: the version has changed meanwhile, and the tickets have to be computed again
+        if not tickets or store.add_tickets(study.id, tickets, version=now, resume=True):
+            return tickets
+
+
+def _load_version(store: Store, study: StudyRow, expected_version: int | None) -> int:
+    """Return the version of a study's tickets; StudyChanged if it is not the expected one, if any is."""
+    version = store.load_study(study.name).version
+    if expected_version is not None and version != expected_version:
+        raise StudyChanged(
+            f'Tickets of the study "{study.name}" were added or withdrawn since you looked: their version '
+            f"is {version}, and {expected_version} was given. Look again, and ask anew if it is still needed."
+        )
+    return version
 
 
 def add_confirmation_seeds(
@@ -157,16 +212,11 @@ def add_confirmation_seeds(
     """
     if count == 1:
         raise UsageError("1 pair was to be added, which alone shows nothing. Add two or more: --pairs +2")
-    while count:
-        now = _version(store, study, version)
-        tickets = further_pairs(store.tickets(study.id), spec, count)
-        if not tickets:
-            raise UsageError(
-                f"{count} pairs were to be added to the verdict of {study.name}, but its confirmation is not "
-                f"over, or there is none. Let it reach a verdict first: tempopt resume {study.name}"
-            )
-        if store.add_tickets(study.id, tickets, version=now, resume=True):
-            return
+    if count and not _add_planned(store, study, lambda rows: further_pairs(rows, spec, count), version):
+        raise UsageError(
+            f"{count} pairs were to be added to the verdict of {study.name}, but its confirmation is not "
+            f"over, or there is none. Let it reach a verdict first: tempopt resume {study.name}"
+        )
 
 
 def add_explanation(store: Store, study: StudyRow, spec: StudySpec, *, version: int | None = None) -> str:
@@ -179,9 +229,10 @@ def add_explanation(store: Store, study: StudyRow, spec: StudySpec, *, version: 
         raise UsageError(
             f"{study.name} is a comparison of given parameter sets, which has nothing to explain."
         )
-    while True:
-        now = _version(store, study, version)
-        rows = store.tickets(study.id)
+    max_runs = 0
+
+    def plan(rows: list[TicketRow]) -> list[NewTicket]:
+        nonlocal max_runs
         confirm = of_kind(rows, "confirm", of_round=current_round(rows))
         if not confirm or store.load_study(study.name).state != "done":
             raise UsageError(
@@ -189,11 +240,14 @@ def add_explanation(store: Store, study: StudyRow, spec: StudySpec, *, version: 
                 f"reach a verdict first: tempopt resume {study.name}"
             )
         tickets = explanation_tickets(rows, spec, is_requested=True)
-        if not tickets:
-            return "There is nothing to explain, or nothing that is not explained."
-        if store.add_tickets(study.id, tickets, version=now, resume=True):
+        if tickets:
             max_runs = explanation_at_most(rows, spec, tickets)
-            return f"{len(tickets)} trainings begin to explain the verdict; at most {max_runs} in all."
+        return tickets
+
+    tickets = _add_planned(store, study, plan, version)
+    if not tickets:
+        return "There is nothing to explain, or nothing that is not explained."
+    return f"{len(tickets)} trainings begin to explain the verdict; at most {max_runs} in all."
 
 
 def retry(store: Store, study: StudyRow, spec: StudySpec, *, version: int | None = None) -> str:
@@ -203,7 +257,7 @@ def retry(store: Store, study: StudyRow, spec: StudySpec, *, version: int | None
     A run that diverged has not failed: that is its result.
     """
     while True:
-        now = _version(store, study, version)
+        now = _load_version(store, study, version)
         rows = store.tickets(study.id)
         waiting_tickets, fresh_tickets = failed_runs_to_requeue(rows, spec)
         if store.retry(study.id, [ticket.id for ticket in waiting_tickets], fresh_tickets, version=now):
@@ -216,10 +270,10 @@ def retry(store: Store, study: StudyRow, spec: StudySpec, *, version: int | None
         parts.append(
             f"{len(waiting_tickets)} of {failed} runs that failed on every attempt are trained again."
         )
-        failed_tickets = [
-            ticket for ticket in waiting_tickets if ticket.parameters is not None and ticket.error
+        errors = [
+            ticket.error for ticket in waiting_tickets if ticket.parameters is not None and ticket.error
         ]
-        parts += [f"The last said: {failed_tickets[-1].error}"] if failed_tickets else []
+        parts += [f"The last said: {error}" for error in errors[-1:]]
     if fresh_tickets:
         pairs = len({ticket.pair for ticket in fresh_tickets if ticket.kind == "confirm"})
         parts.append(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
@@ -12,10 +12,11 @@ from tempopt.agent.gpu_locks import claim_gpus
 from tempopt.agent.machine import Machine, this_machine
 from tempopt.agent.placement import Placement, assign_placements, capacity, count_workers
 from tempopt.agent.study_lookup import find_study
-from tempopt.agent.study_runner import resolve_worker_count
+from tempopt.agent.study_runner import resolve_worker_count, validate_sampler_and_pruner
 from tempopt.agent.warm_start import load_warm_start_runs
 from tempopt.errors import StoreNotBegun, StudyNotFound, UsageError
 from tempopt.report.formatting import baseline_name
+from tempopt.spec.custom_schedules import import_schedules
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.opening import open_store
@@ -110,6 +111,8 @@ class StudyForecast:
         """Return all of it as plain data; the keys are those of ``tempopt plan --json``."""
         totals = {"no_gain": self.runs.total(gain=False), "gain": self.runs.total(gain=True)}
         by_kind = {"no_gain": self.runs.no_gain, "gain": self.runs.gain}
+        hours = {name: self.hours(span) for name, span in totals.items()}
+        gpu_hours = {name: self.gpu_hours(span) for name, span in totals.items()}
         return {
             "study": self.name,
             "metric": self.metric,
@@ -121,8 +124,8 @@ class StudyForecast:
             "rests_on": self.run.text,
             "workers": self.run.workers,
             "gpus": self.run.gpus,
-            "hours": {name: _plain(self.hours(span)) for name, span in totals.items()},
-            "gpu_hours": {name: _plain(self.gpu_hours(span)) for name, span in totals.items()},
+            "hours": {name: span and asdict(span) for name, span in hours.items()},
+            "gpu_hours": {name: span and asdict(span) for name, span in gpu_hours.items()},
             "limits": list(self.limited),
             "power": self._power_json(),
             "power_text": self.power_text,
@@ -139,10 +142,6 @@ class StudyForecast:
         }
 
 
-def _plain(span: Span | None) -> dict[str, float] | None:
-    return None if span is None else asdict(span)
-
-
 def forecast_study(
     spec: StudySpec,
     *,
@@ -154,7 +153,7 @@ def forecast_study(
     """Return what a study takes and what it can show, after a dry run where nothing else tells its time.
 
     Args:
-        spec: Its spec, whose schedules have been imported.
+        spec: Its spec.
         storage: URL of the database that earlier runs are looked up in.
         workers: As for :func:`tempopt.search`.
         earlier: Name of a study whose runs tell of the noise and the time; None: this study itself, if the
@@ -166,70 +165,54 @@ def forecast_study(
         StudyNotFound: There is no study ``earlier``.
         UsageError: That study measures something else, or too few of its runs tell of the noise.
     """
+    import_schedules(spec)
+    validate_sampler_and_pruner(spec)
     num_requested = resolve_worker_count(workers, spec, None)
+    noise, noise_study = None, None
+    run = _run_time_from_hours(spec, run_hours, num_requested)
     try:
         store = open_store(storage, create=False)
     except StoreNotBegun:
         if earlier is not None or spec.study.warm_start:
             raise
-        study_forecast = _build_forecast(
-            spec, _run_time_from_hours(spec, run_hours, num_requested), None, None
-        )
     else:
         with store:
             if earlier is None and find_study(store, spec.study.name) is None:
                 # search would refuse what cannot be learned from; better seen now
                 load_warm_start_runs(store, spec)
-            study_forecast = forecast_in(
-                spec, store, workers=num_requested, earlier=earlier, run_hours=run_hours
-            )
-    return (
-        study_forecast
-        if study_forecast.run.seconds is not None
-        else _build_forecast(
-            spec, _timed_here(spec, num_requested), study_forecast.noise, study_forecast.noise_study
-        )
+            rows = list(_sources(spec, store, earlier))
+            noise, noise_study = _estimate_noise(rows, store, earlier)
+            if run_hours is None:
+                times = (_run_time_from_runs(row, store, run.workers) for row in rows)
+                run = next((time for time in times if time is not None), run)
+    return StudyForecast(
+        name=spec.study.name,
+        metric=spec.study.metric,
+        baseline=baseline_name(spec),
+        runs=planned_runs(spec),
+        run=_time_here(spec, num_requested) if run.seconds is None else run,
+        detectable=detectable(spec),
+        noise=noise,
+        noise_study=noise_study,
+        limited=spec.study.limits.ends,
     )
 
 
-def forecast_in(
-    spec: StudySpec,
-    store: Store,
-    *,
-    workers: int | None = None,
-    earlier: str | None = None,
-    run_hours: float | None = None,
-) -> StudyForecast:
-    """Return what a study takes and what it can show by what a store tells; nothing is trained.
-
-    Args:
-        spec: Its spec.
-        store: Where earlier runs are looked up.
-        workers: Runs side by side; None: as the spec says, else as many as fit on this machine.
-        earlier: As for :func:`forecast`.
-        run_hours: As for :func:`forecast`.
-
-    Raises:
-        StudyNotFound: There is no study ``earlier``.
-        UsageError: That study measures something else, or too few of its runs tell of the noise.
-    """
-    rows = list(_sources(spec, store, earlier))
-    noise, noise_study = None, None
+def _estimate_noise(
+    rows: Sequence[StudyRow], store: Store, earlier: str | None
+) -> tuple[NoiseEstimate | None, str | None]:
+    """Return what the first study that tells it tells of the noise, and its name."""
     for row in rows:
         noise = estimate_noise(store.tickets(row.id), StudySpec.from_json(row.spec))
         if noise is not None:
-            noise_study = row.name
-            break
-    if earlier is not None and noise is None:
+            return noise, row.name
+    if earlier is not None:
         raise UsageError(
             f'The study "{earlier}" has too few complete runs to tell its noise: it takes three that differ '
             "in nothing but their seed, or two on each of two common seeds. Let it come further, or leave "
             "--earlier out."
         )
-    run = _run_time_from_hours(spec, run_hours, workers)
-    if run_hours is None:
-        run = next((time for row in rows if (time := _run_time_from_runs(row, store, run.workers))), run)
-    return _build_forecast(spec, run, noise, noise_study)
+    return None, None
 
 
 def _sources(spec: StudySpec, store: Store, earlier: str | None) -> Iterator[StudyRow]:
@@ -273,7 +256,7 @@ def _run_time_from_runs(row: StudyRow, store: Store, workers: int) -> RunTime | 
     return RunTime(seconds=seconds, gpus=gpus, workers=workers, text=text)
 
 
-def _timed_here(spec: StudySpec, num_requested: int | None) -> RunTime:
+def _time_here(spec: StudySpec, num_requested: int | None) -> RunTime:
     """Return what a run takes on this machine, by a dry run with one worker."""
     machine = this_machine()
     need = spec.resource_need(gpus=machine.has_gpus)
@@ -300,19 +283,3 @@ def _timed_here(spec: StudySpec, num_requested: int | None) -> RunTime:
             f"validation{'s' * (validations != 1)} of {times.validate:.2g} s"
         )
     return RunTime(seconds=seconds, gpus=places[0].cards or need.gpus, workers=counts[0], text=f"{text}.")
-
-
-def _build_forecast(
-    spec: StudySpec, run: RunTime, noise: NoiseEstimate | None, noise_study: str | None
-) -> StudyForecast:
-    return StudyForecast(
-        name=spec.study.name,
-        metric=spec.study.metric,
-        baseline=baseline_name(spec),
-        runs=planned_runs(spec),
-        run=run,
-        detectable=detectable(spec),
-        noise=noise,
-        noise_study=noise_study,
-        limited=spec.study.limits.ends,
-    )

@@ -17,13 +17,11 @@ from tempopt.errors import StorageError, StoreNotBegun, StudyNotFound, UsageErro
 from tempopt.storage import checkpoints, urls
 from tempopt.storage.liveness import active_agents, machine_id, short_agent_name
 from tempopt.storage.opening import as_remote_store, open_store
-from tempopt.storage.rows import KINDS, SEARCH_KINDS, TERMINAL_STATES, LogRow, StudyRow, StudyState, TicketRow
+from tempopt.storage.rows import KINDS, SEARCH_KINDS, TERMINAL_STATES, StudyRow, StudyState, TicketRow
 from tempopt.storage.store import Store
 from tempopt.training.messages import LOG
 
-# Python converts no more than a few thousand; no study has so many runs.
-_DIGITS = 9
-_RUN = re.compile(r"([a-z_]+)[- ](\d+)")
+_RUN = re.compile(r"([a-z_]+)[- ]0*(\d+)")
 _UNDELIVERED = re.compile(r"undelivered-[^/]*\.jsonl")
 # Logs are read for so many tickets at a time, and a live one from its end: they can be long.
 _MANY = 100
@@ -88,10 +86,10 @@ def pause(storage: Storage, name: str) -> StopResult:
     with open_storage(storage) as store:
         if server := as_remote_store(store):
             return StopResult(**server.ask(name, "pause"))
-        study, agents = _load_study_and_agents(store, name)
+        study = store.load_study(name)
         if study.state == "running":
             store.set_state(study.id, "paused")
-        return StopResult(before=study.state, agents=agents)
+        return StopResult(before=study.state, agents=active_agents(store.tickets(study.id)))
 
 
 def stop(storage: Storage, name: str) -> StopResult:
@@ -103,15 +101,11 @@ def stop(storage: Storage, name: str) -> StopResult:
     with open_storage(storage) as store:
         if server := as_remote_store(store):
             return StopResult(**server.ask(name, "stop"))
-        study, agents = _load_study_and_agents(store, name)
+        study = store.load_study(name)
+        agents = active_agents(store.tickets(study.id))
         num_withdrawn = 0 if study.state == "done" else store.withdraw(study.id, SEARCH_KINDS)
         compares = study.spec.get("compare") is not None
         return StopResult(before=study.state, agents=agents, withdrawn=num_withdrawn, compares=compares)
-
-
-def _load_study_and_agents(store: Store, name: str) -> tuple[StudyRow, list[str]]:
-    study = store.load_study(name)
-    return study, active_agents(store.tickets(study.id))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +178,8 @@ def _cleared(folder: str) -> checkpoints.RemovalResult:
     try:
         if checkpoints.is_local(folder) and not Path(folder).is_dir():
             raise FileNotFoundError("there is no such folder on this machine")
-        folders = _folders_in(Path(folder)) if checkpoints.is_local(folder) else []
+        paths = Path(folder).iterdir() if checkpoints.is_local(folder) else ()
+        folders = [path for path in paths if path.is_dir() and not path.is_symlink()]
         sizes = checkpoints.disk_usage(folder)
     except Exception as error:
         return checkpoints.RemovalResult(freed=0, not_removed={folder: checkpoints.error_reason(error)})
@@ -219,10 +214,6 @@ def _is_own(name: str, inner_path: str) -> bool:
         return _UNDELIVERED.fullmatch(name) is not None
     is_file = inner_path == LOG or checkpoints.CHECKPOINT.fullmatch(inner_path) is not None
     return is_file and checkpoints.RUN.fullmatch(name) is not None
-
-
-def _folders_in(folder: Path) -> list[Path]:
-    return [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
 
 
 def _local_base(study: StudyRow) -> Path:
@@ -318,6 +309,7 @@ class RunLog:
         running: Whether it is at it still.
         lines: Number of lines that were kept.
         text: The end of what it printed, or just its last line; None if it is not to be had here.
+        error: Of one run: why its last attempt that failed or was lost was; None: there is none.
     """
 
     ticket: str
@@ -326,6 +318,7 @@ class RunLog:
     running: bool
     lines: int
     text: str | None
+    error: str | None = None
 
 
 def logs(storage: Storage, name: str, ticket: str | None = None) -> list[RunLog]:
@@ -345,69 +338,60 @@ def logs(storage: Storage, name: str, ticket: str | None = None) -> list[RunLog]
         tickets = store.tickets(study.id)
         if ticket is None:
             return list(_last_lines(store, study, tickets, mask))
-        run_ticket = _find_run(ticket, tickets, name)
-        rows = store.logs(study.id, [run_ticket.id])
-    outputs = [_printed(run_ticket, row, mask(row.text)) for row in rows]
-    return [*outputs, _live(study, run_ticket, mask)] if run_ticket.state == "running" else outputs
+        run = _find_run(ticket, tickets, name)
+        rows = store.logs(study.id, [run.id])
+    outputs = [_run_log(run, row.attempt, row.agent, mask(row.text)) for row in rows]
+    if run.state == "running":
+        text = _read_live_log(study, run, mask)
+        outputs.append(_run_log(run, run.attempt, run.agent or "", text, running=True))
+    error = None if run.error is None else mask(run.error)
+    return [replace(output, error=error) for output in outputs]
 
 
 def _last_lines(
     store: Store, study: StudyRow, tickets: Sequence[TicketRow], mask: Callable[[str], str]
 ) -> Iterator[RunLog]:
-    begun_tickets = [run_ticket for run_ticket in tickets if run_ticket.attempt]
-    for start in range(0, len(begun_tickets), _MANY):
-        batch = begun_tickets[start : start + _MANY]
-        rows: dict[int, list[LogRow]] = {}
-        for row in store.logs(study.id, [run_ticket.id for run_ticket in batch]):
-            rows.setdefault(row.ticket_id, []).append(row)
-        for run_ticket in batch:
-            for row in rows.get(run_ticket.id, ()):
-                last_line = row.text.rstrip().rpartition("\n")[2]
-                yield replace(_printed(run_ticket, row, row.text), text=mask(last_line))
+    begun_tickets = {run.id: run for run in tickets if run.attempt}
+    ids = list(begun_tickets)
+    for start in range(0, len(ids), _MANY):
+        for row in store.logs(study.id, ids[start : start + _MANY]):
+            log = _run_log(begun_tickets[row.ticket_id], row.attempt, row.agent, row.text)
+            yield replace(log, text=mask(row.text.rstrip().rpartition("\n")[2]))
 
 
-def _printed(ticket: TicketRow, row: LogRow, text: str) -> RunLog:
+def _run_log(
+    ticket: TicketRow, attempt: int, agent: str, text: str | None, *, running: bool = False
+) -> RunLog:
     return RunLog(
-        ticket=f"{ticket.kind}-{ticket.number}",
-        attempt=row.attempt,
-        agent=short_agent_name(row.agent),
-        running=False,
-        lines=len(text.splitlines()),
+        ticket=ticket.name,
+        attempt=attempt,
+        agent=short_agent_name(agent),
+        running=running,
+        lines=len((text or "").splitlines()),
         text=text,
     )
 
 
 def _find_run(text: str, tickets: Sequence[TicketRow], study: str) -> TicketRow:
     parts = _RUN.fullmatch(text)
-    if parts is None or parts[1] not in KINDS or len(parts[2]) > _DIGITS:
+    if parts is None or parts[1] not in KINDS:
         kinds = ", ".join(KINDS)
         raise UsageError(f'"{text}" is no run. Give kind and number, as in search-12; the kinds are {kinds}.')
-    number = int(parts[2])
+    name = f"{parts[1]}-{parts[2]}"
     kind_tickets = [ticket for ticket in tickets if ticket.kind == parts[1]]
     for ticket in kind_tickets:
-        if ticket.number == number:
+        if ticket.name == name:
             return ticket
-    choices = (
-        f"{parts[1]}-0 to {parts[1]}-{kind_tickets[-1].number}" if kind_tickets else f"no {parts[1]} yet"
-    )
-    raise UsageError(f'Study "{study}" has no {parts[1]}-{number}; it has {choices}.')
+    choices = f"{kind_tickets[0].name} to {kind_tickets[-1].name}" if kind_tickets else f"no {parts[1]} yet"
+    raise UsageError(f'Study "{study}" has no {name}; it has {choices}.')
 
 
-def _live(study: StudyRow, ticket: TicketRow, mask: Callable[[str], str]) -> RunLog:
-    """Return what a run is printing, from its log if it is on this machine."""
-    agent = ticket.agent or ""
-    text = None
+def _read_live_log(study: StudyRow, ticket: TicketRow, mask: Callable[[str], str]) -> str | None:
+    """Return what a run is printing, from the end of its log if that is on this machine."""
     run = checkpoints.run_name(ticket.kind, ticket.number)
     path = _local_base(study) / study.name / run / LOG
-    if machine_id() in agent.split(":") and path.is_file():
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _LONGEST))
-            text = mask(file.read().decode(errors="replace"))
-    return RunLog(
-        ticket=f"{ticket.kind}-{ticket.number}",
-        attempt=ticket.attempt,
-        agent=short_agent_name(agent),
-        running=True,
-        lines=len((text or "").splitlines()),
-        text=text,
-    )
+    if machine_id() not in (ticket.agent or "").split(":") or not path.is_file():
+        return None
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _LONGEST))
+        return mask(file.read().decode(errors="replace"))

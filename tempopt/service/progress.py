@@ -10,11 +10,10 @@ import io
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -34,8 +33,7 @@ _CELL = '<pre style="white-space:pre;line-height:normal;overflow-x:auto">{code}<
 _POLL_INTERVAL_SECONDS = 5.0
 # Title, ten stages, best, its parameters, heading and the last line of the table, one to spare.
 _LINES_ABOVE, _FEWEST = 16, 4
-_BAR, _STAGE_BAR, _SHORTEST = 12, 30, 10
-_COLUMNS = ("run", "steps", "value")
+_BAR, _STAGE_BAR, _WIDE = 12, 30, 80
 
 # What is measured on the data that the search has not seen.
 _ON_TEST: tuple[Kind, ...] = ("confirm", "ablation")
@@ -49,23 +47,11 @@ def format_number(value: float | None) -> str:
 
 def format_duration(seconds: float) -> str:
     """Return seconds as ``42 s``, ``3:07`` (minutes) or ``2:03:07`` (hours)."""
-    total_seconds = round(max(seconds, 0.0))
-    minutes, remainder = divmod(total_seconds, 60)
+    minutes, remainder = divmod(round(max(seconds, 0.0)), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
         return f"{hours}:{minutes:02d}:{remainder:02d}"
     return f"{minutes}:{remainder:02d}" if minutes else f"{remainder} s"
-
-
-def format_bytes(size: int) -> str:
-    """Return a number of bytes as ``999 B``, ``12.3 MB`` or ``1.5 GB``."""
-    if size < 1000:
-        return f"{size} B"
-    value, units = float(size), iter(("kB", "MB", "GB", "TB"))
-    unit = ""
-    while value >= 1000 and unit != "TB":
-        value, unit = value / 1000, next(units)
-    return f"{value:.1f} {unit}"
 
 
 def run_display_name(ticket: TicketRow) -> str:
@@ -158,10 +144,8 @@ class LineProgress:
             line += f"  {temperature_text(_telling(ticket.parameters))}"
         if self._snapshot is not None:
             # A ticket is told of before the snapshot that counts it.
-            done, total = (
-                sum(self._snapshot.done.values()) + self._since,
-                sum(self._snapshot.requested.values()),
-            )
+            done = sum(self._snapshot.done.values()) + self._since
+            total = sum(self._snapshot.requested.values())
             line = f"[{format_duration(self._snapshot.elapsed)}, {done}/{total}] {line}"
         self._print(line)
 
@@ -258,49 +242,34 @@ def _stages(snapshot: Snapshot) -> Table:
 def _runs(views: list[WorkerView], width: int) -> Table:
     """Return a line for each worker: where it is, what it trains, how far, and its value.
 
-    Where there is little room, the device and the bar are left out before a number is cut short.
+    Where there is little room, the device and the bar are left out.
     """
-    agents, devices = [_agent(view) for view in views], [view.device or "" for view in views]
-    rows = [_run(view) for view in views]
-    room = width - 2 - sum(_widest(column) + 2 for column in zip(_COLUMNS, *rows, strict=True))
-    agent = min(_widest(["agent", *agents]), max(room, _SHORTEST))
-    room -= agent + 2
-    has_bar = room >= _BAR
-    room -= (_BAR + 2) * has_bar
-    has_device = room >= min(_SHORTEST, _widest(devices)) > 0
+    is_wide = width >= _WIDE
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    table.add_column("  agent", no_wrap=True, width=agent + 2)
-    if has_device:
-        table.add_column("device", no_wrap=True, max_width=room, style="dim")
-    table.add_column(_COLUMNS[0], no_wrap=True)
-    if has_bar:
-        table.add_column("", width=_BAR)
-    for name in _COLUMNS[1:]:
+    for name, is_shown in (("  agent", True), ("device", is_wide), ("run", True), ("", is_wide)):
+        if is_shown:
+            table.add_column(name, no_wrap=True)
+    for name in ("steps", "value"):
         table.add_column(name, no_wrap=True, justify="right")
-    for view, name, device, (run, *numbers) in zip(views, agents, devices, rows, strict=True):
-        cells: list[Text] = [Text(f"  {name}"), Text(run, style="" if view.kind else "dim")]
-        if has_device:
-            cells.insert(1, Text(device))
-        if has_bar:
-            cells.append(_bar(view))
-        table.add_row(*cells, *(Text(number, style="yellow" if view.silent else "") for number in numbers))
+    for view in views:
+        run, steps, value = _run(view)
+        style = "yellow" if view.silent else ""
+        bar = _draw_bar(view.step or 0, view.total_steps, _BAR) if view.kind and view.total_steps else Text()
+        table.add_row(
+            Text(f"  {_agent(view)}"),
+            *([Text(view.device or "", style="dim")] if is_wide else []),
+            Text(run, style="" if view.kind else "dim"),
+            *([bar] if is_wide else []),
+            Text(steps, style=style),
+            Text(value, style=style),
+        )
     return table
-
-
-def _bar(view: WorkerView) -> Text:
-    if view.kind is None or not view.total_steps:
-        return Text("")
-    return _draw_bar(view.step or 0, view.total_steps, _BAR)
 
 
 def _draw_bar(done: int, total: int, width: int) -> Text:
     """Return a bar whose empty part looks empty without colours, too."""
     full = min(width, width * done // total)
     return Text.assemble(("█" * full, "green"), ("░" * (width - full), "dim"))
-
-
-def _widest(cells: Iterable[str]) -> int:
-    return max(cell_len(cell) for cell in cells)
 
 
 def _agent(view: WorkerView) -> str:
@@ -378,15 +347,16 @@ def in_notebook() -> bool:
 
 
 @contextmanager
-def progress_for_python(progress: bool) -> Iterator[Observer]:
+def progress_for_python(progress: bool, observer: Observer | None = None) -> Iterator[Observer]:
     """Yield the observer of a search in Python, which shows what suits where it runs.
 
     Args:
         progress: Whether to show anything. In a notebook that is a picture in the cell; else it is on
             standard error, as :func:`progress_for_stream` has it.
+        observer: Yielded in place of one that shows anything.
     """
-    if not progress:
-        yield NullObserver()
+    if observer is not None or not progress:
+        yield observer or NullObserver()
     elif in_notebook():
         cell = NotebookProgress()
         cell.draw()
@@ -395,5 +365,5 @@ def progress_for_python(progress: bool) -> Iterator[Observer]:
         finally:
             cell.draw()
     else:
-        with progress_for_stream(sys.stderr) as observer:
-            yield observer
+        with progress_for_stream(sys.stderr) as stream_observer:
+            yield stream_observer

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from tempopt.agent.dry_run import format_stage, run_dry_run, start_workers
-from tempopt.agent.observer import NullObserver, Observer
+from tempopt.agent.observer import Observer
 from tempopt.agent.remote_runner import run_remote_agent
 from tempopt.agent.study_lookup import check_same_study, find_study
 from tempopt.agent.study_runner import claim_local_placements, validate_sampler_and_pruner
@@ -35,16 +34,16 @@ _TOKEN = "TEMPOPT_TOKEN"
 
 def submit(
     store: RemoteStore,
-    request: SearchRequest,
+    request: SearchRequest | ResumeRequest,
     *,
     workers: Workers | None = None,
-    observer: Observer | None = None,
+    observer: Observer,
 ) -> None:
     """Create, continue or extend a study on a server, after a dry run on this machine if it is new.
 
     Args:
         store: The server's.
-        request: Of a spec whose schedules have been imported.
+        request: A request whose schedules have been imported.
         workers: Trials side by side that this machine is to train then; None: none.
         observer: Receives the notes of dry run and server.
 
@@ -53,42 +52,31 @@ def submit(
         SpecError: The spec cannot be carried out.
         StudyChanged: The server has a study of that name that asks something else.
     """
-    spec, study_observer = request.spec, observer or NullObserver()
     _check_agent(store, workers)
+    if isinstance(request, ResumeRequest):
+        version = store.load_study(request.study).version
+        if request.add_trials or request.add_pairs:
+            request = replace(request, version=version)
+        answer = store.ask(request.study, "resume", request.to_json())
+    else:
+        answer = store.server.post(STUDIES, _complete(store, request, observer).to_json())
+    for note in answer["notes"]:
+        observer.note(note)
+
+
+def _complete(store: RemoteStore, request: SearchRequest, observer: Observer) -> SearchRequest:
+    """Return a request with what a dry run has found, or with the version of the study that there is."""
+    spec = request.spec
     validate_sampler_and_pruner(spec)
     study = find_study(store, spec.study.name)
     if study is None:
-        if not request.add_trials:
-            request = replace(request, spec=dry_run_locally(spec, study_observer))
-    else:
-        check_same_study(study, spec)
-        if request.add_trials or request.enqueue:
-            request = replace(request, version=study.version)
-    _tell(store.server.post(STUDIES, request.to_json()), study_observer)
-
-
-def resume(
-    store: RemoteStore,
-    name: str,
-    request: ResumeRequest,
-    *,
-    workers: Workers | None = None,
-    observer: Observer | None = None,
-) -> None:
-    """Continue and extend a study on a server; arguments and errors as for :func:`tempopt.resume`."""
-    _check_agent(store, workers)
-    study = store.load_study(name)
-    if request.add_trials or request.add_pairs:
-        request = replace(request, version=study.version)
-    _tell(store.ask(name, "resume", request.to_json()), observer or NullObserver())
+        return request if request.add_trials else replace(request, spec=dry_run_locally(spec, observer))
+    check_same_study(study, spec)
+    return replace(request, version=study.version) if request.add_trials or request.enqueue else request
 
 
 def wait_for_result(
-    store: RemoteStore,
-    name: str,
-    *,
-    workers: Workers | None = None,
-    observer: Observer | None = None,
+    store: RemoteStore, name: str, *, workers: Workers | None = None, observer: Observer
 ) -> StudyResult:
     """Return the result of a study once it is done or paused.
 
@@ -102,10 +90,9 @@ def wait_for_result(
         StudyNotFound: There is no study of that name.
         StudyFailed: It was deleted meanwhile; or it is trained here, and nothing can be.
     """
-    study_observer = observer or NullObserver()
     if workers is not None:
-        return train_as_agent(store, name, workers=workers, folder=None, observer=study_observer)
-    watch_study(store, name, study_observer)
+        return train_as_agent(store, name, workers=workers, folder=None, observer=observer)
+    watch_study(store, name, observer)
     return load(store, name, needs_measurements=True)
 
 
@@ -159,8 +146,3 @@ def dry_run_locally(spec: StudySpec, observer: Observer) -> StudySpec:
 
     with claim_local_placements(spec, 1) as places, start_workers(places) as workers:
         return run_dry_run(spec, workers[0], task="dry_run", on_stage=note_long_stage)[0]
-
-
-def _tell(answer: Mapping[str, Any], observer: Observer) -> None:
-    for note in answer["notes"]:
-        observer.note(note)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tempopt.errors import UsageError
-from tempopt.spec.compared_sets import GivenSet
+from tempopt.errors import SpecError, UsageError
+from tempopt.spec.compared_sets import MAX_RUNS, GivenSet
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.study_spec import StudySpec
 
@@ -21,11 +23,13 @@ class SearchRequest:
     """Create a study, or continue and extend the one that exists.
 
     Args:
-        spec: Its spec.
+        spec: Its spec, of a search or of a comparison.
         trials: Number of search trials of a new study, in place of the spec's.
         add_trials: Number of search trials to add to an existing study.
         enqueue: Parameter sets to try: the first trials of a new study, further trials of an existing one.
         version: Extend the study only while its tickets have this version; None: any.
+        max_runs: Most runs that a comparison may take; None: as many as it needs.
+        from_study: Name of the study that the sets of a comparison come from, if they do.
     """
 
     spec: StudySpec
@@ -33,6 +37,13 @@ class SearchRequest:
     add_trials: int = 0
     enqueue: Sequence[Mapping[str, Any]] = ()
     version: int | None = None
+    max_runs: int | None = None
+    from_study: str | None = None
+
+    @property
+    def study(self) -> str:
+        """Name of the study."""
+        return self.spec.study.name
 
     def to_json(self) -> dict[str, Any]:
         """Return the body of ``POST /api/studies``."""
@@ -45,6 +56,7 @@ class ResumeRequest:
     """Continue a study, and extend it.
 
     Args:
+        study: Name of the study.
         add_trials: Number of search trials to add; a new verdict follows.
         add_pairs: Number of pairs to add to its verdict.
         retry_failed: Whether to train runs again that failed on every attempt.
@@ -55,6 +67,7 @@ class ResumeRequest:
         UsageError: More than one of these is requested.
     """
 
+    study: str
     add_trials: int = 0
     add_pairs: int = 0
     retry_failed: bool = False
@@ -78,11 +91,7 @@ class ResumeRequest:
 
     def to_json(self) -> dict[str, Any]:
         """Return the body of ``POST /api/studies/NAME/resume``."""
-        return asdict(self)
-
-
-CONTINUE = ResumeRequest()
-"""Continue a study as it is."""
+        return {name: value for name, value in asdict(self).items() if name != "study"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +111,7 @@ class CompareRequest:
         top: Number of its sets, the baseline not counted; None: three.
         without: Names of parameters to leave out of all of them.
         overrides: Settings ``a.b=c`` of the spec.
+        max_runs: Most runs that it may take.
     """
 
     spec: StudySpec | Mapping[str, Any] | str | Path
@@ -115,9 +125,10 @@ class CompareRequest:
     top: int | None = None
     without: Sequence[str] = ()
     overrides: Sequence[str] = ()
+    max_runs: int = MAX_RUNS
 
-    def build_spec(self, storage: Storage) -> StudySpec:
-        """Return the spec of the comparison.
+    def to_search(self, storage: Storage) -> SearchRequest:
+        """Return the request whose spec has the sets to compare.
 
         Args:
             storage: Where ``from_study`` is, unless ``from_storage`` says so.
@@ -127,33 +138,45 @@ class CompareRequest:
             StudyNotFound: There is no study ``from_study``.
             SpecError: The spec or a set is wrong.
         """
-        options: dict[str, Any] = {
-            "all_pairs": self.all_pairs,
-            "name": self.name,
-            "pairs": self.pairs,
-            "overrides": self.overrides,
-        }
+        sets = self.sets
         if self.from_study is None:
-            from_options = {
-                "--top": self.top,
-                "--without": self.without,
-                "--from-storage": self.from_storage,
-            }
-            if set_options := [option for option, value in from_options.items() if value]:
+            options = {"--top": self.top, "--without": self.without, "--from-storage": self.from_storage}
+            if set_options := [option for option, value in options.items() if value]:
                 raise UsageError(f"{', '.join(set_options)}: give the study as well, as in --from STUDY.")
-            return comparison_spec(self.spec, self.sets, vary=self.vary, **options)
-        if self.sets or self.vary:
+        elif self.sets or self.vary:
             raise UsageError(
                 "--from takes the parameter sets from a study. Give no SET and no --vary with it."
             )
-        # it loads SciPy, which a refusal does not need
-        from tempopt.service.best_sets import comparison_from
+        else:
+            # it loads SciPy, which a refusal does not need
+            from tempopt.service.best_sets import load_best_sets
 
-        return comparison_from(
-            self.from_study,
-            self.from_storage or storage,
-            self.spec,
-            top=self.top,
-            without=self.without,
-            **options,
-        )
+            study_storage = self.from_storage or storage
+            sets = load_best_sets(self.from_study, study_storage, top=self.top, without=self.without)
+        with hint_at_without_option(self):
+            spec = comparison_spec(
+                self.spec,
+                sets,
+                vary=self.vary,
+                all_pairs=self.all_pairs,
+                name=self.name,
+                pairs=self.pairs,
+                overrides=self.overrides,
+            )
+        return SearchRequest(spec=spec, max_runs=self.max_runs, from_study=self.from_study)
+
+
+@contextmanager
+def hint_at_without_option(request: SearchRequest | ResumeRequest | CompareRequest) -> Iterator[None]:
+    """Say in an error on a parameter of the sets that come from a study how to leave the parameter out."""
+    study = None if isinstance(request, ResumeRequest) else request.from_study
+    try:
+        yield
+    except SpecError as error:
+        if study is None or "compare." not in str(error):
+            raise
+        names = dict.fromkeys(re.findall(r"compare\.(\S+): Unknown argument", str(error))) or ["NAME"]
+        raise SpecError(
+            f"{error}\nThe parameter sets are those of the study {study}. Leave a parameter that this spec "
+            f"does not accept out of all of them by {' '.join(f'--without {name}' for name in names)}."
+        ) from error

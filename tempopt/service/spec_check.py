@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tempopt.agent.study_lookup import check_distinct_param_names, find_study
@@ -13,6 +14,7 @@ from tempopt.spec.lint import LintMessage, SpecLintResult, check_text, message_a
 from tempopt.spec.logger_secrets import check_no_secrets
 from tempopt.spec.sections import KNOWLEDGE_GRADIENT
 from tempopt.spec.study_spec import StudySpec
+from tempopt.spec.yaml_source import YamlDocument
 from tempopt.storage.rows import StudyState
 from tempopt.storage.store import Store
 from tempopt.verdict.set_comparison import check_comparison
@@ -48,15 +50,14 @@ def check(text: str, store: Store, is_visible: MaySee) -> SpecLintResult:
     if checked_text.spec is None or checked_text.origin is None:
         return checked_text
     spec, origin = checked_text.spec, checked_text.origin
-    messages = list(_unseen(spec, checked_text, is_visible))
+    messages = list(_unseen(spec, origin, is_visible))
     for checker in (check_schedules, _check_strategies, _check_loggers, _check_sets):
-        messages += _collect_messages(checker, spec, checked_text)
+        with _collect_messages(messages, origin):
+            checker(spec)
     if not messages and find_study(store, spec.study.name) is None:
         for store_check in (check_distinct_param_names, _check_prior_runs):
-            try:
+            with _collect_messages(messages, origin):
                 store_check(store, spec)
-            except SpecError as error:
-                messages += messages_of(str(error), origin)
         messages += [message_at(origin, path, text) for path, text in find_unresolved_references(spec)]
     return checked_text.with_messages(messages)
 
@@ -86,25 +87,22 @@ def find_existing_study(spec: StudySpec, store: Store) -> ExistingStudy | None:
     return ExistingStudy(state=row.state, same=not lines, differences=tuple(lines))
 
 
-def _unseen(spec: StudySpec, checked_text: SpecLintResult, is_visible: MaySee) -> Iterator[LintMessage]:
-    assert checked_text.origin is not None
+def _unseen(spec: StudySpec, origin: YamlDocument, is_visible: MaySee) -> Iterator[LintMessage]:
     if not is_visible(spec.study.name):
         text = f'you may not begin a study named "{spec.study.name}". Give another name.'
-        yield message_at(checked_text.origin, "study.name", text)
+        yield message_at(origin, "study.name", text)
     for name in spec.study.warm_start:
         if not is_visible(name):
-            yield message_at(checked_text.origin, "study.warm_start", f'there is no study "{name}".')
+            yield message_at(origin, "study.warm_start", f'there is no study "{name}".')
 
 
-def _collect_messages(
-    checker: Callable[[StudySpec], object], spec: StudySpec, checked_text: SpecLintResult
-) -> list[LintMessage]:
-    assert checked_text.origin is not None
+@contextmanager
+def _collect_messages(messages: list[LintMessage], origin: YamlDocument) -> Iterator[None]:
+    """Collect what a check refuses."""
     try:
-        checker(spec)
+        yield
     except (SpecError, UsageError) as error:
-        return messages_of(str(error), checked_text.origin)
-    return []
+        messages += messages_of(str(error), origin)
 
 
 def _check_strategies(spec: StudySpec) -> None:

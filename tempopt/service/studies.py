@@ -1,11 +1,9 @@
-"""Search, resume, join, check, plan and load_study, for the command line and tempopt.api.
-
-Each is carried out elsewhere.
-"""
+"""Carry out, join, check and load studies, for the command line and tempopt.api."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +18,10 @@ from tempopt.errors import UsageError
 from tempopt.launch.watch import watch_study
 from tempopt.report.study_result import StudyResult, load
 from tempopt.service import remote_study
-from tempopt.service.extend import prepare_resume, prepare_search
-from tempopt.service.forecast import StudyForecast, forecast_study
+from tempopt.service.extend import check_request, prepare
 from tempopt.service.lifecycle import Storage, open_storage
-from tempopt.service.requests import CONTINUE, ResumeRequest, SearchRequest
+from tempopt.service.requests import ResumeRequest, SearchRequest, hint_at_without_option
 from tempopt.spec.collect_errors import with_all_faults
-from tempopt.spec.compared_sets import MAX_RUNS
-from tempopt.spec.comparison_spec import refuse_comparison
 from tempopt.spec.custom_schedules import import_schedules
 from tempopt.spec.load import load_spec
 from tempopt.spec.resources import Workers
@@ -35,7 +30,7 @@ from tempopt.spec.validation_errors import FaultySpecError
 from tempopt.storage.checkpoints import DEFAULT_FOLDER, normalize_checkpoint_url
 from tempopt.storage.liveness import user
 from tempopt.storage.opening import as_remote_store, open_store
-from tempopt.storage.rows import SEARCH_KINDS, StudyRow
+from tempopt.storage.rows import StudyRow
 from tempopt.storage.store import Store
 from tempopt.storage.urls import DEFAULT_STORAGE
 from tempopt.verdict.forecast_text import runs_text
@@ -45,41 +40,52 @@ from tempopt.verdict.set_comparison import check_comparison
 _NO_LAYERS = "none. No attention temperature acts: the model is trained as it is"
 
 
-def search(
-    request: SearchRequest,
-    *,
-    storage: Storage = DEFAULT_STORAGE,
-    workers: Workers | None = None,
-    checkpoints: str | Path | None = None,
-    submit: bool = False,
-    observer: Observer | None = None,
-) -> StudyResult:
-    """Carry a study through to its verdict; arguments and errors are those of :func:`tempopt.search`."""
-    refuse_comparison(request.spec)
-    import_schedules(request.spec)
-    return _carry_out(request, storage, workers, checkpoints, observer or NullObserver(), submit=submit)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """Where and how this process has a study carried out.
+
+    Args:
+        storage: Where the study is, or will be.
+        workers: Trials side by side; None: what the spec says, and behind a server none.
+        checkpoints: Folder or URL for checkpoints; None: where the study has them, or the default.
+        submit: Whether to leave the trainings to other agents, and watch; behind a server always so.
+        wait: Whether to wait for the end of a study that a server's agents train.
+    """
+
+    storage: Storage = DEFAULT_STORAGE
+    workers: Workers | None = None
+    checkpoints: str | Path | None = None
+    submit: bool = False
+    wait: bool = True
 
 
-def _carry_out(
-    request: SearchRequest,
-    storage: Storage,
-    workers: Workers | None,
-    checkpoints: str | Path | None,
-    observer: Observer,
-    *,
-    submit: bool = False,
+def carry_out(
+    request: SearchRequest | ResumeRequest, options: RunOptions, observer: Observer | None = None
 ) -> StudyResult:
-    """Carry out a request whose spec was checked, on a database or behind a server."""
-    with open_storage(storage, create=True) as store:
+    """Carry a study through to its verdict, on a database or behind a server.
+
+    Errors are those of :func:`tempopt.search`, :func:`tempopt.compare` and :func:`tempopt.resume`.
+
+    Args:
+        observer: Is told of the progress.
+    """
+    study_observer = observer or NullObserver()
+    check_request(request)
+    is_search = isinstance(request, SearchRequest)
+    with hint_at_without_option(request), open_storage(options.storage, create=is_search) as store:
         if server := as_remote_store(store):
-            check_no_checkpoint_url(checkpoints)
-            remote_study.submit(server, request, workers=workers, observer=observer)
-            name = request.spec.study.name
-            return remote_study.wait_for_result(server, name, workers=workers, observer=observer)
-        spec, study = prepare_search(store, request, on_note=observer.note)
-        if submit:
-            return _submit(store, spec, study, checkpoints, observer)
-        return StudyRunner(store, spec, study, workers, checkpoints, observer).run()
+            check_no_checkpoint_url(options.checkpoints)
+            remote_study.submit(server, request, workers=options.workers, observer=study_observer)
+            if not options.wait:
+                return load(store, request.study, needs_measurements=True)
+            return remote_study.wait_for_result(
+                server, request.study, workers=options.workers, observer=study_observer
+            )
+        spec, study = prepare(store, request, on_note=study_observer.note)
+        if options.submit:
+            return _submit(store, spec, study, options.checkpoints, study_observer)
+        runner = StudyRunner(store, spec, study, options.workers, options.checkpoints, study_observer)
+        return runner.run()
 
 
 def _submit(
@@ -110,21 +116,6 @@ def _submit(
     return load(store, row.name, needs_measurements=True)
 
 
-def compare(
-    spec: StudySpec,
-    *,
-    storage: Storage = DEFAULT_STORAGE,
-    workers: Workers | None = None,
-    checkpoints: str | Path | None = None,
-    max_runs: int = MAX_RUNS,
-    observer: Observer | None = None,
-) -> StudyResult:
-    """Carry the spec of a comparison through to its verdict; as :func:`tempopt.compare`."""
-    import_schedules(spec)
-    check_comparison(spec, max_runs)
-    return _carry_out(SearchRequest(spec=spec), storage, workers, checkpoints, observer or NullObserver())
-
-
 def check_no_checkpoint_url(checkpoints: str | Path | None) -> None:
     """Refuse a place for checkpoints where a server has one.
 
@@ -138,29 +129,6 @@ def check_no_checkpoint_url(checkpoints: str | Path | None) -> None:
         )
 
 
-def resume(
-    name: str,
-    request: ResumeRequest = CONTINUE,
-    *,
-    storage: Storage = DEFAULT_STORAGE,
-    workers: Workers | None = None,
-    checkpoints: str | Path | None = None,
-    observer: Observer | None = None,
-) -> StudyResult:
-    """Continue a study from the database alone; arguments and errors are those of :func:`tempopt.resume`."""
-    study_observer = observer or NullObserver()
-    with open_storage(storage) as store:
-        if server := as_remote_store(store):
-            check_no_checkpoint_url(checkpoints)
-            remote_study.resume(server, name, request, workers=workers, observer=study_observer)
-            return remote_study.wait_for_result(server, name, workers=workers, observer=study_observer)
-        study = store.load_study(name)
-        spec = prepare_resume(store, study, request, on_note=study_observer.note)
-        if request.add_trials:
-            study_observer.note(_added(spec, request.add_trials))
-        return StudyRunner(store, spec, study, workers, checkpoints, study_observer).run()
-
-
 def run_agent(
     name: str,
     *,
@@ -169,7 +137,7 @@ def run_agent(
     checkpoints: str | Path | None = None,
     observer: Observer | None = None,
 ) -> StudyResult:
-    """Work on a study that is being worked on, until it ends; arguments and errors as for :func:`resume`.
+    """Work on a study that others work on, until it ends; arguments and errors as for :func:`tempopt.resume`.
 
     A database that answers and cannot serve just now, as one without a free connection, is waited for.
 
@@ -256,7 +224,7 @@ def check(
         SpecError: The spec cannot be carried out.
     """
     try:
-        spec = _loaded(spec)
+        spec = parse_any_spec(spec)
     except FaultySpecError as error:
         raise with_all_faults(error) from error
     import_schedules(spec)
@@ -288,34 +256,8 @@ def check(
     return lines
 
 
-def plan(
-    spec: StudySpec | Mapping[str, Any] | str | Path,
-    *,
-    storage: str = DEFAULT_STORAGE,
-    workers: Workers | None = None,
-    trials: int | None = None,
-    earlier: str | None = None,
-    run_hours: float | None = None,
-) -> StudyForecast:
-    """Return what a study costs and what gain it can show; all is as for :func:`tempopt.plan`."""
-    spec = _loaded(spec)
-    if trials is not None:
-        spec = spec.with_overrides([f"study.trials={trials}"])
-    import_schedules(spec)
-    validate_sampler_and_pruner(spec)
-    return forecast_study(spec, storage=storage, workers=workers, earlier=earlier, run_hours=run_hours)
-
-
-def _added(spec: StudySpec, add_trials: int) -> str:
-    """Return what trials cost that are added: themselves, and the runs of the verdict that follows."""
-    max_runs = planned_runs(spec).max_total(without=SEARCH_KINDS)
-    return (
-        f"{add_trials} trials are added. A new verdict on fresh seeds follows, for which at most "
-        f"{max_runs:.0f} more trainings choose and confirm."
-    )
-
-
-def _loaded(spec: StudySpec | Mapping[str, Any] | str | Path) -> StudySpec:
+def parse_any_spec(spec: StudySpec | Mapping[str, Any] | str | Path) -> StudySpec:
+    """Return a spec that was given loaded, as plain data, as the path of a file or as a bundled name."""
     if isinstance(spec, StudySpec):
         return spec
     if isinstance(spec, Mapping):

@@ -89,7 +89,8 @@ def _alone() -> list[Any]:
     """Return the result of the study when one agent, in this process, carries it out in peace."""
     with tempfile.TemporaryDirectory(prefix="tempopt-") as folder:
         storage = f"sqlite:///{folder}/alone.db"
-        studies.search(SearchRequest(spec=_spec()), storage=storage, workers=1, checkpoints=f"{folder}/runs")
+        options = studies.RunOptions(storage=storage, workers=1, checkpoints=f"{folder}/runs")
+        studies.carry_out(SearchRequest(spec=_spec()), options)
         return _facts(storage)
 
 

@@ -15,6 +15,7 @@ import pytest
 
 import tempopt
 from tempopt.agent.observer import NullObserver, Snapshot
+from tempopt.api import calls
 from tempopt.errors import SpecError, UsageError
 from tempopt.service import studies
 from tempopt.service.progress import NotebookProgress, in_notebook, progress_for_python
@@ -59,11 +60,8 @@ class InterruptObserver(NullObserver):
 def test_python_and_the_command_line_keep_a_study_in_the_same_place(monkeypatch: pytest.MonkeyPatch) -> None:
     urls: list[str] = []
 
-    def notes(*_: object, storage: str, **__: object) -> None:
-        urls.append(storage)
-
-    for name in ("search", "compare", "resume", "plan"):
-        monkeypatch.setattr(studies, name, notes)
+    monkeypatch.setattr(studies, "carry_out", lambda _, options, __: urls.append(options.storage))
+    monkeypatch.setattr(calls, "forecast_study", lambda _, storage, **__: urls.append(storage))
     for url in (URL, "sqlite:///other.db"):
         for call in (
             lambda **options: tempopt.search(SPEC, **options),
@@ -101,13 +99,6 @@ def test_a_search_shows_a_line_for_each_stage_on_standard_error(
     assert tempopt.write_report(result, "page.html") == Path("page.html")
     assert "toy" in Path("page.html").read_text("utf-8")
     assert not capfd.readouterr().err
-
-
-def test_progress_can_be_left_out(capfd: pytest.CaptureFixture[str]) -> None:
-    with progress_for_python(False) as observer:
-        observer.note("anything")
-    captured_output = capfd.readouterr()
-    assert not captured_output.out + captured_output.err
 
 
 def _output(displays: list[Any]) -> Any:
@@ -151,17 +142,6 @@ def test_an_interrupt_says_how_to_go_on() -> None:
         tempopt.search(SPEC, workers=1, observer=InterruptObserver())
     assert error.value.__cause__ is None and error.value.__suppress_context__
     assert tempopt.load_study(URL, "toy").trials["complete"] < 2
-
-
-def test_an_interrupt_before_the_beginning_says_that_nothing_was_written(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def raise_interrupt(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("tempopt.service.studies.search", raise_interrupt)
-    with pytest.raises(KeyboardInterrupt, match="before the study was begun"):
-        tempopt.search(SPEC, progress=False)
 
 
 # ---- explanations

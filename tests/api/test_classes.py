@@ -16,7 +16,6 @@ import pytest
 
 from tempopt.api.classes import load_portable_spec
 from tempopt.api.main_module import FOLDER
-from tempopt.class_loading import load_class
 from tempopt.errors import SpecError
 from tempopt.spec.study_spec import StudySpec
 from tempopt.testing.toys import Toy, ToyData
@@ -131,11 +130,6 @@ def test_a_class_that_no_name_leads_to_is_refused() -> None:
     Local.__module__ = "tempopt.testing.toys"
     with pytest.raises(SpecError, match=r"model: .*toys.Toy is another one by now"):
         spec(model=Local)
-
-
-def test_a_class_path_into_main_is_refused_with_the_importable_path() -> None:
-    with pytest.raises(SpecError, match=r"model: .*which workers cannot import.*my_module\.M"):
-        load_class("__main__.M", base=object, where="model")
 
 
 # ---- classes of the running program

@@ -177,26 +177,3 @@ def test_a_module_of_a_cell_is_searched_interrupted_and_gone_on_with(notebook: N
     assert "StudyChanged" in changed_text
     assert "model.class_path" in changed_text
     assert "is not what it was when the study was begun" in changed_text
-
-
-def test_a_handle_pauses_goes_on_and_outlives_no_kernel(notebook: Notebook) -> None:
-    notebook.run(MODULE)
-    notebook.run(SPEC)
-    handle_outputs = notebook.run("handle = tempopt.search(spec, workers=1, wait=False)\nhandle")
-    assert "StudyHandle" in _text(handle_outputs), _text(handle_outputs)
-    deadline = time.monotonic() + 300
-    while not _tickets_done() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert "paused" in _text(notebook.run("handle.pause(); print(handle.state, handle.result().state)"))
-    notebook.run("handle = tempopt.resume('reader', workers=1, wait=False)")
-    num_before = _tickets_done()
-    while _tickets_done() == num_before and time.monotonic() < deadline:
-        time.sleep(0.1)
-    asyncio.run(notebook.client.km._async_restart_kernel(now=True))
-    with open_store(URL, create=False) as store:
-        study = store.load_study("reader")
-        while time.monotonic() < deadline and any(t.state == "running" for t in store.tickets(study.id)):
-            time.sleep(0.2)
-        remaining_tickets = store.tickets(study.id)
-    assert not [ticket for ticket in remaining_tickets if ticket.state == "running"]
-    assert [ticket for ticket in remaining_tickets if ticket.state == "waiting"]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from tests.progress_fixtures import make_snapshot as make_snapshot
 from tests.progress_fixtures import make_ticket as make_ticket
 
@@ -14,3 +18,10 @@ _TRACES = ("zqx", "kvw", "2/jq", "2%2Fjq")
 def holds_no_password(text: str) -> None:
     """See that nothing of the password is in a text."""
     assert not [trace for trace in _TRACES if trace in text]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the current folder, which is empty."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

@@ -16,10 +16,8 @@ from tests.toy_study import SMALL, TOYS, begin, toy_spec
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def speed_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(any_agent, "LOOK_SECONDS", 0.05)
-    return tmp_path
 
 
 @pytest.mark.parametrize(

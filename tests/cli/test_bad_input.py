@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -163,50 +161,6 @@ def test_unknown_keys_wrong_types_and_impossible_ranges_get_a_line_each(
         assert fragment in message
 
 
-@pytest.mark.parametrize("checkpoint_args", [(), ("--checkpoints", "deep/runs")])
-@pytest.mark.long
-def test_a_comparison_that_is_refused_leaves_no_folder(
-    run_refused: Runner, folder: Path, checkpoint_args: tuple[str, ...]
-) -> None:
-    folders_before = {path for path in folder.iterdir() if path.is_dir()}
-    message = run_refused("compare", "toy.yaml", "{}", "{temprature_init: 2}", *checkpoint_args)
-    assert "compare.temprature_init: Unknown argument of" in message
-    assert {path for path in folder.iterdir() if path.is_dir()} <= {*folders_before, folder / "__pycache__"}
-
-
-@pytest.mark.parametrize(
-    ("content", "fragment"),
-    [
-        (b"study: {name: toy\nsearch: [}\n", "given.yaml:2:7: this is not valid YAML: expected ',' or '}'"),
-        (b"study: {}\nstudy: {}\n", 'given.yaml:2: the key "study" is there twice (first in line 1)'),
-        (b"just words", "given.yaml holds 'just words', but a study spec is a mapping with the sections"),
-        (b"\x80\xff", "given.yaml is not a text file in UTF-8. Give a file that holds a study spec in YAML."),
-        (None, "There is no file given.yaml in "),
-    ],
-)
-def test_a_spec_that_is_no_spec(
-    run_refused: Runner, folder: Path, content: bytes | None, fragment: str
-) -> None:
-    if content is not None:
-        (folder / "given.yaml").write_bytes(content)
-    assert fragment in run_refused("search", "given.yaml")
-
-
-@pytest.mark.parametrize(
-    ("setting", "fragment"),
-    [
-        ("study.trials", '--set was given "study.trials". Give section.key=value'),
-        ("study.sampler={name: tpe, startup: 1}", 'study.sampler: Unknown option of tpe "startup"'),
-        ("study.name=a b", 'study.name: given the text "a b". Give a name of at most 100 letters'),
-        ("study.seeds.confirm=1", "study.seeds.confirm: given 1. Give a whole number from 2 to 1000"),
-        ("trainer.max_steps=null", "it is not said how long a run trains. Give max_steps or max_epochs"),
-        ("trainer.limit_val_batches=0", "trainer.limit_val_batches: given 0, but a run has to train and to"),
-    ],
-)
-def test_a_setting_that_does_not_fit(run_refused: Runner, setting: str, fragment: str) -> None:
-    assert fragment in run_refused("search", "toy.yaml", "--set", setting)
-
-
 def test_a_module_in_the_current_folder_is_found_and_a_missing_one_is_named(
     run_refused: Runner, folder: Path
 ) -> None:
@@ -243,13 +197,6 @@ def test_a_hidden_module_and_one_that_does_not_import_are_told_apart(
         assert fragment in message
 
 
-@pytest.mark.long
-def test_init_of_a_module_that_there_is_not_writes_nothing(run_failing: Runner, folder: Path) -> None:
-    message = run_failing("init", "not.a:Class", "-o", "new.yaml")
-    assert 'init: There is no module "not". ' in message
-    assert not (folder / "new.yaml").exists()
-
-
 PLAIN = """\
 import toy_modules
 from torch import nn
@@ -284,27 +231,6 @@ def test_what_can_only_be_seen_by_running(
     assert fragment in run_refused("search", "toy.yaml", *_set(*settings))
 
 
-@pytest.fixture
-def closed_port() -> Iterator[int]:
-    """A port at which nothing listens, and no other process can."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        yield int(listener.getsockname()[1])
-
-
-@pytest.mark.service
-@pytest.mark.parametrize(("scheme", "driver"), [("postgresql", "psycopg"), ("mysql", "pymysql")])
-def test_a_database_that_cannot_be_reached(
-    run_failing: Runner, closed_port: int, scheme: str, driver: str
-) -> None:
-    pytest.importorskip(driver, reason=f"NOT TESTED: {driver} is missing. pip install tempopt[{scheme}]")
-    url = f"{scheme}://me:{WRITTEN}@127.0.0.1:{closed_port}/studies"
-    message = run_failing("search", "toy.yaml", "--storage", url)
-    assert f"The database {scheme}://me:***@127.0.0.1:{closed_port}/studies failed: " in message
-    assert "See that the server is running and can be reached from this machine, then try again." in message
-    holds_no_password(message)
-
-
 def _connect(driver: str, server: str, **settings: Any) -> Any:
     """Return a connection to a server, or skip the test where none can be had."""
     module = pytest.importorskip(driver, reason=f"NOT TESTED on {server}: {driver} is missing.")
@@ -322,36 +248,6 @@ def test_a_wrong_password(run_failing: Runner) -> None:
     assert f"The database mysql://root:***@{MARIADB}/test failed: Access denied for user 'root'@" in message
     assert "Check the user name and the password in the URL; in them, @ is written %40" in message
     holds_no_password(message)
-
-
-@pytest.mark.parametrize(
-    ("url", "fragment"),
-    [
-        ("oracle://host/studies", 'Unknown database "oracle". Known: sqlite, postgresql, mysql, mariadb.'),
-        (
-            "postgresql://me@host",
-            "names no database. Give one as in sqlite:///tempopt.db, postgresql://user:",
-        ),
-        ("sqlite://", "names no file that other processes could open. Give a path"),
-        ("here", "The database sqlite:///here failed: unable to open database file. SQLite needs a folder"),
-        ("toy.yaml", "The database sqlite:///toy.yaml failed: file is not a database. The file is some"),
-    ],
-)
-def test_a_storage_that_is_none(run_failing: Runner, folder: Path, url: str, fragment: str) -> None:
-    (folder / "here").mkdir()
-    bytes_before = (folder / "toy.yaml").read_bytes()
-    assert fragment in run_failing("search", "toy.yaml", "--storage", url)
-    assert (folder / "toy.yaml").read_bytes() == bytes_before
-
-
-def test_a_database_that_is_newer_than_the_program(run_failing: Runner, begun_database: Path) -> None:
-    with sqlite3.connect(begun_database) as connection:
-        connection.execute("UPDATE tempopt_alembic_version SET version_num = '9999'")
-    connection.close()
-    for words in (["search", "toy.yaml"], ["resume", "toy"], ["show", "toy"]):
-        message = run_failing(*words)
-        assert "was written by a newer tempopt (tables 9999, this program knows up to " in message
-        assert "Install that version: pip install --upgrade tempopt" in message
 
 
 def test_a_study_is_not_gone_on_with_under_another_spec(run_failing: Runner, begun_database: Path) -> None:

@@ -10,11 +10,6 @@ from tempopt.cli.output import escape_control_chars, print_decision, write
 from tempopt.errors import UsageError
 
 
-def test_without_a_file_the_text_goes_to_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
-    write("a: 1\n", None, overwrite=False)
-    assert capsys.readouterr().out == "a: 1\n"
-
-
 def test_a_file_is_written_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "a b.yaml"
     write("τ: 1\n", str(path), overwrite=False)
@@ -48,11 +43,6 @@ def test_what_is_half_written_goes(
         write("theirs\n", str(path), overwrite=True)
     assert list(tmp_path.iterdir()) == [path]
     assert path.read_text(encoding="utf-8") == "mine\n"
-
-
-def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"cannot be written: No such file or directory\. Give another path"):
-        write("a\n", str(tmp_path / "nowhere" / "a.yaml"), overwrite=True)
 
 
 def test_what_would_steer_a_terminal_is_shown_as_an_escape() -> None:

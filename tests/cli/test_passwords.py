@@ -27,12 +27,6 @@ NAMED = ("show", "resume", "agent", "logs", "export", "pause", "stop", "gc", "de
 COMMANDS = ["list", "gc", "storage upgrade", *(f"{command} pairs" for command in NAMED)]
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 @pytest.fixture(scope="module")
 def closed_port() -> Iterator[int]:
     """A port at which nothing listens, and no other process can."""

@@ -14,6 +14,7 @@ import pytest
 from tempopt import cli
 from tempopt.cli import report
 from tempopt.cli.report import write_final_report
+from tempopt.cli.run_study import publish_report
 from tempopt.storage.opening import open_store
 from tests.cli.conftest import SECRET, WRITTEN, holds_no_password
 from tests.report.made_study import World, make, write
@@ -62,21 +63,6 @@ def test_commands_that_a_verdict_names_lead_to_the_store_that_was_named(
     assert "as code: tempopt export pairs\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["pears"], "pears"),
-        (["pairs", "-o", "no/such/folder.html"], "cannot be written"),
-        (["pairs", "--plotlyjs", "both"], "choose from 'inline', 'cdn'"),
-    ],
-)
-def test_what_cannot_be_reported_is_told(
-    study: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["report", *words]) == 2
-    assert message in capsys.readouterr().err
-
-
 def test_a_report_loads_neither_torch_nor_lightning(study: Path) -> None:
     program = (
         "import sys; from tempopt.cli import main; main(['report', 'pairs']);"
@@ -85,30 +71,25 @@ def test_a_report_loads_neither_torch_nor_lightning(study: Path) -> None:
     subprocess.run([sys.executable, "-c", program], cwd=study, check=True)
 
 
-def test_the_report_at_the_end_is_written_into_the_current_folder(study: Path) -> None:
-    assert write_final_report(_arguments(URL), "pairs") == "pairs.html"
-    assert (study / "pairs.html").exists()
-
-
 def test_the_report_at_the_end_replaces_reports_alone(
     study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert write_final_report(_arguments(URL), "pairs") == "pairs.html"
+    assert write_final_report(URL, "pairs") == "pairs.html"
     page = (study / "pairs.html").read_text(encoding="utf-8")
     monkeypatch.setattr(report, "_page", lambda *_: page)
-    assert write_final_report(_arguments(URL), "pairs") == "pairs.html"
+    assert write_final_report(URL, "pairs") == "pairs.html"
     assert capsys.readouterr().err == ""
     (study / "pairs.html").write_text("<title>mine</title>\n", encoding="utf-8")
-    assert write_final_report(_arguments(URL), "pairs") == "pairs-tempopt.html"
+    assert write_final_report(URL, "pairs") == "pairs-tempopt.html"
     assert "pairs.html is there already and is no report of tempopt" in capsys.readouterr().err
-    assert write_final_report(_arguments(URL), "pairs") == "pairs-tempopt.html"
+    assert write_final_report(URL, "pairs") == "pairs-tempopt.html"
     (study / "pairs-tempopt.html").write_bytes(b"\xff")
-    assert write_final_report(_arguments(URL), "pairs") == "pairs-tempopt-2.html"
+    assert write_final_report(URL, "pairs") == "pairs-tempopt-2.html"
     assert (study / "pairs.html").read_text(encoding="utf-8") == "<title>mine</title>\n"
     assert (study / "pairs-tempopt.html").read_bytes() == b"\xff"
     (study / "pairs.html").unlink()
     (study / "pairs.html").mkdir()
-    assert write_final_report(_arguments(URL), "pairs") == "pairs-tempopt-2.html"
+    assert write_final_report(URL, "pairs") == "pairs-tempopt-2.html"
 
 
 def test_a_report_that_fails_is_told_and_fails_nothing(
@@ -118,7 +99,8 @@ def test_a_report_that_fails_is_told_and_fails_nothing(
         raise ZeroDivisionError(f"at postgresql://me:{SECRET}@host/db")
 
     monkeypatch.setattr(report, "_page", fail)
-    assert write_final_report(_arguments(URL), "pairs") is None
+    arguments = argparse.Namespace(url=URL, storage=None, storage_file=None, report=True)
+    assert publish_report(arguments, "pairs") is None
     stderr = capsys.readouterr().err
     assert "could not be written: ZeroDivisionError" in stderr
     assert "Try again: tempopt report pairs" in stderr
@@ -133,7 +115,3 @@ def test_no_password_is_on_the_page(study: Path, monkeypatch: pytest.MonkeyPatch
     page = (study / "pairs.html").read_text(encoding="utf-8")
     assert "sqlite:///" in page
     assert SECRET not in page and WRITTEN not in page
-
-
-def _arguments(url: str) -> argparse.Namespace:
-    return argparse.Namespace(url=url, storage=None, storage_file=None)

@@ -11,22 +11,18 @@ import pytest
 import yaml
 
 from tempopt import cli
+from tempopt.agent.observer import Observer
 from tempopt.cli import report
 from tempopt.cli import search as command
 from tempopt.report import decision
 from tempopt.service import studies
 from tempopt.service.requests import ResumeRequest, SearchRequest
-from tempopt.storage import urls
+from tempopt.service.studies import RunOptions
 from tempopt.storage.opening import open_store
 from tests.toy_study import toy_spec
 
 Called = dict[str, Any]
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+URL = "sqlite:///tempopt.db"
 
 
 @pytest.fixture
@@ -38,21 +34,18 @@ def carried_out(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Called:
         called.update(spec=spec, overrides=overrides)
         return SimpleNamespace(study=SimpleNamespace(name="pairs"), compare=None)
 
-    def run(target: object, request: object = None, **settings: Any) -> SimpleNamespace:
-        settings.pop("observer").note("a note")
-        request = target if isinstance(target, SearchRequest) else request
-        called.update(settings)
-        if isinstance(request, SearchRequest | ResumeRequest):
-            called.update({name: getattr(request, name) for name in request.__slots__ if name != "spec"})
-        spec = SimpleNamespace(compare=None)
-        return SimpleNamespace(
-            best=called.get("best", "the best"), state=called.get("state", "done"), spec=spec
-        )
+    def run(request: SearchRequest | ResumeRequest, options: RunOptions, observer: Observer) -> Any:
+        observer.note("a note")
+        called.update(request=request, options=options)
+        best, state = called.get("best", "the best"), called.get("state", "done")
+        return SimpleNamespace(best=best, state=state, spec=SimpleNamespace(compare=None))
+
+    def run_agent(name: str, *, observer: Observer, **options: Any) -> Any:
+        return run(ResumeRequest(study=name), RunOptions(**options), observer)
 
     monkeypatch.setattr(command, "read_spec", load)
-    monkeypatch.setattr(studies, "search", run)
-    monkeypatch.setattr(studies, "resume", run)
-    monkeypatch.setattr(studies, "run_agent", run)
+    monkeypatch.setattr(studies, "carry_out", run)
+    monkeypatch.setattr(studies, "run_agent", run_agent)
 
     def screen_lines(result: object, storage: str, report: str) -> list[str]:
         return [
@@ -65,34 +58,22 @@ def carried_out(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Called:
     return called
 
 
-def test_the_default_storage_is_that_of_the_python_function() -> None:
-    assert cli.DEFAULT_STORAGE == urls.DEFAULT_STORAGE
-
-
 def test_search_hands_on_what_was_asked_and_ends_with_the_verdict(
     carried_out: Called, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["search", "a.yaml", "--trials", "5", "--workers", "2", "--name", "3", "--checkpoints", "runs"]
     assert cli.main([*words, "--set", "data.root=/data", "--set", "study.seed=1"]) == 0
-    assert carried_out == {
-        "spec": "a.yaml",
-        "overrides": ["data.root=/data", "study.seed=1", 'study.name="3"'],
-        "storage": "sqlite:///tempopt.db",
-        "workers": 2,
-        "checkpoints": "runs",
-        "trials": 5,
-        "add_trials": 0,
-        "enqueue": [],
-        "version": None,
-        "submit": False,
-    }
+    assert carried_out["spec"] == "a.yaml"
+    assert carried_out["overrides"] == ["data.root=/data", "study.seed=1", 'study.name="3"']
+    assert carried_out["options"] == RunOptions(storage=URL, workers=2, checkpoints="runs")
+    assert carried_out["request"].trials == 5
     assert capsys.readouterr().out == ("a note\n\nthe verdict\ndetails: tempopt show pairs\n")
 
 
 def test_a_search_ends_with_the_path_of_its_report_unless_none_is_wanted(
     carried_out: Called, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(report, "write_final_report", lambda arguments, name: f"{name}.html")
+    monkeypatch.setattr(report, "write_final_report", lambda url, name: f"{name}.html")
     for words in (["search", "a.yaml"], ["resume", "pairs"], ["explain", "pairs"]):
         assert cli.main(words) == 0
         assert "report: pairs.html\n" in capsys.readouterr().out
@@ -127,7 +108,7 @@ def test_ctrl_c_while_the_report_is_written_ends_the_report_alone(
     assert cli.main(["search", "a.yaml"]) == code
     captured_output = capsys.readouterr()
     assert "details: tempopt show pairs\n" in captured_output.out and "report: " not in captured_output.out
-    assert "no report was written" in captured_output.err and "tempopt report pairs" in captured_output.err
+    assert "tempopt report pairs" in captured_output.err
 
 
 def test_a_search_without_one_complete_trial_has_failed_and_offers_no_winner(
@@ -148,70 +129,46 @@ def test_an_empty_folder_for_checkpoints_is_refused(
     assert not (folder / "tempopt-runs").exists()
 
 
-def test_resume_needs_the_name_alone(carried_out: Called, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["resume", "pairs"]) == 0
-    settings = {"storage": "sqlite:///tempopt.db", "workers": None, "checkpoints": None}
-    resume_settings = {"add_trials": 0, "add_pairs": 0, "retry_failed": False, "version": None}
-    assert carried_out == {**settings, **resume_settings, "explain": False}
-    assert cli.main(["resume", "pairs", "--retry-failed"]) == 0
-    assert carried_out["retry_failed"] is True
-    assert "the verdict" in capsys.readouterr().out
-
-
-def test_a_verdict_is_explained_by_a_command_of_its_own(
-    carried_out: Called, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("words", "changes"),
+    [
+        (["resume", "pairs"], {}),
+        (["resume", "pairs", "--retry-failed"], {"retry_failed": True}),
+        (["resume", "pairs", "--trials", "+20"], {"add_trials": 20}),
+        (["resume", "pairs", "--pairs", "+8"], {"add_pairs": 8}),
+        (["explain", "pairs"], {"explain": True}),
+        (["agent", "pairs"], {}),
+    ],
+)
+def test_a_study_is_continued_and_extended_by_its_name(
+    words: list[str], changes: dict[str, Any], carried_out: Called, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["explain", "pairs", "--workers", "2", "--checkpoints", "runs", "--storage", "sqlite:///x.db"]
     assert cli.main(words) == 0
-    assert carried_out == {
-        "storage": "sqlite:///x.db",
-        "workers": 2,
-        "checkpoints": "runs",
-        "add_trials": 0,
-        "add_pairs": 0,
-        "retry_failed": False,
-        "explain": True,
-        "version": None,
-    }
+    assert carried_out["request"] == ResumeRequest(study="pairs", **changes)
+    assert carried_out["options"] == RunOptions(storage=URL)
     assert "the verdict" in capsys.readouterr().out
-    for options in (["--trials", "+3"], ["--pairs", "+3"], ["--retry-failed"]):
-        assert cli.main(["explain", "pairs", *options]) == cli.USAGE
+    options = {"storage": "sqlite:///x.db", "workers": 2, "checkpoints": "s3://bucket/runs"}
+    assert cli.main([*words, *(word for name in options for word in (f"--{name}", str(options[name])))]) == 0
+    assert carried_out["options"] == RunOptions(**options)
 
 
-def test_more_trials_can_be_asked_for(carried_out: Called) -> None:
-    assert cli.main(["resume", "pairs", "--trials", "+20"]) == 0
-    assert carried_out["add_trials"] == 20
-    assert cli.main(["search", "a.yaml", "--trials", "+3"]) == 0
-    assert (carried_out["trials"], carried_out["add_trials"]) == (None, 3)
-
-
-def test_more_pairs_can_be_asked_for_and_not_with_trials(
-    carried_out: Called, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["resume", "pairs", "--pairs", "+8"]) == 0
-    assert (carried_out["add_pairs"], carried_out["add_trials"]) == (8, 0)
-    carried_out.clear()
-    assert cli.main(["resume", "pairs", "--pairs", "+8", "--trials", "+8"]) == cli.USAGE
-    assert "Give one of them." in capsys.readouterr().err
-    assert carried_out == {}
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["resume", "pairs", "--pairs", "+8", "--trials", "+8"],
+        ["explain", "pairs", "--trials", "+3"],
+        ["explain", "pairs", "--retry-failed"],
+    ],
+)
+def test_one_extension_is_requested_at_a_time(words: list[str], carried_out: Called) -> None:
+    assert cli.main(words) == cli.USAGE
+    assert not carried_out
 
 
 def test_parameter_sets_to_try_are_read_from_a_file(carried_out: Called, folder: Path) -> None:
     (folder / "mine.yaml").write_text("- {temperature_init: 0.5}\n- {schedule: cosine}\n", encoding="utf-8")
     assert cli.main(["search", "a.yaml", "--enqueue", "mine.yaml"]) == 0
-    assert carried_out["enqueue"] == [{"temperature_init": 0.5}, {"schedule": "cosine"}]
-
-
-def test_an_agent_joins_and_ends_with_the_verdict(
-    carried_out: Called, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["agent", "pairs", "--workers", "2", "--checkpoints", "s3://bucket/runs"]) == 0
-    assert carried_out == {
-        "storage": "sqlite:///tempopt.db",
-        "workers": 2,
-        "checkpoints": "s3://bucket/runs",
-    }
-    assert "the verdict" in capsys.readouterr().out
+    assert carried_out["request"].enqueue == [{"temperature_init": 0.5}, {"schedule": "cosine"}]
 
 
 @pytest.mark.parametrize("words", [["search", "a.yaml"], ["resume", "pairs"], ["agent", "pairs"]])
@@ -243,13 +200,13 @@ def interrupt_search(carried_out: Called, monkeypatch: pytest.MonkeyPatch) -> Ca
     """Make the search end by Ctrl-C, after it has written its study or before."""
 
     def arrange(is_begun: bool) -> None:
-        def interrupt(spec_source: object, *, storage: str, **settings: Any) -> None:
-            with open_store(storage, create=True) as store:
+        def interrupt(request: object, options: RunOptions, observer: object) -> None:
+            with open_store(str(options.storage), create=True) as store:
                 if is_begun:
                     store.create_study("pairs", {"study": {"name": "pairs"}}, "0" * 64)
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(studies, "search", interrupt)
+        monkeypatch.setattr(studies, "carry_out", interrupt)
 
     return arrange
 

@@ -40,12 +40,6 @@ DONE: list[tuple[Kind, dict[str, float], float]] = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 @pytest.fixture
 def begun_studies() -> Iterator[None]:
     """Write a study with two runs of τ = 1 and one of three search tickets done."""
@@ -86,15 +80,6 @@ def test_list_has_a_line_for_each_study(capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.usefixtures("begun_studies")
-def test_a_long_name_is_in_one_line_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
-    name = "a-study-of-" + "a-very-long-name-" * 5
-    with open_store(URL) as store:
-        store.create_study(name, SPEC, "hash")
-    assert cli.main(["list"]) == cli.EXIT_OK
-    assert len([line for line in capsys.readouterr().out.splitlines() if line.startswith(f"{name} ")]) == 1
-
-
-@pytest.mark.usefixtures("begun_studies")
 def test_a_study_runs_while_an_agent_holds_a_lease(capsys: pytest.CaptureFixture[str]) -> None:
     _begin("far:1:2:3", lease=-1.0)
     assert cli.main(["list"]) == cli.main(["show", "pairs"]) == 0
@@ -106,25 +91,6 @@ def test_a_study_runs_while_an_agent_holds_a_lease(capsys: pytest.CaptureFixture
     out = capsys.readouterr().out
     assert "pairs: maximize val_accuracy; running (2 agents)\n" in out
     assert out.splitlines()[1].split()[:4] == ["pairs", "running", "2", "val_accuracy"]
-
-
-@pytest.mark.usefixtures("begun_studies")
-def test_an_agent_that_died_on_this_machine_is_not_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    dead_agent = f"near:{os.getpid()}:{machine_id()}:no such start"
-    _begin(dead_agent)
-    assert cli.main(["list"]) == 0
-    assert capsys.readouterr().out.splitlines()[1].split()[:3] == ["pairs", "waiting", "0"]
-    _begin("far:1:2:3")
-    assert cli.main(["list"]) == 0
-    assert capsys.readouterr().out.splitlines()[1].split()[:3] == ["pairs", "running", "1"]
-
-
-@pytest.mark.usefixtures("begun_studies")
-def test_what_was_withdrawn_is_counted_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["stop", "pairs"]) == cli.main(["show", "pairs"]) == 0
-    rows = {line.split("  ")[0]: line.split() for line in capsys.readouterr().out.splitlines()}
-    assert rows["tickets"] == ["tickets", "asked", "done", "running", "waiting", "failed", "withdrawn"]
-    assert rows["search"] == ["search", "3", "1", "0", "0", "0", "2"]
 
 
 @pytest.mark.usefixtures("begun_studies")
@@ -140,14 +106,6 @@ def test_list_as_json_is_for_programs(capsys: pytest.CaptureFixture[str]) -> Non
         "agents": 0,
         "tickets": {"requested": 5, "waiting": 2, "running": 0, "done": 3, "failed": 0, "withdrawn": 0},
     }
-
-
-def test_an_empty_store_says_that_it_is_empty(capsys: pytest.CaptureFixture[str]) -> None:
-    open_store(URL, create=True).close()
-    assert cli.main(["list"]) == 0
-    assert capsys.readouterr().out == "No study in sqlite:///tempopt.db yet.\n"
-    assert cli.main(["list", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == []
 
 
 ASKING = ("show", "export", "resume", "agent", "logs", "pause", "stop", "gc", "delete")
@@ -166,21 +124,6 @@ def test_a_store_that_is_not_there_is_told_and_not_made(
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.usefixtures("begun_studies")
-def test_show_tells_how_far_a_study_is_and_claims_nothing_yet(capsys: pytest.CaptureFixture[str]) -> None:
-    outs = []
-    for words in ([], ["--full"]):
-        assert cli.main(["show", "pairs", *words]) == 0
-        out = capsys.readouterr().out
-        rows = {line.split("  ")[0]: line.split() for line in out.splitlines()}
-        assert rows["search"] == ["search", "3", "1", "0", "2", "0"]
-        assert "No verdict yet" in out
-        outs.append(out)
-    short, full = outs
-    baseline = "baseline during the search: 0.61 ± 0.01414 (2 runs)"
-    assert baseline in full and baseline not in short
-
-
 def test_show_has_the_decision_and_in_full_all_findings_and_the_runs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -196,37 +139,6 @@ def test_show_has_the_decision_and_in_full_all_findings_and_the_runs(
     assert full.endswith("\n" + "\n".join(full_lines(result)) + "\n")
     assert "baseline during the search: " in full and "baseline during" not in short
     assert "tickets" in full and "tickets" not in short
-
-
-@pytest.mark.usefixtures("begun_studies")
-def test_show_as_json_has_the_documented_keys(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["show", "pairs", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    keys = [
-        "study",
-        "metric",
-        "direction",
-        "state",
-        "agents",
-        "tickets",
-        "trials",
-        "baseline",
-        "best",
-        "decision",
-        "findings",
-        "verdict",
-        "comparison",
-        "cost",
-        "alone",
-        "codes",
-        "heads",
-        *("ledger", "earlier_verdicts"),
-        *("jobs", "agents_at_work"),
-    ]
-    assert list(report) == keys
-    assert report["best"] == {"number": None, "value": 0.71239, "params": {"temperature_init": 2.5}}
-    assert report["verdict"] is report["decision"] is None
-    assert [finding["kind"] for finding in report["findings"]] == ["decision", "best", "cost"]
 
 
 DOCUMENTED = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
@@ -335,7 +247,7 @@ class Mine(Launcher):
 
 
 @pytest.fixture
-def submitted_jobs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def submitted_jobs(folder: Path) -> None:
     """Write the jobs of a study, of a launcher that is there and of one that is not."""
     (folder / "launchers_of_mine.py").write_text(LAUNCHER_MODULE)
     with open_store(URL, create=True) as store:
@@ -375,17 +287,6 @@ def test_a_study_whose_jobs_wait_is_shown_before_anybody_has_begun_it(
     assert cli.main(["show", "pairs", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["study"], report["state"], len(report["jobs"])) == ("pairs", None, 4)
-
-
-@pytest.mark.usefixtures("begun_studies")
-def test_the_keys_are_the_same_before_a_study_is_begun(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["show", "pairs", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert report["jobs"] == []
-    with open_store(URL) as store:
-        store.add_jobs("later", "no_such_launcher:Mine", {}, ["3"])
-    assert cli.main(["show", "later", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out).keys() == report.keys()
 
 
 @pytest.mark.usefixtures("begun_studies")
@@ -485,20 +386,6 @@ def _raise_unreachable(*arguments: object) -> None:
     raise StoreUnreachable("The database failed: refused.")
 
 
-@pytest.mark.usefixtures("submitted_jobs")
-def test_watch_accepts_a_study_that_has_not_begun_and_refuses_an_unknown_one(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def sleep(seconds: float) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("tempopt.cli.watch.time.sleep", sleep)
-    assert cli.main(["show", "pairs", "--watch"]) == 130
-    assert capsys.readouterr().out == "pairs is not begun yet: its jobs wait.\n"
-    assert cli.main(["show", "pears", "--watch"]) == 2
-    assert 'Unknown study "pears"' in capsys.readouterr().err
-
-
 @pytest.mark.usefixtures("begun_studies")
 @pytest.mark.parametrize(
     ("words", "message"),
@@ -514,3 +401,14 @@ def test_what_cannot_be_watched_is_said(
 ) -> None:
     assert cli.main(["show", "pairs", *words]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("begun_studies")
+def test_the_keys_are_the_same_before_a_study_is_begun(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["show", "pairs", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["jobs"] == []
+    with open_store(URL) as store:
+        store.add_jobs("later", "no_such_launcher:Mine", {}, ["3"])
+    assert cli.main(["show", "later", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out).keys() == report.keys()

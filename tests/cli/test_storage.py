@@ -15,12 +15,6 @@ RAW = "postgresql://me:zqx@kvw:2/jq@host/studies"
 WRITTEN = "postgresql://me:zqx%40kvw%3A2%2Fjq@host/studies"
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def _storage_arguments(storage: str | None = None, file: str | None = None) -> argparse.Namespace:
     return argparse.Namespace(storage=storage, storage_file=file)
 
@@ -48,17 +42,6 @@ def test_an_empty_storage_is_not_the_default(namespace: argparse.Namespace) -> N
         urls.parse_database_url(storage_url(namespace))
 
 
-def test_the_option_that_leads_back_names_the_default_where_the_environment_names_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert storage_option(_storage_arguments("sqlite:///tempopt.db")) == ""
-    monkeypatch.setenv("TEMPOPT_STORAGE", "sqlite:///other.db")
-    assert (
-        storage_option(_storage_arguments()) == storage_option(_storage_arguments("sqlite:///other.db")) == ""
-    )
-    assert storage_option(_storage_arguments("sqlite:///tempopt.db")) == " --storage sqlite:///tempopt.db"
-
-
 @pytest.mark.parametrize("text", [WRITTEN, f"{WRITTEN}\n", f"\ufeff  {WRITTEN} \r\n\n"])
 def test_a_file_names_the_store(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert storage_url(_storage_arguments(file=_file(text))) == WRITTEN
@@ -78,14 +61,6 @@ def test_a_file_that_holds_no_url_is_refused_and_not_repeated(text: str, fragmen
         storage_url(_storage_arguments(file=_file(text)))
     assert fragment in str(error.value)
     assert "zqx" not in str(error.value)
-
-
-def test_a_file_that_cannot_be_read_is_refused(folder: Path) -> None:
-    with pytest.raises(UsageError, match=r"^nowhere cannot be read: No such file or directory\. Give a file"):
-        storage_url(_storage_arguments(file="nowhere"))
-    (folder / "bytes").write_bytes(b"\x80\xff")
-    with pytest.raises(UsageError, match=r"^bytes is not a text file in UTF-8\."):
-        storage_url(_storage_arguments(file="bytes"))
 
 
 @pytest.mark.parametrize(
@@ -108,11 +83,6 @@ def test_a_password_that_others_can_read_is_warned_of(
         "tempopt: warning: studies.url holds a password that others on this machine can read. "
         "Run: chmod 600 studies.url\n"
     )
-
-
-def test_both_at_once_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"both given\. Give one of them\."):
-        storage_url(_storage_arguments(storage="a.db", file="b"))
 
 
 def test_hints_lead_to_the_same_store_without_its_password() -> None:

@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 
 import tempopt
-from tempopt import cli
 from tempopt.errors import SpecError
 from tempopt.service import studies
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.opening import open_store
 from tempopt.storage.rows import SEARCH_KINDS
-from tempopt.verdict.forecast_text import runs_text
 from tempopt.verdict.planned_runs import planned_runs
 from tests.toy_study import URL, Watcher, toy_spec, work_in
 
@@ -58,15 +56,3 @@ def test_a_module_that_is_not_here_is_told_once_with_the_folder_where_the_study_
     assert message.endswith(
         f"The study was begun in {begun_folder}. Go there, or run: export PYTHONPATH='{begun_folder}'"
     )
-
-
-@pytest.mark.long
-def test_a_check_says_how_many_trainings_there_will_be(
-    toy_folder: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("toy.yaml").write_text(json.dumps(toy_spec()))
-    assert cli.main(["check", "toy.yaml"]) == 0
-    stdout = capsys.readouterr().out
-    runs = runs_text(planned_runs(StudySpec.parse(toy_spec(), source="the test")))
-    assert f"{runs[0].upper()}{runs[1:]}. How long" in stdout
-    assert "tempopt plan" in stdout

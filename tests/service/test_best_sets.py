@@ -14,7 +14,6 @@ import tempopt
 from tempopt.cli import main
 from tempopt.errors import SpecError, StudyFailed, StudyNotFound, UsageError
 from tempopt.report.study_result import StudyResult
-from tempopt.service import best_sets as module
 from tempopt.service.best_sets import best_sets
 from tempopt.training.messages import Failed, RunRequest
 from tests import fake_worker
@@ -83,15 +82,6 @@ def test_what_is_no_finished_search_is_refused(result: StudyResult) -> None:
         tempopt.compare(big(), from_study="other", storage=URL)
     with pytest.raises(UsageError, match="Give no SET"):
         tempopt.compare(big(), [{}], from_study="toy", storage=URL)
-
-
-def test_a_parameter_that_the_other_spec_does_not_accept_is_named(
-    result: StudyResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sets = {"baseline": {}, "best1": {"contrast.temperature_init": 2.0}}
-    monkeypatch.setattr(module, "best_sets", lambda *_, **__: sets)
-    with pytest.raises(SpecError, match=r"compare\.best1\.contrast(.|\n)*--without NAME"):
-        tempopt.compare(big(), from_study="toy", storage=URL)
 
 
 def test_a_parameter_that_the_other_model_lacks_is_named_with_the_way_out(

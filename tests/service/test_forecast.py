@@ -12,7 +12,6 @@ import pytest
 import tempopt
 from tempopt.api.calls import plan, search
 from tempopt.errors import SpecError, StudyNotFound, UsageError
-from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.opening import open_store
 from tests.fake_worker import TIMES
 from tests.toy_study import SMALL, URL, toy_spec
@@ -120,32 +119,3 @@ def test_an_earlier_study_that_says_nothing_is_refused() -> None:
     warm = {**new_spec, "study": {**new_spec["study"], "warm_start": ["toi"]}}
     with pytest.raises(SpecError, match=r"study\.warm_start.*toi"):
         plan(warm, storage=URL)
-
-
-@pytest.mark.usefixtures("fake_workers")
-def test_a_study_with_too_few_runs_tells_no_noise() -> None:
-    with open_store(URL) as store:
-        spec = StudySpec.parse(toy_spec(space=TAU, **SMALL), source="the test")
-        store.create_study("toy", spec.to_json(), spec.identity())
-    new_spec = toy_spec(space=TAU, name="new", **SMALL)
-    with pytest.raises(UsageError, match=r'"toy" has too few complete runs to tell its noise'):
-        plan(new_spec, storage=URL, earlier="toy")
-
-
-@pytest.mark.usefixtures("fake_workers")
-def test_without_a_database_there_is_no_earlier_study(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="There is no file"):
-        plan(toy_spec(**SMALL), storage=URL, earlier="toy")
-    assert not list(tmp_path.glob("*.db"))
-
-
-@pytest.mark.usefixtures("toy_folder")
-def test_a_spec_that_cannot_be_trained_is_refused() -> None:
-    with pytest.raises(SpecError, match="lerning_rate"):
-        plan(toy_spec(space={**TAU, "lerning_rate": {"low": 0.1, "high": 1.0}}, **SMALL), storage=URL)
-
-
-@pytest.mark.usefixtures("fake_workers")
-def test_more_workers_than_the_study_lets_run_side_by_side_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"study\.parallel allows 1 to 4"):
-        plan(toy_spec(**SMALL), storage=URL, workers=5)

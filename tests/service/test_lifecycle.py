@@ -292,34 +292,6 @@ def test_a_study_with_agents_at_work_is_deleted_by_force_alone(
     assert store.list_studies() == []
 
 
-def test_checkpoints_that_lie_elsewhere_are_named(
-    store: Store,
-    study: StudyRow,
-    url: str,
-    folder: Path,
-    take: Callable[..., TicketRow],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ticket = take(lease=-1.0)
-    checkpoint = Checkpoint(step=1, url="/nowhere/runs/pairs/search-0000/step-1-1.ckpt", digest="0", size=1)
-    store.write(
-        study.id,
-        [CheckpointRecorded(ticket_id=ticket.id, attempt=1, checkpoint=checkpoint)],
-        agent=FAR,
-        lease=60.0,
-    )
-    monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, "s3", MemoryFileSystem)
-    store.set_checkpoints(study.id, "s3://bucket")
-    log_folder = folder / DEFAULT_FOLDER / "pairs"
-    log_folder.mkdir(parents=True)
-    (log_folder / "search-0000").mkdir()
-    (log_folder / "search-0000" / "log.txt").write_bytes(bytes(5))
-    assert lifecycle.delete(url, "pairs") == lifecycle.DeleteResult(
-        agents=[], freed=5, not_removed={"/nowhere/runs/pairs": "there is no such folder on this machine"}
-    )
-    assert not log_folder.exists()
-
-
 # ---- gc
 
 
@@ -371,15 +343,6 @@ def test_a_run_that_waits_keeps_what_it_will_go_on_from(
     store.write(study.id, [AttemptReleased(ticket_id=ticket.id, attempt=1)], agent=FAR, lease=60.0)
     (run / "step-30-1.ckpt").touch()
     assert lifecycle.collect_garbage(url)[0].files == {}
-
-
-def test_a_study_without_checkpoints_has_none_to_collect(
-    store: Store, url: str, make_spec: Callable[..., StudySpec]
-) -> None:
-    store.create_study("new", make_spec().to_json(), "0")
-    assert lifecycle.collect_garbage(url) == [
-        lifecycle.GarbageCollectionResult(study="new", files={}, not_removed={})
-    ]
 
 
 # ---- logs
@@ -439,3 +402,31 @@ def test_a_run_that_there_is_not_is_told(run_name: str, message: str, study: Stu
     with pytest.raises(UsageError) as error:
         lifecycle.logs(url, "pairs", run_name)
     assert str(error.value).startswith(message)
+
+
+def test_checkpoints_that_lie_elsewhere_are_named(
+    store: Store,
+    study: StudyRow,
+    url: str,
+    folder: Path,
+    take: Callable[..., TicketRow],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ticket = take(lease=-1.0)
+    checkpoint = Checkpoint(step=1, url="/nowhere/runs/pairs/search-0000/step-1-1.ckpt", digest="0", size=1)
+    store.write(
+        study.id,
+        [CheckpointRecorded(ticket_id=ticket.id, attempt=1, checkpoint=checkpoint)],
+        agent=FAR,
+        lease=60.0,
+    )
+    monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, "s3", MemoryFileSystem)
+    store.set_checkpoints(study.id, "s3://bucket")
+    log_folder = folder / DEFAULT_FOLDER / "pairs"
+    log_folder.mkdir(parents=True)
+    (log_folder / "search-0000").mkdir()
+    (log_folder / "search-0000" / "log.txt").write_bytes(bytes(5))
+    assert lifecycle.delete(url, "pairs") == lifecycle.DeleteResult(
+        agents=[], freed=5, not_removed={"/nowhere/runs/pairs": "there is no such folder on this machine"}
+    )
+    assert not log_folder.exists()

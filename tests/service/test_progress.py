@@ -12,7 +12,6 @@ from tempopt.agent.observer import Snapshot
 from tempopt.service.progress import (
     LineProgress,
     LiveProgress,
-    format_bytes,
     format_duration,
     progress_for_stream,
     run_display_name,
@@ -28,14 +27,6 @@ MakeSnapshot = Callable[..., Snapshot]
 )
 def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (12_300_000, "12.3 MB"), (2 * 10**15, "2000.0 TB")],
-)
-def test_amounts_have_the_unit_that_fits(size: int, text: str) -> None:
-    assert format_bytes(size) == text
 
 
 def test_a_ticket_that_trains_the_candidate_of_an_arm_names_it(make_ticket: MakeTicket) -> None:
@@ -99,16 +90,6 @@ def test_a_log_that_is_to_be_verbose_gets_a_line_for_each_run_too(
     assert stream.getvalue() == "[1:01, 40/63] search 7: 0.7124  τ from 2.5 to 0.5 (cosine)\n"
 
 
-def test_a_run_that_failed_has_a_line_in_every_log(
-    make_ticket: MakeTicket, make_snapshot: MakeSnapshot
-) -> None:
-    stream = FlushedStream()
-    lines = LineProgress(stream)
-    lines.update(make_snapshot())
-    lines.finished(make_ticket(state="failed", outcome="failed", error="out of memory"))
-    assert stream.getvalue().startswith("[1:01, 40/63] search 7: failed: out of memory  τ")
-
-
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), BrokenPipeError()])
 def test_a_full_disk_under_the_output_ends_no_search_and_a_reader_that_has_left_does(error: OSError) -> None:
     class FullStream(io.StringIO):
@@ -158,42 +139,8 @@ def test_the_screen_has_a_bar_for_every_kind_that_was_asked_for(make_snapshot: M
     assert [int(line.rpartition("/")[2]) for line in bars] == list(asked_counts.values())
 
 
-def test_a_line_leaves_out_the_temperature_parameters_that_change_nothing(
-    make_ticket: MakeTicket, make_snapshot: MakeSnapshot
-) -> None:
-    stream = io.StringIO()
-    lines = LineProgress(stream, verbose=True)
-    lines.update(make_snapshot())
-    parameters = {"temperature_init": 1.0, "schedule": "constant", "length_scaling": "none", "lr": 0.1}
-    lines.finished(make_ticket(parameters=parameters))
-    lines.finished(make_ticket(parameters={**parameters, "schedule": "cosine"}))
-    first, second = stream.getvalue().splitlines()
-    assert first.endswith("  τ = 1, lr=0.1")
-    assert second.endswith("  τ from 1 to 1 (cosine), lr=0.1")
-
-
 def test_a_name_that_looks_like_markup_is_shown_as_it_is(make_snapshot: MakeSnapshot) -> None:
     assert "[bold]x[/nothing]" in _picture(make_snapshot(metric="[bold]x[/nothing]"))
-
-
-def test_a_bar_of_which_nothing_is_over_looks_empty_without_colours(make_snapshot: MakeSnapshot) -> None:
-    asked_counts = {"baseline": 3, "constant": 20, "search": 40}
-    screen_text = _picture(
-        make_snapshot(requested=asked_counts, done={"baseline": 3, "constant": 0, "search": 20})
-    )
-    full, empty, half = (line for line in screen_text.splitlines() if "/" in line and "search 17" not in line)
-    assert "█" in full and "░" not in full and "░" in empty and "█" not in empty
-    assert half.count("█") == half.count("░") > 0
-
-
-def test_who_wants_a_line_for_each_run_gets_lines_on_a_terminal_too() -> None:
-    with progress_for_stream(Terminal(), verbose=True) as observer:
-        assert isinstance(observer, LineProgress)
-
-
-def test_what_is_no_terminal_gets_lines() -> None:
-    with progress_for_stream(io.StringIO()) as observer:
-        assert isinstance(observer, LineProgress)
 
 
 class Terminal(io.StringIO):

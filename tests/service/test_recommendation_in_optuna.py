@@ -28,17 +28,3 @@ def test_optunas_study_says_what_is_recommended_once_there_is_a_verdict() -> Non
         "params": advice.parameters,
         "at_inference": advice.at_inference,
     }
-
-
-@pytest.mark.usefixtures("fake_workers")
-def test_a_verdict_is_explained_on_request_and_not_again() -> None:
-    first = tempopt.search(toy_spec(**FEW_RUNS), progress=False, storage=URL, workers=1)
-    assert first.tickets["ablation"].requested == 0
-    second = tempopt.resume("toy", storage=URL, workers=1, explain=True, progress=False)
-    assert second.state == "done" and second.verdict is not None and first.verdict is not None
-    assert second.verdict.total == first.verdict.total and second.verdict.looks == 1
-    assert second.tickets["ablation"].done > 0 or second.verdict.at_one
-    third = tempopt.resume("toy", storage=URL, workers=1, explain=True, progress=False)
-    assert {kind: count.done for kind, count in third.tickets.items()} == {
-        kind: count.done for kind, count in second.tickets.items()
-    }

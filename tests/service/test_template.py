@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tempopt.errors import SpecError, UsageError
+from tempopt.errors import SpecError
 from tempopt.service.scenarios import SCENARIOS
 from tempopt.service.template import ModuleArgument, ModuleInfo, inspect_module, render_spec_template
 from tempopt.spec.collect_errors import all_faults
@@ -200,12 +200,6 @@ def test_a_scenario_writes_ranges_and_a_first_set(
     for name in advice.tempered if not is_tempered else ():
         assert re.search(rf"(?m)^  # {name}: .*attach\.method: attention_interface", text)
     assert spec.notes == []
-
-
-def test_an_unknown_scenario_is_refused_with_those_that_there_are(info: Callable[..., ModuleInfo]) -> None:
-    with pytest.raises(UsageError, match='"pretrain". Did you mean "pretraining"') as error:
-        render_spec_template(info(), "pretrain")
-    assert all(scenario in str(error.value) for scenario in SCENARIOS)
 
 
 def test_init_arguments_that_drawing_tokens_needs_are_marked_where_the_module_lacks_them(

@@ -93,16 +93,6 @@ def test_observers_are_notified_only_after_the_study_has_begun(store: Store, mak
     assert len(observer.messages) == 1
 
 
-def test_what_was_over_before_is_counted_and_not_told_of(store: Store, make_spec: Any) -> None:
-    study = _begin_study(store, make_spec)
-    _end(store, study, _take_ticket(store, study))
-    observer = RecordingObserver()
-    watch = StudyPoller(store, "pairs", observer)
-    _end(store, study, _take_ticket(store, study))
-    watch.poll()
-    assert observer.messages == ["baseline 1 after 1"]
-
-
 def test_a_run_in_work_is_shown_with_its_last_report_and_a_lost_attempt_is_noted(
     store: Store, make_spec: Any
 ) -> None:
@@ -152,18 +142,6 @@ def test_where_a_run_is_trained_and_how_far_it_is_is_seen_between_its_reports(
     store.write(study, [], agent=AGENT, renew={ticket.id: 1}, lease=-1.0)
     watch.poll()
     assert observer.snapshots[-1].workers[0].silent
-
-
-def test_a_run_that_was_given_back_is_not_in_work_any_more(store: Store, make_spec: Any) -> None:
-    study = _begin_study(store, make_spec)
-    observer = RecordingObserver()
-    watch = StudyPoller(store, "pairs", observer)
-    _take_ticket(store, study)
-    watch.poll()
-    assert len(observer.snapshots[-1].workers) == 1
-    assert store.release(study, [AGENT]) == 1
-    watch.poll()
-    assert observer.snapshots[-1].workers == []
 
 
 @pytest.mark.parametrize("num_over", [10, 300])

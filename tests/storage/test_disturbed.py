@@ -258,7 +258,9 @@ def test_an_agent_at_work_hears_of_what_is_asked_for_again(
         with open_store(url, create=False) as store:
             for _ in range(2):
                 study = store.load_study("toy")
-                prepare_resume(store, study, ResumeRequest(retry_failed=True), on_note=notes.append)
+                prepare_resume(
+                    store, study, ResumeRequest(study=study.name, retry_failed=True), on_note=notes.append
+                )
 
     notes: list[str] = []
     with monkeypatch.context() as patch:

@@ -34,7 +34,9 @@ from tempopt.storage.opening import open_store
 from tempopt.storage.ticket_queries import to_maximize
 from tempopt.storage.urls import DEFAULT_STORAGE
 from tempopt.temperature import GENERATION, training_key
+from tempopt.verdict.run_evaluations import On
 from tempopt.verdict.statistics.bootstrap import FEWEST, Interval, paired_bootstrap
+from tempopt.verdict.statistics.paired_tests import Direction
 
 _QUESTION = "tempopt:question"
 _PARAMETERS = "tempopt:parameters"
@@ -50,7 +52,7 @@ def evaluate(
     trials: int | None = None,
     name: str | None = None,
     overrides: Sequence[str] = (),
-    on_progress: Callable[[str], None] | None = None,
+    on_progress: Callable[[str], None] = lambda line: None,
 ) -> EvaluationResult:
     """Evaluate trained weights at other temperatures and ways of generation; nothing is trained.
 
@@ -65,7 +67,7 @@ def evaluate(
             ``study.trials``.
         name: Name of the Optuna study; None: the spec's with a short hash of spec and weights.
         overrides: Settings ``a.b=c`` that go over the spec's.
-        on_progress: Called with a line on each evaluation; None: it is not told.
+        on_progress: Called with a line on each evaluation.
 
     Raises:
         SpecError: The spec is wrong, or the weights do not fit it.
@@ -80,12 +82,8 @@ def evaluate(
         with start_workers(places) as workers:
             model = TrainedModel(request, path, workers[0])
             model.check()
-            _search(study, request, model, on_progress or _say_nothing)
+            _search(study, request, model, on_progress)
             return _conclude(study, request, model)
-
-
-def _say_nothing(line: str) -> None:
-    """Do nothing."""
 
 
 def _question(request: EvaluationSpec, path: Path) -> str:
@@ -217,7 +215,8 @@ def _conclude(study: optuna.Study, request: EvaluationSpec, model: TrainedModel)
     generation = {name: value for name, value in params.items() if name in GENERATION}
     if request.searches_both and not is_reference:
         evaluations["generation"] = model.evaluate({**_parameters(reference), **generation}, on_test=True)
-    on = "test" if all("test" in evaluation.values for evaluation in evaluations.values()) else "validate"
+    is_tested = all("test" in evaluation.values for evaluation in evaluations.values())
+    on: On = "test" if is_tested else "validate"
     seed = derive(request.spec.study.seed, "bootstrap")
 
     def gain(name: str, reference_name: str) -> Gain:
@@ -232,7 +231,7 @@ def _conclude(study: optuna.Study, request: EvaluationSpec, model: TrainedModel)
         is_reference=is_reference,
         chosen_value=float(best.value or 0.0),
         chosen_reference=float(reference.value or 0.0),
-        on=on,  # type: ignore[arg-type]
+        on=on,
         gain=gain("best", "reference"),
         generation=gain("generation", "reference") if "generation" in evaluations else None,
         temperature=gain("best", "generation") if "generation" in evaluations else None,
@@ -241,32 +240,25 @@ def _conclude(study: optuna.Study, request: EvaluationSpec, model: TrainedModel)
     )
 
 
-def _gain(best: Measured, reference: Measured, on: str, *, direction: Any, seed: int) -> Gain:
+def _gain(best: Measured, reference: Measured, on: On, *, direction: Direction, seed: int) -> Gain:
     """Return what a parameter set gains over another on the same data, with its interval if there is one."""
     value, reference_value = best.values.get(on, math.nan), reference.values.get(on, math.nan)
-    best_units, reference_units = best.units.get(on), reference.units.get(on)
+    best_units, units = best.units.get(on), reference.units.get(on)
     interval: Interval | None = None
-    is_paired = (
-        best_units is not None
-        and reference_units is not None
-        and (best_units.kind, best_units.sizes) == (reference_units.kind, reference_units.sizes)
-    )
-    if best_units is not None and reference_units is not None and is_paired:
-        differences = [
-            to_maximize(a - b, direction)
-            for a, b in zip(best_units.values, reference_units.values, strict=True)
-        ]
+    num_changed: int | None = None
+    if best_units is not None and units is not None and best_units.is_paired_with(units):
+        pairs = list(zip(best_units.values, units.values, strict=True))
+        num_changed = sum(a != b for a, b in pairs)
+        differences = [to_maximize(a - b, direction) for a, b in pairs]
         if len(differences) >= FEWEST and all(map(math.isfinite, differences)):
-            (interval,) = paired_bootstrap([differences], best_units.sizes, seed=seed)
+            (interval,) = paired_bootstrap([differences], units.sizes, seed=seed)
     return Gain(
         value=value,
         reference_value=reference_value,
         gain=to_maximize(value - reference_value, direction) if interval is None else interval.difference,
         interval=interval,
-        unit=None if reference_units is None else reference_units.kind,
-        num_units=0 if reference_units is None else len(reference_units.values),
-        num_items=0 if reference_units is None else round(sum(reference_units.sizes)),
-        num_changed=None
-        if best_units is None or reference_units is None or not is_paired
-        else sum(a != b for a, b in zip(best_units.values, reference_units.values, strict=True)),
+        unit=None if units is None else units.kind,
+        num_units=0 if units is None else len(units.values),
+        num_items=0 if units is None else round(sum(units.sizes)),
+        num_changed=num_changed,
     )

@@ -166,7 +166,7 @@ class EvaluationResult:
             numbers.append(("test", self.gain.reference_value, self.gain.value))
         texts = [
             f"on the {data} data {reference:.5g} as the spec stands"
-            + ("" if self.is_reference else f" and {value:.5g} with the best")
+            + f" and {value:.5g} with the best" * (not self.is_reference)
             for data, reference, value in numbers
         ]
         return f"of {self.trials} evaluations, {self.metric} is {'; '.join(texts)}."

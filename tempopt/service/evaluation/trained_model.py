@@ -44,6 +44,10 @@ class Units:
     values: tuple[float, ...]
     sizes: tuple[float, ...]
 
+    def is_paired_with(self, reference: Units) -> bool:
+        """Return whether two evaluations have seen the same data in the same order, as far as sizes tell."""
+        return (self.kind, self.sizes) == (reference.kind, reference.sizes)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
@@ -52,12 +56,10 @@ class Measured:
     Args:
         values: The metric by data, ``validate`` and ``test``; empty where it is no finite number.
         units: The metric of each item or batch by data, where it is their mean.
-        seconds: Wall-clock seconds of the evaluation.
     """
 
     values: dict[str, float]
     units: dict[str, Units]
-    seconds: float
 
 
 def weights_path(weights: str | Path) -> Path:
@@ -124,12 +126,11 @@ class TrainedModel:
         data: list[On] = ["validate", "test"] if on_test else ["validate"]
         finished = self._run(parameters, data)
         if finished.state != "complete":
-            return Measured(values={}, units={}, seconds=finished.seconds)
+            return Measured(values={}, units={})
         units = {on: _units(finished, on) for on in data}
         return Measured(
             values={on: finished.measurements[on] for on in data if on in finished.measurements},
             units={on: unit for on, unit in units.items() if unit is not None},
-            seconds=finished.seconds,
         )
 
     def _run(

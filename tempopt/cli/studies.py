@@ -1,81 +1,83 @@
-"""``tempopt pause``, ``stop``, ``delete``, ``gc`` and ``storage upgrade``: say what was done to a study."""
+"""The care of studies: ``tempopt pause``, ``stop``, ``delete``, ``gc``, ``storage upgrade`` and ``logs``."""
 
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from collections.abc import Sequence
 
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
 from tempopt.agent.study_lookup import find_study
-from tempopt.cli import EXIT_OK
 from tempopt.cli.launcher_options import selected_launcher
-from tempopt.cli.storage import storage_option
+from tempopt.cli.output import escape_control_chars
+from tempopt.cli.storage import study_argument
+from tempopt.cli.tables import print_table
 from tempopt.errors import UsageError
 from tempopt.launch.job_status import UNKNOWN, JobStatus, cancel_jobs, query_job_status
 from tempopt.service import lifecycle
-from tempopt.service.progress import format_bytes
+from tempopt.service.lifecycle import RunLog
 from tempopt.storage import urls
 from tempopt.storage.opening import open_store
 from tempopt.storage.rows import JobRow
 from tempopt.storage.schema import upgrade
 
+_WHY = "Only what a run prints is kept. For results: tempopt show; for curves: tempopt report."
 
-def pause(arguments: argparse.Namespace) -> int:
+
+def pause(arguments: argparse.Namespace) -> None:
     """Have every agent of a study leave until it is resumed."""
     if count := _end_unbegun(arguments):
         print(f'Study "{arguments.name}" had not been begun; {_jobs(count)} cancelled.')
-        return EXIT_OK
+        return
     name, change = arguments.name, lifecycle.pause(arguments.url, arguments.name)
     if change.before == "done":
         print(f'Study "{name}" is done: there is nothing to pause.')
-        return EXIT_OK
+        return
     print(f'Study "{name}" {"was paused already" if change.before == "paused" else "is paused"}. ', end="")
     print(f"{_at_work(change.agents)}{' Each agent leaves once its runs are saved.' * bool(change.agents)}")
-    print(f"To go on:  tempopt resume {_where(arguments)}")
-    return EXIT_OK
+    print(f"To go on:  tempopt resume {study_argument(arguments.name, arguments)}")
 
 
-def stop(arguments: argparse.Namespace) -> int:
+def stop(arguments: argparse.Namespace) -> None:
     """End the searching of a study, so that what was found is confirmed."""
     name, change = arguments.name, lifecycle.stop(arguments.url, arguments.name)
     if change.before == "done":
         print(f'Study "{name}" is done: there is nothing to stop.')
-        return EXIT_OK
+        return
     if change.compares:
         print(f'"{name}" is a comparison: there is no search to stop. To pause it: tempopt pause {name}')
-        return EXIT_OK
+        return
     count = change.withdrawn
     tickets = "1 ticket that waited was" if count == 1 else f"{count or 'no'} tickets that waited were"
     print(f'Study "{name}" searches no further: {tickets} withdrawn. ', end="")
     if change.agents and change.before == "running":
         print(f"{_at_work(change.agents)} Runs at work end, then what was found is confirmed.")
-        return EXIT_OK
+        return
     print("It is paused." if change.before == "paused" else _at_work(change.agents))
-    print(f"To have what was found confirmed:  tempopt resume {_where(arguments)}")
-    return EXIT_OK
+    print(f"To have what was found confirmed:  tempopt resume {study_argument(arguments.name, arguments)}")
 
 
-def delete(arguments: argparse.Namespace) -> int:
+def delete(arguments: argparse.Namespace) -> None:
     """Delete a study with all that belongs to it, having asked."""
     if not (arguments.yes or _confirmed(arguments)):
         print("Nothing was deleted.")
-        return EXIT_OK
+        return
     if count := _end_unbegun(arguments):
         print(f'Study "{arguments.name}" had not been begun; {_jobs(count)} cancelled.')
-        return EXIT_OK
+        return
     waiting_jobs = _waiting(arguments)
     deletion = lifecycle.delete(arguments.url, arguments.name, force=arguments.force)
     cancel_jobs(waiting_jobs, selected_launcher(arguments))
     print(
-        f'Study "{arguments.name}" is deleted; '
-        f"{format_bytes(deletion.freed)} of checkpoints and logs were freed."
+        f'Study "{arguments.name}" is deleted; {decimal(deletion.freed)} of checkpoints and logs were freed.'
     )
     if deletion.agents:
         print(f"{_at_work(deletion.agents)} Each agent leaves as soon as it notices.")
     for url, reason in deletion.not_removed.items():
         print(f"Not removed: {url} ({reason})")
-    return EXIT_OK
 
 
 def _end_unbegun(arguments: argparse.Namespace) -> int:
@@ -118,39 +120,31 @@ def _jobs(count: int) -> str:
     return f"its {count} jobs were" if count > 1 else "its job was"
 
 
-def gc(arguments: argparse.Namespace) -> int:
+def gc(arguments: argparse.Namespace) -> None:
     """Remove the checkpoints that no run needs any more, or list them."""
     collections = lifecycle.collect_garbage(arguments.url, arguments.name, dry_run=arguments.dry_run)
     for collection in collections:
         if arguments.dry_run:
             for url, size in collection.files.items():
-                print(f"{collection.study}: {url} ({format_bytes(size)})")
+                print(f"{collection.study}: {url} ({decimal(size)})")
         for url, reason in collection.not_removed.items():
             print(f"{collection.study}: not removed: {url} ({reason})")
-    count, freed = (
-        sum(len(collection.files) for collection in collections),
-        sum(collection.freed for collection in collections),
-    )
+    count = sum(len(collection.files) for collection in collections)
+    freed = sum(collection.freed for collection in collections)
     files = "1 checkpoint" if count == 1 else f"{count} checkpoints"
-    print(f"{'Would free' if arguments.dry_run else 'Freed'} {format_bytes(freed)}: {files}.")
-    return EXIT_OK
+    print(f"{'Would free' if arguments.dry_run else 'Freed'} {decimal(freed)}: {files}.")
 
 
-def storage(arguments: argparse.Namespace) -> int:
+def storage(arguments: argparse.Namespace) -> None:
     """Bring the tables of a database to this version."""
     version = upgrade(arguments.url)
     print(
         f"The database {urls.parse_database_url(arguments.url).masked} is of this version (tables {version})."
     )
-    return EXIT_OK
 
 
 def _at_work(agents: Sequence[str]) -> str:
     return f"At work: {', '.join(agents)}." if agents else "No agent works on it."
-
-
-def _where(arguments: argparse.Namespace) -> str:
-    return f"{shlex.quote(arguments.name)}{storage_option(arguments)}"
 
 
 def _confirmed(arguments: argparse.Namespace) -> bool:
@@ -166,3 +160,50 @@ def _confirmed(arguments: argparse.Namespace) -> bool:
         return input(question).strip().lower() in ("y", "yes")
     except EOFError:
         return False
+
+
+def logs(arguments: argparse.Namespace) -> None:
+    """Print a line for each attempt at a run, or all that the attempts at one printed."""
+    ticket = " ".join(arguments.ticket) or None
+    outputs = lifecycle.logs(arguments.url, arguments.name, ticket)
+    if arguments.attempt is not None:
+        outputs = [output for output in outputs if output.attempt == arguments.attempt]
+    if not outputs:
+        attempt_text = "" if arguments.attempt is None else f" of attempt {arguments.attempt}"
+        print(f"{ticket or f'Study {arguments.name}'}: nothing is logged{attempt_text}. {_WHY}")
+        return
+    if ticket is None:
+        print_table(_overview(outputs))
+        return
+    for output in outputs:
+        state = "running" if output.running else "over"
+        _print(f"==> {output.ticket}, attempt {output.attempt}, {state}, agent {output.agent}")
+        if output.text is None:
+            _print(f"It is running on {output.agent.partition(':')[0]}; its log is there until it is over.")
+        else:
+            # a progress bar returns to the start of its line: each state of it is a line here
+            _print(output.text.replace("\r\n", "\n").replace("\r", "\n").rstrip("\n"))
+    if outputs[-1].error is not None:
+        _print(f"==> {outputs[-1].ticket}: the last attempt that failed or was lost: {outputs[-1].error}")
+
+
+def _print(text: str) -> None:
+    print(escape_control_chars(text))
+
+
+def _overview(outputs: list[RunLog]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
+    for title in ("ticket", "attempt", "agent", "lines"):
+        table.add_column(title, no_wrap=True, justify="right" if title in ("attempt", "lines") else "left")
+    table.add_column("last line", overflow="ellipsis", no_wrap=True, ratio=1)
+    for output in outputs:
+        # what a run prints may hold anything, such as what moves the cursor
+        last_line = "".join(sign if sign.isprintable() else " " for sign in output.text or "")
+        table.add_row(
+            output.ticket,
+            str(output.attempt),
+            Text(escape_control_chars(output.agent)),
+            str(output.lines),
+            Text(last_line),
+        )
+    return table
