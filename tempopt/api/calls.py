@@ -26,9 +26,9 @@ from tempopt.service.evaluation.result import EvaluationResult
 from tempopt.service.extend import check_request, prepare
 from tempopt.service.forecast import StudyForecast, forecast_study
 from tempopt.service.progress import progress_for_python
-from tempopt.service.requests import CompareRequest, ResumeRequest, SearchRequest
+from tempopt.service.requests import CompareRequest, ResumeRequest, SearchRequest, Sets
 from tempopt.service.studies import RunOptions
-from tempopt.spec.compared_sets import MAX_RUNS, GivenSet
+from tempopt.spec.compared_sets import MAX_RUNS
 from tempopt.spec.resources import Workers
 from tempopt.storage import urls
 from tempopt.storage.http.address import is_server
@@ -76,16 +76,12 @@ def search(spec: Spec, *, wait: Literal[False], **options: Unpack[_Search]) -> S
 def search(
     spec: Spec,
     *,
-    storage: str | None = None,
-    workers: Workers | None = None,
-    checkpoints: str | Path | None = None,
     trials: int | None = None,
     add_trials: int = 0,
     enqueue: Sequence[Mapping[str, Any]] = (),
     submit: bool = False,
-    progress: bool = True,
-    observer: Observer | None = None,
     wait: bool = True,
+    **options: Unpack[_Common],
 ) -> StudyResult | StudyHandle:
     """Carry a study through to its verdict, or continue it if the store has begun it.
 
@@ -99,22 +95,27 @@ def search(
 
     Args:
         spec: The spec: loaded, as plain data, the path of a YAML file or the name of a bundled one.
-        storage: URL of the database, or of a tempopt server; None: that of the environment variable
-            ``TEMPOPT_STORAGE``, else of ``tempopt login``, else ``sqlite:///tempopt.db``, as on the command
-            line.
-        workers: Trials side by side; ``auto``: as many as there is room for, ``study.parallel`` at most;
-            None: what the spec says, else ``auto``; on a server none, for its agents train.
-        checkpoints: Folder, or fsspec URL, for checkpoints; None: where the study has kept them so far
-            if that can be reached, else ``tempopt-runs`` in the current folder.
         trials: Number of search trials of a new study, in place of the spec's.
         add_trials: Number of search trials to add to an existing study.
         enqueue: Parameter sets to try: the first tickets of a new study, tickets more of one that is there.
         submit: Whether to leave the trainings to agents (``tempopt agent --any``), and watch; always so on a
             server.
-        progress: Whether to show the progress: in a notebook in the cell, on a terminal live, else a line for
-            each training, the latter two on standard error.
-        observer: Is told of the progress instead.
         wait: False: begin in a process of its own, and return a handle at once.
+        options: ``storage``: URL of the database, or of a tempopt server; None, the default: that of the
+            environment variable ``TEMPOPT_STORAGE``, else of ``tempopt login``, else
+            ``sqlite:///tempopt.db``, as on the command line.
+
+            ``workers``: trials side by side; ``"auto"``: as many as there is room for, ``study.parallel`` at
+            most; None, the default: what the spec says, else ``"auto"``; on a server none, for its agents
+            train.
+
+            ``checkpoints``: folder, or fsspec URL, for checkpoints; None, the default: where the study has
+            them so far if that can be reached, else ``tempopt-runs`` in the current folder.
+
+            ``progress``: whether to show the progress, True by default: in a notebook in the cell, on a
+            terminal live, else a line for each training, the latter two on standard error.
+
+            ``observer``: an observer of the progress in place of that.
 
     Raises:
         SpecError: The spec cannot be carried out, or a class cannot be imported by workers; nothing has been
@@ -123,40 +124,24 @@ def search(
         StudyFailed: Nothing could be trained, or the store was away for too long.
         KeyboardInterrupt: After everything was saved; the message says how to go on.
     """
-    if submit and (workers is not None or not wait):
-        raise UsageError(
-            "With submit=True other agents train the study, and this call watches. Take workers and wait out."
-        )
     request = SearchRequest(
         spec=load_search_spec(spec), trials=trials, add_trials=add_trials, enqueue=enqueue
     )
-    options = _options(storage, workers, checkpoints, submit=submit, wait=wait)
-    return _carry_out(request, options, progress, observer)
+    return _carry_out(request, wait=wait, submit=submit, **options)
 
 
 @overload
 def compare(
-    spec: Spec,
-    sets: Sequence[GivenSet] | Mapping[str, GivenSet] = (),
-    *,
-    wait: Literal[True] = True,
-    **options: Unpack[_Compare],
+    spec: Spec, sets: Sets = (), *, wait: Literal[True] = True, **options: Unpack[_Compare]
 ) -> StudyResult: ...
 @overload
 def compare(
-    spec: Spec,
-    sets: Sequence[GivenSet] | Mapping[str, GivenSet] = (),
-    *,
-    wait: Literal[False],
-    **options: Unpack[_Compare],
+    spec: Spec, sets: Sets = (), *, wait: Literal[False], **options: Unpack[_Compare]
 ) -> StudyHandle: ...
 def compare(
     spec: Spec,
-    sets: Sequence[GivenSet] | Mapping[str, GivenSet] = (),
+    sets: Sets = (),
     *,
-    storage: str | None = None,
-    workers: Workers | None = None,
-    checkpoints: str | Path | None = None,
     name: str | None = None,
     pairs: int | None = None,
     vary: Mapping[str, Sequence[Any]] | None = None,
@@ -166,9 +151,8 @@ def compare(
     top: int | None = None,
     without: Sequence[str] = (),
     max_runs: int = MAX_RUNS,
-    progress: bool = True,
-    observer: Observer | None = None,
     wait: bool = True,
+    **options: Unpack[_Common],
 ) -> StudyResult | StudyHandle:
     """Compare parameter sets on fresh paired seeds: each with the first one, the reference.
 
@@ -180,8 +164,6 @@ def compare(
         sets: Mappings of parameters to values, by name if they are given as a mapping; ``{}`` is the spec as
             it stands. A text is one in YAML, or the path of a YAML file. None: those of the spec's section
             ``compare:``.
-        storage: As for :func:`search`, and so ``workers``, ``checkpoints``, ``progress``, ``observer`` and
-            ``wait``.
         name: Name of the study; None: the spec's with a short hash of the sets.
         pairs: Number of fresh seeds in place of ``study.seeds.confirm``.
         vary: In place of ``sets``: values by parameter, as in ``{"model.num_heads": [1, 2, 4]}``, each
@@ -193,6 +175,8 @@ def compare(
         top: How many of its sets, beside the baseline; None: three.
         without: Names of parameters that are left out of all of them.
         max_runs: Most runs that it may take; one that could take more is refused.
+        wait: As for :func:`search`.
+        options: As for :func:`search`.
 
     Raises:
         SpecError: The spec or a set is wrong, or two sets train the same; nothing has been written.
@@ -201,7 +185,6 @@ def compare(
         StudyFailed: Nothing could be trained, or the store was away for too long.
         KeyboardInterrupt: After everything was saved; the message says how to go on.
     """
-    options = _options(storage, workers, checkpoints, wait=wait)
     request = CompareRequest(
         spec=with_paths(spec),
         sets=sets,
@@ -215,7 +198,7 @@ def compare(
         without=without,
         max_runs=max_runs,
     )
-    return _carry_out(portable_comparison(request, options.storage), options, progress, observer)
+    return _carry_out(request, wait=wait, **options)
 
 
 def evaluate(
@@ -260,18 +243,14 @@ def resume(name: str, *, wait: Literal[False], **options: Unpack[_Resume]) -> St
 def resume(
     name: str,
     *,
-    storage: str | None = None,
-    workers: Workers | None = None,
-    checkpoints: str | Path | None = None,
     add_trials: int = 0,
     add_pairs: int = 0,
     retry_failed: bool = False,
     explain: bool = False,
-    progress: bool = True,
-    observer: Observer | None = None,
     wait: bool = True,
+    **options: Unpack[_Common],
 ) -> StudyResult | StudyHandle:
-    """Continue a study from the database alone; other arguments and errors as for :func:`search`.
+    """Continue a study from the database alone; ``wait``, options and errors as for :func:`search`.
 
     Args:
         name: Name of the study.
@@ -289,7 +268,7 @@ def resume(
     request = ResumeRequest(
         study=name, add_trials=add_trials, add_pairs=add_pairs, retry_failed=retry_failed, explain=explain
     )
-    return _carry_out(request, _options(storage, workers, checkpoints, wait=wait), progress, observer)
+    return _carry_out(request, wait=wait, **options)
 
 
 def plan(
@@ -328,32 +307,34 @@ def plan(
     )
 
 
-def _options(
-    storage: str | None,
-    workers: Workers | None,
-    checkpoints: str | Path | None,
-    *,
-    submit: bool = False,
-    wait: bool,
-) -> RunOptions:
-    return RunOptions(
-        storage=urls.storage_url(storage), workers=workers, checkpoints=checkpoints, submit=submit, wait=wait
-    )
-
-
 def _carry_out(
-    request: SearchRequest | ResumeRequest, options: RunOptions, progress: bool, observer: Observer | None
+    request: SearchRequest | CompareRequest | ResumeRequest,
+    *,
+    wait: bool,
+    submit: bool = False,
+    storage: str | None = None,
+    workers: Workers | None = None,
+    checkpoints: str | Path | None = None,
+    progress: bool = True,
+    observer: Observer | None = None,
 ) -> StudyResult | StudyHandle:
     """Carry a request out, or return the handle of a process that does."""
-    storage = str(options.storage)
+    if submit and (workers is not None or not wait):
+        raise UsageError(
+            "With submit=True other agents train the study, and this call watches. Take workers and wait out."
+        )
+    url = urls.storage_url(storage)
+    options = RunOptions(storage=url, workers=workers, checkpoints=checkpoints, submit=submit)
+    if isinstance(request, CompareRequest):
+        request = portable_comparison(request, url)
     with _explain_study_changes():
-        if not options.wait:
-            return _start_background_study(request, storage, options)
+        if not wait:
+            return _start_background_study(request, url, options)
         try:
             with progress_for_python(progress, observer) as study_observer:
                 return studies.carry_out(request, options, study_observer)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(_resume_hint(request.study, storage)) from None
+            raise KeyboardInterrupt(_resume_hint(request.study, url)) from None
 
 
 def _start_background_study(

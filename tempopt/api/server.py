@@ -11,9 +11,9 @@ from tempopt.report.list_row import summary_json
 from tempopt.report.study_result import StudyResult, load
 from tempopt.service import lifecycle
 from tempopt.service.progress import progress_for_python
-from tempopt.service.requests import CompareRequest, ResumeRequest, SearchRequest
+from tempopt.service.requests import CompareRequest, ResumeRequest, SearchRequest, Sets
 from tempopt.service.studies import RunOptions, carry_out
-from tempopt.spec.compared_sets import MAX_RUNS, GivenSet
+from tempopt.spec.compared_sets import MAX_RUNS
 from tempopt.spec.resources import Workers
 from tempopt.storage.http.remote_store import RemoteStore
 
@@ -99,7 +99,7 @@ class Server:
     def compare(
         self,
         spec: Spec,
-        sets: Sequence[GivenSet] | Mapping[str, GivenSet] = (),
+        sets: Sets = (),
         *,
         name: str | None = None,
         pairs: int | None = None,

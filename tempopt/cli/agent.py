@@ -35,7 +35,7 @@ def agent(arguments: argparse.Namespace) -> int:
     _check_arguments(arguments)
     if arguments.any:
         return _serve_any(arguments)
-    if _is_behind_server(arguments):
+    if is_server(arguments.url):
         return _agent_behind(arguments)
 
     def carry_out(observer: Observer) -> StudyResult:
@@ -82,7 +82,7 @@ def _serve_any(arguments: argparse.Namespace) -> int:
     """Serve every unfinished study of a database or a server."""
     with contextlib.ExitStack() as stack:
         studies: Studies
-        if _is_behind_server(arguments):
+        if is_server(arguments.url):
             connection, file = _connection(arguments)
             stack.callback(connection.close)
             shown_url = connection.url
@@ -115,28 +115,22 @@ def _print_timed(text: str) -> None:
 
 def _check_arguments(arguments: argparse.Namespace) -> None:
     """Refuse arguments that do not go together."""
-    if arguments.any and arguments.name is not None:
+    if arguments.any == (arguments.name is not None):
         raise UsageError(
-            f'"{arguments.name}" and --any were both given: --any serves every study. Give one of them.'
+            "Give either the name of a study, as in tempopt agent NAME, or --any to serve every study."
         )
-    if not arguments.any and arguments.name is None:
-        raise UsageError("Give the name of a study, as in tempopt agent NAME, or --any to serve every study.")
     if arguments.until_idle is not None and not arguments.any:
         raise UsageError("--until-idle is for an agent of every study. Give --any in place of a name.")
     if arguments.server is not None and (arguments.storage or arguments.storage_file):
         raise UsageError("--server and --storage were both given. Give one of them.")
-    if _is_behind_server(arguments):
+    if arguments.server is not None or is_server(arguments.url):
+        arguments.url = server_url(arguments.server or arguments.url)
         studies.check_no_checkpoint_url(arguments.checkpoints)
     elif arguments.token_file is not None:
         raise UsageError("--token-file is for a server. Give its URL with --server, or take the option out.")
 
 
-def _is_behind_server(arguments: argparse.Namespace) -> bool:
-    return arguments.server is not None or is_server(arguments.url)
-
-
 def _connection(arguments: argparse.Namespace) -> tuple[ServerConnection, Path | None]:
     """Return the connection to the server, and the file with the token, if one was given."""
-    url = server_url(arguments.url if arguments.server is None else arguments.server)
-    file = None if arguments.token_file is None else Path(arguments.token_file)
+    url, file = arguments.url, None if arguments.token_file is None else Path(arguments.token_file)
     return ServerConnection(url, lambda: token_for(url, file)), file

@@ -17,6 +17,9 @@ from tempopt.spec.study_spec import StudySpec
 if TYPE_CHECKING:
     from tempopt.service.lifecycle import Storage
 
+Sets = Sequence[GivenSet] | Mapping[str, GivenSet]
+"""Parameter sets to compare, by name if they are given as a mapping."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchRequest:
@@ -115,7 +118,7 @@ class CompareRequest:
     """
 
     spec: StudySpec | Mapping[str, Any] | str | Path
-    sets: Sequence[GivenSet] | Mapping[str, GivenSet] = ()
+    sets: Sets = ()
     vary: Mapping[str, Sequence[Any]] | None = None
     all_pairs: bool = False
     name: str | None = None

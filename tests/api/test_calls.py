@@ -24,20 +24,11 @@ from tempopt.storage.rows import TicketRow
 from tests.toy_study import SMALL, begin_study, toy_spec
 
 URL = "sqlite:///tempopt.db"
-SPEC: dict[str, Any] = {
-    "study": {
-        "name": "toy",
-        "metric": "val_loss",
-        "direction": "minimize",
-        "trials": 2,
-        "arms": {"baseline": 1, "constant": 1},
-        "candidates": 1,
-        "seeds": {"confirm": 2},
-    },
+SPEC = {
+    **toy_spec(space={"temperature_init": {"low": 1.5, "high": 4.0}}, **{**SMALL, "candidates": 1}),
     "model": {"class_path": "tempopt.testing.toys.Toy"},
     "data": {"class_path": "tempopt.testing.toys.ToyData"},
     "trainer": {"max_steps": 10, "accelerator": "cpu"},
-    "search": {"temperature_init": {"low": 1.5, "high": 4.0}},
 }
 
 

@@ -19,15 +19,14 @@ from tempopt.api.main_module import FOLDER
 from tempopt.errors import SpecError
 from tempopt.spec.study_spec import StudySpec
 from tempopt.testing.toys import Toy, ToyData
+from tests.toy_study import toy_spec
 
 Run = Callable[..., ModuleType]
 
-SPEC: dict[str, Any] = {
-    "study": {"name": "toy", "metric": "val_loss", "direction": "minimize", "trials": 2},
+SPEC = {
+    **toy_spec(trials=2),
     "model": {"class_path": "tempopt.testing.toys.Toy"},
     "data": {"class_path": "tempopt.testing.toys.ToyData"},
-    "trainer": {"max_steps": 20, "accelerator": "cpu"},
-    "search": {"temperature_init": {"low": 1.5, "high": 4.0}},
 }
 
 
@@ -219,6 +218,7 @@ def test_annotations_that_are_not_evaluated_stay_so(script: Run) -> None:
     main = script("""
         from __future__ import annotations
         from tempopt.testing.toys import Toy, ToyData
+from tests.toy_study import toy_spec
 
         class Model(Toy):
             def used(self, data: ToyData, later: Nowhere) -> Model:
@@ -312,17 +312,17 @@ def test_a_class_of_a_timed_cell_has_a_source(cells: Run) -> None:
     assert load_module(spec(model=main.Model).model["class_path"]).Model.used(None) == 7
 
 
-def test_a_class_that_was_defined_anew_is_not_taken_for_the_one_given(cells: Run) -> None:
-    source = "from tempopt.testing.toys import Toy\nclass Model(Toy):\n    pass\n"
-    first_class = cells(source).Model
-    cells(source)
-    with pytest.raises(SpecError, match=r"__main__\.Model is another one by now"):
-        spec(model=first_class)
-
-
 def test_a_class_without_source_is_refused(cells: Run) -> None:
     main = cells("from tempopt.testing.toys import Toy\nexec('class Model(Toy): pass')")
     with pytest.raises(SpecError, match="Model, which has no source that can be read"):
         spec(model=main.Model)
     with pytest.raises(SpecError, match="has no class Nothing"):
         spec(model={"class_path": "__main__.Nothing"})
+
+
+def test_a_class_that_was_defined_anew_is_not_taken_for_the_one_given(cells: Run) -> None:
+    source = "from tempopt.testing.toys import Toy\nclass Model(Toy):\n    pass\n"
+    first_class = cells(source).Model
+    cells(source)
+    with pytest.raises(SpecError, match=r"__main__\.Model is another one by now"):
+        spec(model=first_class)

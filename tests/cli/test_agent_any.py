@@ -23,8 +23,8 @@ def speed_up(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["toy", "--any"], "--any serves every study. Give one of them"),
-        ([], "Give the name of a study, as in tempopt agent NAME, or --any"),
+        (["toy", "--any"], "Give either the name of a study"),
+        ([], "Give either the name of a study"),
         (["toy", "--until-idle"], "--until-idle is for an agent of every study"),
         (["--any", "--token-file", "a"], "--token-file is for a server"),
         (["--any", "--server", "http://127.0.0.1:1", "--storage", "sqlite:///a.db"], "Give one of them"),

@@ -24,7 +24,7 @@ from tempopt.storage.opening import open_store
 from tempopt.verdict.paired_evidence import PairedResult
 from tempopt.verdict.set_comparison import Comparison, Variant
 from tempopt.verdict.statistics.paired_tests import paired_test
-from tests.toy_study import URL, Watcher
+from tests.toy_study import URL, Watcher, toy_spec
 
 SPEC = """\
 study: {name: toy, metric: val_loss, direction: minimize, seeds: {confirm: 5}}
@@ -156,17 +156,6 @@ def test_more_pairs_are_added_and_more_trials_refused(
     assert report["comparison"]["variants"][0]["n_pairs"] == 8 and report["tickets"]["confirm"]["done"] == 16
 
 
-def test_a_comparison_has_no_search_to_stop(
-    folder: Path, fake_workers: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        tempopt.compare(SPEC_DATA, [{}, {"lr": 0.1}], storage=URL, name="toy", observer=interrupt_after(2))
-    assert cli.main(["stop", "toy"]) == 0
-    assert "there is no search to stop" in capsys.readouterr().out
-    assert cli.main(["list"]) == 0 and cli.main(["show", "toy"]) == 0
-    assert "No verdict yet: the comparison on fresh seeds is not over" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -181,8 +170,7 @@ def test_what_cannot_be_compared_is_told_and_nothing_is_stored(
     words: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert compare(*words) == 2
-    captured_output = capsys.readouterr()
-    assert message in captured_output.err and captured_output.out == ""
+    assert message in capsys.readouterr().err
     assert not (folder / "tempopt.db").exists()
 
 
@@ -197,12 +185,7 @@ def test_a_spec_that_compares_is_not_searched(folder: Path, capsys: pytest.Captu
 # ---- interruption
 
 
-SPEC_DATA: dict[str, Any] = {
-    "study": {"name": "toy", "metric": "val_loss", "direction": "minimize", "seeds": {"confirm": 4}},
-    "model": {"class_path": "toy_modules.Toy"},
-    "data": {"class_path": "toy_modules.ToyData"},
-    "trainer": {"max_steps": 24, "val_check_interval": 4, "accelerator": "cpu"},
-}
+SPEC_DATA = toy_spec(seeds={"confirm": 4})
 
 
 def interrupt_after(num_done: int) -> NullObserver:

@@ -19,6 +19,7 @@ from tempopt.errors import StorageError
 from tempopt.storage.opening import open_store
 from tempopt.storage.rows import TicketRow
 from tempopt.testing.toys import PACE
+from tests.toy_study import SMALL, toy_spec
 
 REPOSITORY = Path(__file__).parents[2]
 URL = "sqlite:///tempopt.db"
@@ -32,24 +33,11 @@ def python_path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _spec(**study: Any) -> str:
     """Write the spec of a small study and return its path."""
-    data = {
-        "study": {
-            "name": "toy",
-            "metric": "val_loss",
-            "direction": "minimize",
-            "trials": 2,
-            "arms": {"baseline": 1, "constant": 1},
-            "candidates": 1,
-            "seeds": {"choose": 1, "confirm": 2},
-            **study,
-        },
-        "search": {"temperature_init": {"low": 0.25, "high": 4.0}},
-        "model": {"class_path": "tempopt.testing.toys.Toy"},
-        "data": {"class_path": "tempopt.testing.toys.ToyData"},
-        "trainer": {"max_steps": 8, "val_check_interval": 4, "check_val_every_n_epoch": None},
-    }
-    data["trainer"]["accelerator"] = "cpu"
-    Path("toy.yaml").write_text(json.dumps(data))
+    space = {"temperature_init": {"low": 0.25, "high": 4.0}}
+    spec = toy_spec(space=space, trainer={"max_steps": 8}, **{**SMALL, "candidates": 1, **study})
+    spec |= {"model": {"class_path": "tempopt.testing.toys.Toy"}}
+    spec |= {"data": {"class_path": "tempopt.testing.toys.ToyData"}}
+    Path("toy.yaml").write_text(json.dumps(spec))
     return "toy.yaml"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -56,6 +57,12 @@ def test_of_one_run_all_is_shown(ticket_words: str, run_logs: Callable[..., str]
         "==> search-12, attempt 2, running, agent far:7\n"
         "It is running on far; its log is there until it is over.\n"
     )
+
+
+def test_why_the_last_attempt_failed_is_shown(run_logs: Callable[..., str]) -> None:
+    log = replace(_log_entry("epoch 1"), error="the worker was killed by SIGKILL")
+    out = run_logs(["search-12"], log, ticket="search-12")
+    assert out.splitlines()[-1].endswith(f": {log.error}")
 
 
 def test_one_attempt_can_be_asked_for(run_logs: Callable[..., str]) -> None:

@@ -16,13 +16,8 @@ from tempopt.storage.opening import open_store
 from tempopt.storage.rows import NewTicket
 from tests.cli.conftest import SECRET, WRITTEN, holds_no_password
 from tests.servers import find_or_start
+from tests.toy_study import toy_spec
 
-SPEC = {
-    "study": {"name": "pairs", "metric": "val_loss", "direction": "minimize"},
-    "model": {"class_path": "package.module.Model"},
-    "trainer": {"max_steps": 10},
-    "search": {"temperature_init": {"low": 0.25, "high": 4.0}},
-}
 NAMED = ("show", "resume", "agent", "logs", "export", "pause", "stop", "gc", "delete --yes")
 COMMANDS = ["list", "gc", "storage upgrade", *(f"{command} pairs" for command in NAMED)]
 
@@ -123,7 +118,7 @@ def url() -> Iterator[str]:
     secret_url = server.create_database(name).replace("postgres@", f"postgres:{WRITTEN}@")
     try:
         with open_store(secret_url) as store:
-            spec = StudySpec.parse(SPEC, source="the test")
+            spec = StudySpec.parse(toy_spec(name="pairs"), source="the test")
             study = store.create_study("pairs", spec.to_json(), spec.identity())
             store.add_tickets(study.id, [NewTicket(kind="search", arm="search", number=0, seed=0)])
             ticket = store.take_ticket(

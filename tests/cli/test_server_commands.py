@@ -336,14 +336,6 @@ def test_what_is_no_token_is_refused(text: str, work_folder: Path) -> None:
         credentials.read_token_file(work_folder / "token")
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"servers": {"a": 1}}'])
-def test_a_file_of_servers_that_is_none_is_said_to_be(text: str, settings: Path) -> None:
-    settings.parent.mkdir(parents=True)
-    settings.write_text(text)
-    with pytest.raises(UsageError, match="log in again"):
-        credentials.servers()
-
-
 # ---- Python
 
 
@@ -411,3 +403,11 @@ def test_who_may_not_work_is_told_so_before_anything_is_asked(
     )
     assert "scope agent" in text
     assert running_server.store.list_studies() == []
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"servers": {"a": 1}}'])
+def test_a_file_of_servers_that_is_none_is_said_to_be(text: str, settings: Path) -> None:
+    settings.parent.mkdir(parents=True)
+    settings.write_text(text)
+    with pytest.raises(UsageError, match="log in again"):
+        credentials.servers()

@@ -93,21 +93,6 @@ def test_a_study_runs_while_an_agent_holds_a_lease(capsys: pytest.CaptureFixture
     assert out.splitlines()[1].split()[:4] == ["pairs", "running", "2", "val_accuracy"]
 
 
-@pytest.mark.usefixtures("begun_studies")
-def test_list_as_json_is_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["list", "--json"]) == 0
-    (entry,) = json.loads(capsys.readouterr().out)
-    assert entry.pop("created").count(":") >= 2
-    assert entry == {
-        "study": "pairs",
-        "metric": "val_accuracy",
-        "direction": "maximize",
-        "state": "waiting",
-        "agents": 0,
-        "tickets": {"requested": 5, "waiting": 2, "running": 0, "done": 3, "failed": 0, "withdrawn": 0},
-    }
-
-
 ASKING = ("show", "export", "resume", "agent", "logs", "pause", "stop", "gc", "delete")
 
 

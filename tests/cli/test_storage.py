@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tempopt.cli.storage import storage_option, storage_url
-from tempopt.errors import StorageError, UsageError
-from tempopt.storage import urls
+from tempopt.errors import UsageError
 
 RAW = "postgresql://me:zqx@kvw:2/jq@host/studies"
 WRITTEN = "postgresql://me:zqx%40kvw%3A2%2Fjq@host/studies"
@@ -34,12 +33,6 @@ def test_storage_is_what_was_given_then_the_environment_then_the_folder(
     assert storage_url(_storage_arguments()) == "sqlite:///other.db"
     assert storage_url(_storage_arguments("sqlite:///given.db")) == "sqlite:///given.db"
     assert storage_url(_storage_arguments(file=_file("sqlite:///named.db\n"))) == "sqlite:///named.db"
-
-
-@pytest.mark.parametrize("namespace", [_storage_arguments(""), _storage_arguments(file="")])
-def test_an_empty_storage_is_not_the_default(namespace: argparse.Namespace) -> None:
-    with pytest.raises((StorageError, UsageError)):
-        urls.parse_database_url(storage_url(namespace))
 
 
 @pytest.mark.parametrize("text", [WRITTEN, f"{WRITTEN}\n", f"\ufeff  {WRITTEN} \r\n\n"])

@@ -55,19 +55,6 @@ def test_what_acts_in_training_alone_is_left_out(name: str) -> None:
     assert list(plain_request.search) == ["temperature_init"]
 
 
-def test_a_spec_of_a_search_needs_no_length_and_no_other_key() -> None:
-    spec = toy_spec()
-    spec |= {"trainer": {"accelerator": "cpu"}, "temperatures": {"loss": {"value": "criterion.tau"}}}
-    spec["search"]["loss.temperature_init"] = TAU
-    request = evaluation_spec(spec, trials=7, overrides=["study.seed=3"])
-    assert request.trials == 7 and request.spec.study.seed == 3
-    assert "loss.temperature_init" in request.left_out
-    with pytest.raises(SpecError, match="study.trials: given 1"):
-        evaluation_spec(spec, trials=1)
-    with pytest.raises(SpecError, match="search.temperature_init: .*low"):
-        evaluation_spec(toy_spec(space={"temperature_init": {"low": 2.0}}))
-
-
 @pytest.fixture
 def folder(tmp_path: Path, toy_folder: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     work_in(tmp_path, monkeypatch)
@@ -219,3 +206,16 @@ def test_what_was_found_is_said_with_its_interval_or_why_there_is_none(
 ) -> None:
     assert result.lines()[0].startswith(headline)
     assert fragment in str(result)
+
+
+def test_a_spec_of_a_search_needs_no_length_and_no_other_key() -> None:
+    spec = toy_spec()
+    spec |= {"trainer": {"accelerator": "cpu"}, "temperatures": {"loss": {"value": "criterion.tau"}}}
+    spec["search"]["loss.temperature_init"] = TAU
+    request = evaluation_spec(spec, trials=7, overrides=["study.seed=3"])
+    assert request.trials == 7 and request.spec.study.seed == 3
+    assert "loss.temperature_init" in request.left_out
+    with pytest.raises(SpecError, match="study.trials: given 1"):
+        evaluation_spec(spec, trials=1)
+    with pytest.raises(SpecError, match="search.temperature_init: .*low"):
+        evaluation_spec(toy_spec(space={"temperature_init": {"low": 2.0}}))

@@ -101,13 +101,16 @@ def _run(folder: Path, ticket: TicketRow) -> Path:
 
 def _keep(store: Store, ticket: TicketRow, run: Path, *steps: int) -> None:
     """Write checkpoints of 100 bytes and record them."""
-    changes = []
     for step in steps:
         path = run / f"step-{step}-{ticket.attempt}.ckpt"
         path.write_bytes(bytes(100))
-        checkpoint = Checkpoint(step=step, url=str(path), digest="0", size=100)
-        changes.append(CheckpointRecorded(ticket_id=ticket.id, attempt=ticket.attempt, checkpoint=checkpoint))
-    store.write(ticket.study_id, changes, agent=FAR, lease=60.0)
+        _record(store, ticket, str(path), step)
+
+
+def _record(store: Store, ticket: TicketRow, url: str, step: int = 8) -> None:
+    checkpoint = Checkpoint(step=step, url=url, digest="0", size=100)
+    change = CheckpointRecorded(ticket_id=ticket.id, attempt=ticket.attempt, checkpoint=checkpoint)
+    store.write(ticket.study_id, [change], agent=FAR, lease=60.0)
 
 
 # ---- pause and stop
@@ -237,13 +240,7 @@ def test_a_row_that_names_another_file_has_nothing_removed(
     path.parent.mkdir(parents=True)
     (path.parent / "step-9-1.ckpt").touch()
     path.touch()
-    foreign = Checkpoint(step=8, url=str(path), digest="0", size=1)
-    store.write(
-        study.id,
-        [CheckpointRecorded(ticket_id=ticket.id, attempt=1, checkpoint=foreign)],
-        agent=FAR,
-        lease=60.0,
-    )
+    _record(store, ticket, str(path))
     reason = "this is not where tempopt keeps a checkpoint of that run"
     [collection] = lifecycle.collect_garbage(url)
     assert (collection.files, collection.not_removed) == ({}, {str(path): reason})
@@ -259,13 +256,7 @@ def test_checkpoints_at_an_agents_own_place_are_removed_too(
     path = folder / "elsewhere" / "pairs" / "search-0000" / "step-8-1.ckpt"
     path.parent.mkdir(parents=True)
     path.write_bytes(bytes(10))
-    checkpoint = Checkpoint(step=8, url=f"file://{path}", digest="0", size=10)
-    store.write(
-        study.id,
-        [CheckpointRecorded(ticket_id=ticket.id, attempt=1, checkpoint=checkpoint)],
-        agent=FAR,
-        lease=60.0,
-    )
+    _record(store, ticket, f"file://{path}")
     (folder / "runs" / "pairs").mkdir(parents=True)
     assert lifecycle.delete(url, "pairs") == lifecycle.DeleteResult(agents=[], freed=10, not_removed={})
     assert list((folder / "elsewhere").iterdir()) == []
@@ -413,13 +404,7 @@ def test_checkpoints_that_lie_elsewhere_are_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ticket = take(lease=-1.0)
-    checkpoint = Checkpoint(step=1, url="/nowhere/runs/pairs/search-0000/step-1-1.ckpt", digest="0", size=1)
-    store.write(
-        study.id,
-        [CheckpointRecorded(ticket_id=ticket.id, attempt=1, checkpoint=checkpoint)],
-        agent=FAR,
-        lease=60.0,
-    )
+    _record(store, ticket, "/nowhere/runs/pairs/search-0000/step-1-1.ckpt", 1)
     monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, "s3", MemoryFileSystem)
     store.set_checkpoints(study.id, "s3://bucket")
     log_folder = folder / DEFAULT_FOLDER / "pairs"

@@ -71,16 +71,6 @@ def test_a_search_ends_in_a_verdict_in_the_names_of_the_temperature(ended_result
     assert load_study(URL, "toy").verdict == verdict
 
 
-def test_every_run_says_what_was_found_and_baselines_stay_there(ended_result: Any) -> None:
-    rows = tickets()
-    assert rows and all(t.parameters is not None for t in rows)
-    assert {t.parameters["contrast.as_found"] for t in rows if t.parameters} == {0.5}
-    baselines = [t for t in rows if "baseline" in (t.arm, *arms_of(t))]
-    assert baselines and all(is_neutral(t.parameters or {"contrast.as_found": 1.0}) for t in baselines)
-    # nothing of attention is trained: no parameters
-    assert not any("temperature_init" in (t.parameters or {}) for t in rows)
-
-
 def test_the_temperature_as_found_is_stored_and_the_study_is_the_same_when_it_is_asked_again(
     ended_result: Any,
 ) -> None:
@@ -205,3 +195,13 @@ def test_what_changes_the_temperature_as_found_is_refused_before_a_study_begins(
     if Path("tempopt.db").exists():
         with open_store(URL, create=False) as store:
             assert store.list_studies() == []
+
+
+def test_every_run_says_what_was_found_and_baselines_stay_there(ended_result: Any) -> None:
+    rows = tickets()
+    assert rows and all(t.parameters is not None for t in rows)
+    assert {t.parameters["contrast.as_found"] for t in rows if t.parameters} == {0.5}
+    baselines = [t for t in rows if "baseline" in (t.arm, *arms_of(t))]
+    assert baselines and all(is_neutral(t.parameters or {"contrast.as_found": 1.0}) for t in baselines)
+    # nothing of attention is trained: no parameters
+    assert not any("temperature_init" in (t.parameters or {}) for t in rows)
