@@ -87,9 +87,10 @@ def pause(storage: Storage, name: str) -> StopResult:
         if server := as_remote_store(store):
             return StopResult(**server.ask(name, "pause"))
         study = store.load_study(name)
+        agents = active_agents(store.tickets(study.id))
         if study.state == "running":
             store.set_state(study.id, "paused")
-        return StopResult(before=study.state, agents=active_agents(store.tickets(study.id)))
+        return StopResult(before=study.state, agents=agents)
 
 
 def stop(storage: Storage, name: str) -> StopResult:
