@@ -1,4 +1,4 @@
-"""Where the text that a command makes goes: to the screen, or to a file that is whole or not there."""
+"""Text and tables on the screen, or text in a file that is whole or not there."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ import shutil
 import sys
 import textwrap
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
 
 from tempopt.errors import UsageError
 from tempopt.files import replace
 
+_WIDE = 10_000
 # Control characters, invisible ones such as those that turn the direction of text, lone surrogates, and the
 # line ends of Unicode.
 _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
@@ -45,18 +49,6 @@ def print_decision(lines: Iterable[str]) -> None:
         print(escape_control_chars(wrapper.fill(line) if label else line))
 
 
-def in_columns(rows: Iterable[Mapping[str, str]], names: Sequence[str]) -> list[str]:
-    """Return the lines of a table: its heading, then a line for each row, in columns as wide as they need.
-
-    Args:
-        rows: The text of each column, by its name.
-        names: The columns, in their order; each is its heading.
-    """
-    lines = [dict(zip(names, names, strict=True)), *rows]
-    widths = {name: max(len(line[name]) for line in lines) for name in names}
-    return ["  ".join(line[name].ljust(widths[name]) for name in names).rstrip() for line in lines]
-
-
 def write(text: str, output: str | None, *, overwrite: bool) -> None:
     """Print a text, or write it to a file by way of a temporary one.
 
@@ -76,3 +68,22 @@ def write(text: str, output: str | None, *, overwrite: bool) -> None:
     path = Path(output)
     replace(path, text, overwrite=overwrite)
     print(f"Written to {path}.")
+
+
+def make_table(*columns: str) -> Table:
+    """Return an empty table whose first column is folded and whose others are cut where it is too wide."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for position, column in enumerate(columns):
+        table.add_column(column, overflow="fold" if position == 0 else "ellipsis", no_wrap=position > 0)
+    return table
+
+
+def print_table(table: Table) -> None:
+    """Print a table on standard output; in a pipe a line is a row, however long, and ends with its text."""
+    if sys.stdout.isatty():
+        Console().print(table)
+        return
+    console = Console(width=_WIDE, color_system=None)
+    with console.capture() as capture:
+        console.print(table)
+    print(*(line.rstrip() for line in capture.get().rstrip("\n").split("\n")), sep="\n")

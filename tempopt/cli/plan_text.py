@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from tempopt.cli.tables import print_table
+from tempopt.cli.output import print_table
 from tempopt.service.forecast import StudyForecast
 from tempopt.verdict.detectable_gain import LARGE_GAIN
 from tempopt.verdict.forecast_text import format_duration, format_worker_count, runs_text

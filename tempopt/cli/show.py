@@ -10,8 +10,7 @@ import json
 
 from rich.text import Text
 
-from tempopt.cli.output import escape_control_chars, write
-from tempopt.cli.tables import make_table, print_table
+from tempopt.cli.output import escape_control_chars, make_table, print_table, write
 from tempopt.errors import StudyNotFound, UsageError
 from tempopt.report.list_row import summary_json
 from tempopt.storage.opening import open_store

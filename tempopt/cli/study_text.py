@@ -11,9 +11,8 @@ from dataclasses import asdict
 from rich.table import Table
 
 from tempopt.agent.worker_views import to_json
-from tempopt.cli.output import escape_control_chars, print_decision
+from tempopt.cli.output import escape_control_chars, make_table, print_decision, print_table
 from tempopt.cli.storage import storage_option
-from tempopt.cli.tables import make_table, print_table
 from tempopt.launch.job_status import UNKNOWN, JobStatus
 from tempopt.report import study_result
 from tempopt.report.decision import screen_lines

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
-from tempopt.cli.output import in_columns
 from tempopt.errors import UsageError
 from tempopt.server.tokens import create_token, lifetime
 from tempopt.storage.http.address import is_server
@@ -83,7 +83,14 @@ def _list(arguments: argparse.Namespace) -> None:
             tokens = [asdict(row) for row in store.tokens()]
         rows = [{**row, "digest": None, "scopes": list(row["scopes"])} for row in tokens]
     text_rows = [{name: _text(row, name) for name in _COLUMNS} for row in rows]
-    print(json.dumps(text_rows, indent=2) if arguments.json else "\n".join(in_columns(text_rows, _COLUMNS)))
+    print(json.dumps(text_rows, indent=2) if arguments.json else "\n".join(_in_columns(text_rows, _COLUMNS)))
+
+
+def _in_columns(rows: Iterable[Mapping[str, str]], names: Sequence[str]) -> list[str]:
+    """Return the lines of a table: its heading, then a line for each row, in columns as wide as they need."""
+    lines = [dict(zip(names, names, strict=True)), *rows]
+    widths = {name: max(len(line[name]) for line in lines) for name in names}
+    return ["  ".join(line[name].ljust(widths[name]) for name in names).rstrip() for line in lines]
 
 
 def _text(row: dict[str, Any], name: str) -> str:

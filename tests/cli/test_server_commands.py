@@ -107,7 +107,6 @@ def run_command(
         ["logs", "begun", "nonsense"],
         ["gc", "--dry-run"],
         ["delete", "pairs"],
-        ["pause", "missing"],
     ],
     ids=" ".join,
 )
@@ -211,7 +210,6 @@ def test_ctrl_c_leaves_the_study_running_and_says_how_to_look_again(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-
     def interrupt(seconds: float) -> None:
         raise KeyboardInterrupt
 
