@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,41 +29,59 @@ LOGGER = {"class_path": "MLFlowLogger", "init_args": {"tracking_uri": "http://ho
 SECRET = {"class_path": "MLFlowLogger", "init_args": {"tracking_uri": "http://bob:hunter22@host/"}}
 
 
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with open_store(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
+        yield store
+
+
+@pytest.fixture
+def studies(make_spec: Any) -> tuple[SimulatedStudy, SimulatedStudy]:
+    """Return a study with a verdict, and one that has none yet."""
+
+    def worth(t: TicketRow) -> float:
+        assert t.parameters is not None
+        return float(t.seed % 97 / 9700 + (t.parameters["temperature_init"] != 1.0))
+
+    study, open_yet = (SimulatedStudy(make_spec(name=name, trials=4), worth) for name in ("pairs", "open"))
+    study.run()
+    open_yet.search()
+    return study, open_yet
+
+
 def test_a_logger_is_changed_in_what_is_stored_and_one_with_a_password_is_not_stored(
-    make_spec: Any, tmp_path: Path
+    make_spec: Any, store: Store
 ) -> None:
     spec, changed_spec, secret = (
         make_spec({"trainer": {"max_steps": 10, "logger": logger}}) for logger in (True, LOGGER, SECRET)
     )
     name = spec.study.name
-    with open_store(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
-        store.create_study(name, spec.to_json(), spec.identity())
-        prepare_search(store, SearchRequest(spec=changed_spec))
-        assert store.load_study(name).spec["trainer"]["logger"] == LOGGER
-        with pytest.raises(SpecError, match="holds a password or a key") as error:
-            prepare_search(store, SearchRequest(spec=secret))
-        assert "hunter22" not in str(error.value)
-        assert store.load_study(name).spec["trainer"]["logger"] == LOGGER
+    store.create_study(name, spec.to_json(), spec.identity())
+    prepare_search(store, SearchRequest(spec=changed_spec))
+    assert store.load_study(name).spec["trainer"]["logger"] == LOGGER
+    with pytest.raises(SpecError, match="holds a password or a key") as error:
+        prepare_search(store, SearchRequest(spec=secret))
+    assert "hunter22" not in str(error.value)
+    assert store.load_study(name).spec["trainer"]["logger"] == LOGGER
 
 
 @pytest.mark.parametrize(("pairs", "is_refused"), [(6, True), (7, False), (12, False)])
 def test_more_trials_are_refused_where_their_verdict_could_show_nothing(
-    make_spec: Any, tmp_path: Path, pairs: int, is_refused: bool
+    make_spec: Any, store: Store, pairs: int, is_refused: bool
 ) -> None:
     # the level of a second verdict is 2.5 %: signs alone need 2^(1 - 7)
     assert 2.0**-6 < 0.025 < 2.0**-5
     study = SimulatedStudy(
         make_spec(trials=4, test="sign_flip", seeds={"confirm": pairs}), lambda t: t.seed % 997 / 997
     ).run()
-    with open_store(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
-        row = store_study(store, study)
-        if is_refused:
-            with pytest.raises(UsageError, match=r"level is 2\.5 %.*takes 7 pairs"):
-                add_trials(store, row, study.spec, 3)
-            assert len(store.tickets(row.id)) == len(study.rows)
-        else:
+    row = store_study(store, study)
+    if is_refused:
+        with pytest.raises(UsageError, match=r"level is 2\.5 %.*takes 7 pairs"):
             add_trials(store, row, study.spec, 3)
-            assert [t.round for t in store.tickets(row.id) if t.kind == "search"][-3:] == [1, 1, 1]
+        assert len(store.tickets(row.id)) == len(study.rows)
+    else:
+        add_trials(store, row, study.spec, 3)
+        assert [t.round for t in store.tickets(row.id) if t.kind == "search"][-3:] == [1, 1, 1]
 
 
 def store_study(store: Store, study: SimulatedStudy) -> StudyRow:
@@ -93,80 +112,64 @@ def store_study(store: Store, study: SimulatedStudy) -> StudyRow:
         store.write(row.id, [end_change], agent="here", lease=60.0)
 
 
-def test_pairs_are_added_to_a_verdict_and_only_to_one(make_spec: Any, tmp_path: Path) -> None:
-    study = SimulatedStudy(make_spec(trials=4), lambda t: t.seed % 997 / 997)
-    study.search()
-    open_yet = SimulatedStudy(make_spec(name="open", trials=4), study.worth)
-    open_yet.search()
-    study.run()
-    with open_store(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
-        unproved = store_study(store, open_yet)
-        with pytest.raises(UsageError, match=r"3 pairs were to be added.*Let it reach a verdict first"):
-            add_confirmation_seeds(store, unproved, open_yet.spec, 3)
-        row = store_study(store, study)
-        add_confirmation_seeds(store, row, study.spec, 0)
-        assert len(store.tickets(row.id)) == len(study.rows)
-        add_confirmation_seeds(store, row, study.spec, 3)
-        new_tickets = [t for t in store.tickets(row.id) if t.round == 1]
-        assert {(t.kind, t.state) for t in new_tickets} == {("confirm", "waiting")}
-        assert {t.pair for t in new_tickets} == {0, 1, 2}
-        assert store.load_study("pairs").state == "running"
+def test_pairs_are_added_to_a_verdict_and_only_to_one(
+    studies: tuple[SimulatedStudy, SimulatedStudy], store: Store
+) -> None:
+    study, open_yet = studies
+    unproved = store_study(store, open_yet)
+    with pytest.raises(UsageError, match=r"3 pairs were to be added.*Let it reach a verdict first"):
+        add_confirmation_seeds(store, unproved, open_yet.spec, 3)
+    row = store_study(store, study)
+    add_confirmation_seeds(store, row, study.spec, 0)
+    assert len(store.tickets(row.id)) == len(study.rows)
+    add_confirmation_seeds(store, row, study.spec, 3)
+    new_tickets = [t for t in store.tickets(row.id) if t.round == 1]
+    assert {(t.kind, t.state) for t in new_tickets} == {("confirm", "waiting")}
+    assert {t.pair for t in new_tickets} == {0, 1, 2}
+    assert store.load_study("pairs").state == "running"
 
 
 @pytest.mark.parametrize("growth", [{"add_trials": 3}, {"add_pairs": 3}])
 def test_the_share_of_the_next_verdict_is_told_where_one_was_spent(
-    make_spec: Any, tmp_path: Path, growth: dict[str, int]
+    studies: tuple[SimulatedStudy, SimulatedStudy], store: Store, growth: dict[str, int]
 ) -> None:
-    study = SimulatedStudy(make_spec(trials=4), lambda t: t.seed % 997 / 997)
-    study.search()
-    open_yet = SimulatedStudy(make_spec(name="open", trials=4), study.worth)
-    open_yet.search()
-    study.run()
-    with open_store(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
-        notes: list[str] = []
-        row, unproved = store_study(store, study), store_study(store, open_yet)
-        prepare_resume(store, unproved, ResumeRequest(study="open"), on_note=notes.append)
-        prepare_resume(store, row, ResumeRequest(study="pairs"), on_note=notes.append)
-        assert notes == []
-        prepare_resume(store, row, ResumeRequest(study="pairs", **growth), on_note=notes.append)
-        share = "The next verdict has the level 2.5 %; the first had 5 %."
-        assert notes[0] == share and len(notes) == 1 + ("add_trials" in growth)
-        prepare_search(store, SearchRequest(spec=study.spec, add_trials=2), on_note=notes.append)
-        assert notes[-1] == share
+    study, open_yet = studies
+    notes: list[str] = []
+    row, unproved = store_study(store, study), store_study(store, open_yet)
+    share = "The next verdict has the level 2.5 %; the first had 5 %."
+    prepare_resume(store, unproved, ResumeRequest(study="open", add_trials=3), on_note=notes.append)
+    prepare_resume(store, row, ResumeRequest(study="pairs"), on_note=notes.append)
+    assert share not in notes
+    prepare_resume(store, row, ResumeRequest(study="pairs", **growth), on_note=notes.append)
+    prepare_search(store, SearchRequest(spec=study.spec, add_trials=2), on_note=notes.append)
+    assert notes.count(share) == 2
 
 
 def test_an_explanation_is_of_a_verdict_that_there_is_and_of_nothing_else(
-    make_spec: Any, tmp_path: Path
+    studies: tuple[SimulatedStudy, SimulatedStudy], store: Store
 ) -> None:
-    def worth(t: TicketRow) -> float:
-        assert t.parameters is not None
-        return float(t.seed % 97 / 9700 + (t.parameters["temperature_init"] != 1.0))
-
-    study, open_yet = (SimulatedStudy(make_spec(name=name, trials=4), worth) for name in ("pairs", "open"))
-    study.run()
-    open_yet.search()
-    with open_store(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
-        unproved = store_study(store, open_yet)
-        with pytest.raises(UsageError, match=r"was to be explained.*Let it reach a verdict first: tempopt "):
-            add_explanation(store, unproved, open_yet.spec)
-        row = store_study(store, study)
-        for options in ({"add_trials": 3}, {"add_pairs": 3}, {"retry_failed": True}):
-            with pytest.raises(UsageError, match="An explanation is of the verdict that there is"):
-                ResumeRequest(study="pairs", explain=True, **options)
-        assert len(store.tickets(row.id)) == len(study.rows)
-        notes: list[str] = []
-        store.set_state(row.id, "done")
-        assert (
-            prepare_resume(store, row, ResumeRequest(study="pairs", explain=True), on_note=notes.append)
-            == study.spec
-        )
-        study_keys = {(t.kind, t.number) for t in study.rows}
-        added_tickets = [t for t in store.tickets(row.id) if (t.kind, t.number) not in study_keys]
-        begin = f"{len(added_tickets)} trainings begin to explain the verdict; at most "
-        (note,) = notes
-        assert note.startswith(begin) and added_tickets
-        assert {t.state for t in added_tickets} == {"waiting"}
-        assert store.load_study("pairs").state == "running"
+    study, open_yet = studies
+    unproved = store_study(store, open_yet)
+    with pytest.raises(UsageError, match=r"was to be explained.*Let it reach a verdict first: tempopt "):
+        add_explanation(store, unproved, open_yet.spec)
+    row = store_study(store, study)
+    for options in ({"add_trials": 3}, {"add_pairs": 3}, {"retry_failed": True}):
+        with pytest.raises(UsageError, match="An explanation is of the verdict that there is"):
+            ResumeRequest(study="pairs", explain=True, **options)
+    assert len(store.tickets(row.id)) == len(study.rows)
+    notes: list[str] = []
+    store.set_state(row.id, "done")
+    assert (
+        prepare_resume(store, row, ResumeRequest(study="pairs", explain=True), on_note=notes.append)
+        == study.spec
+    )
+    study_keys = {(t.kind, t.number) for t in study.rows}
+    added_tickets = [t for t in store.tickets(row.id) if (t.kind, t.number) not in study_keys]
+    begin = f"{len(added_tickets)} trainings begin to explain the verdict; at most "
+    (note,) = notes
+    assert note.startswith(begin) and added_tickets
+    assert {t.state for t in added_tickets} == {"waiting"}
+    assert store.load_study("pairs").state == "running"
     num_rows = len(study.rows)
     while tickets := explanation_tickets(study.rows, study.spec, is_requested=True):
         study.do(tickets)
