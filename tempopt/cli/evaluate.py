@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import sys
 
 from tempopt.cli import INTERRUPTED
-from tempopt.cli.storage import storage_option
 from tempopt.service.evaluation.evaluate import evaluate as evaluate_weights
 from tempopt.storage.urls import masked_url
 
@@ -27,8 +25,7 @@ def evaluate(arguments: argparse.Namespace) -> int | None:
         )
     except KeyboardInterrupt:
         print(
-            f"\nInterrupted. Every evaluation that ended is saved. To go on:\n  {_command(arguments)}",
-            file=sys.stderr,
+            "\nInterrupted. Every evaluation that ended is saved. The same command goes on.", file=sys.stderr
         )
         return INTERRUPTED
     if arguments.json:
@@ -39,14 +36,3 @@ def evaluate(arguments: argparse.Namespace) -> int | None:
         f'The evaluations are the trials of the Optuna study "{result.name}" in {masked_url(arguments.url)}.'
     )
     return None
-
-
-def _command(arguments: argparse.Namespace) -> str:
-    """Return the command that continues the evaluations."""
-    words = ["tempopt", "evaluate", arguments.spec, "--weights", arguments.weights]
-    options = {"--trials": arguments.trials, "--name": arguments.name}
-    for option, value in options.items():
-        words += [] if value is None else [option, str(value)]
-    for setting in arguments.set:
-        words += ["--set", setting]
-    return shlex.join([*words, *(["--json"] if arguments.json else [])]) + storage_option(arguments)

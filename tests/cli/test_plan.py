@@ -74,17 +74,8 @@ def test_json_has_the_same_numbers_and_hours_that_are_given_are_not_measured(
     spec: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tempopt.service.forecast.run_dry_run", None)
-    words = [
-        "--json",
-        "--trials",
-        "6",
-        "--set",
-        "study.seeds.confirm=5",
-        "--run-hours",
-        "2",
-        "--workers",
-        "4",
-    ]
+    words = ["--json", "--trials", "6", "--run-hours", "2", "--workers", "4"]
+    words += ["--set", "study.seeds.confirm=5"]
     assert cli.main(["plan", spec, *words]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan["by_kind"]["gain"]["search"]["max"] == 6

@@ -215,17 +215,8 @@ def test_an_interrupted_search_says_how_to_go_on(
     interrupt_search: Callable[[bool], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     interrupt_search(True)
-    words = [
-        "search",
-        "a.yaml",
-        "--storage",
-        "sqlite:///a b.db",
-        "--checkpoints",
-        "my runs",
-        "--workers",
-        "2",
-    ]
-    assert cli.main(words) == 130
+    words = ["search", "a.yaml", "--storage", "sqlite:///a b.db", "--checkpoints", "my runs"]
+    assert cli.main([*words, "--workers", "2"]) == 130
     assert capsys.readouterr().out.endswith(
         "Interrupted. Everything that was reported is saved. To go on:\n"
         "  tempopt resume pairs --storage 'sqlite:///a b.db' --checkpoints 'my runs' --workers 2\n"

@@ -11,7 +11,6 @@ import os
 import re
 import shlex
 import signal
-import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -61,8 +60,6 @@ class Tally:
     """What came of all inputs together."""
 
     inputs: int = 0
-    longest: int = 0
-    slowest: float = 0.0
     faults: list[str] = field(default_factory=list)
 
 
@@ -74,7 +71,6 @@ def _check_answer(words: list[str], tally: Tally) -> None:
     """Carry out a command in this process, and note what is wrong with how it answered."""
     out, err = io.StringIO(), io.StringIO()
     code: object = None
-    start_time = time.process_time()
     signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
@@ -93,8 +89,6 @@ def _check_answer(words: list[str], tally: Tally) -> None:
         signal.setitimer(signal.ITIMER_PROF, 0)
     stderr = err.getvalue()
     tally.inputs += 1
-    tally.longest = max(tally.longest, len(stderr))
-    tally.slowest = max(tally.slowest, time.process_time() - start_time)
     if code not in CODES or "Traceback" in stderr or len(stderr) > 2000:
         tally.faults.append(
             f"{shlex.join(words)[:300]!r} -> {code}, {len(stderr)} characters: {stderr[-300:]!r}"
@@ -257,7 +251,3 @@ def test_whatever_is_typed_is_answered_in_words(command_tally: Tally) -> None:
     any_command()
     assert command_tally.inputs >= FUZZED
     assert not command_tally.faults, "\n".join(command_tally.faults)
-    print(
-        f"{command_tally.inputs} inputs, longest message {command_tally.longest}, "
-        f"slowest {command_tally.slowest:.1f} s of CPU"
-    )

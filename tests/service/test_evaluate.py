@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -71,17 +70,8 @@ def folder(tmp_path: Path, toy_folder: None, monkeypatch: pytest.MonkeyPatch) ->
 def test_evaluations_are_trials_that_optuna_shows_and_the_same_command_goes_on(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = [
-        "evaluate",
-        "toy.yaml",
-        "--weights",
-        "trained.pt",
-        "--name",
-        "tuned",
-        "--storage",
-        URL,
-        "--json",
-    ]
+    command = ["evaluate", "toy.yaml", "--weights", "trained.pt", "--name", "tuned", "--storage", URL]
+    command += ["--json"]
     assert main([*command, "--trials", "2"]) == 0
     captured_output = capsys.readouterr()
     assert json.loads(captured_output.out)["trials"] == 2
@@ -118,30 +108,6 @@ def test_what_cannot_be_evaluated_is_refused(folder: Path, capsys: pytest.Captur
     capsys.readouterr()
     message = refusal("--weights", "trained.pt", "--name", "a", "--set", "study.seed=4")
     assert 'The Optuna study "a" evaluates other weights' in message
-
-
-def test_an_interrupted_command_says_how_to_go_on(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def raise_interrupt(*args: Any, **options: Any) -> None:
-        raise KeyboardInterrupt
-
-    words = [
-        "evaluate",
-        "toy.yaml",
-        "--weights",
-        "a b.pt",
-        "--trials",
-        "9",
-        "--set",
-        "study.seed=4",
-        "--json",
-    ]
-    with monkeypatch.context() as patch:
-        patch.setattr("tempopt.cli.evaluate.evaluate_weights", raise_interrupt)
-        assert main([*words, "--storage", "sqlite:///other.db"]) == 130
-    command = shlex.split(capsys.readouterr().err.splitlines()[-1])
-    assert command[1:-2] == words and command[-2:] == ["--storage", "sqlite:///other.db"]
 
 
 def _of_server(capsys: pytest.CaptureFixture[str]) -> str:
