@@ -7,12 +7,11 @@ import dataclasses
 import gzip
 import json
 import zlib
-from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tempopt.errors import StorageError, StudyNotFound, UsageError, masked, not_text, without_passwords
+from tempopt.errors import StorageError, StudyNotFound, UsageError, masked, without_passwords
 from tempopt.sampling.trial_params import trial_params
 from tempopt.service.lifecycle import Storage, open_storage
 from tempopt.spec.custom_schedules import check_schedules
@@ -30,7 +29,6 @@ FORMAT = "tempopt study"
 VERSION = 1
 _MANY = 2000
 _MOST_BYTES = 4 * 1024**3
-_LONGEST_LINE = 256 * 1024**2
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +73,8 @@ def dump(storage: Storage, name: str, path: Path, *, overwrite: bool = False) ->
                 raise UsageError(
                     f"{path} is there already and is left as it is. Remove it, or give another name."
                 )
-            counts = _write(store, study, temporary)
+            document = _to_document(store, study)
+        temporary.write_bytes(gzip.compress(json.dumps(document, allow_nan=False).encode(), 6, mtime=0))
         temporary.replace(path)
     except OSError as error:
         raise UsageError(
@@ -84,38 +83,41 @@ def dump(storage: Storage, name: str, path: Path, *, overwrite: bool = False) ->
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-    size = path.stat().st_size
-    is_done = study.state == "done"
-    return DumpResult(study=name, tickets=counts[0], measurements=counts[1], file=size, is_done=is_done)
+    return DumpResult(
+        study=name,
+        tickets=len(document["tickets"]),
+        measurements=len(document["measurements"]),
+        file=path.stat().st_size,
+        is_done=study.state == "done",
+    )
 
 
-def _write(store: Store, study: StudyRow, path: Path) -> tuple[int, int]:
-    num_measurements = 0
+def _to_document(store: Store, study: StudyRow) -> dict[str, Any]:
+    """Return a study as plain data."""
     # the tickets first: of what becomes of them meanwhile, measurements tell more than is needed, never less
     tickets = store.tickets(study.id)
-    ids = [ticket.id for ticket in tickets]
-    with gzip.GzipFile(path, "wb", compresslevel=6, mtime=0) as file:
-
-        def line(kind: str, data: Any) -> None:
-            file.write(json.dumps({kind: data}, allow_nan=False).encode() + b"\n")
-
-        about = {"format": FORMAT, "version": VERSION, "tempopt": __version__}
-        line("about", {**about, "written": datetime.now(UTC).isoformat()})
-        line("study", serialize(_portable(study)))
-        if prior_runs := store.warm_start(study.id):
-            line("warm_start", prior_runs)
-        for ticket in tickets:
-            line("ticket", serialize(_moved(ticket)))
-        for start in range(0, len(ids), _MANY):
-            batch = ids[start : start + _MANY]
-            measurements = store.measurements(study.id, batch)
-            num_measurements += len(measurements)
-            line("measurements", measurements_to_plain(measurements))
-            for log in store.logs(study.id, batch):
-                line("log", serialize(dataclasses.replace(log, text=masked(log.text))))
-            for id, maps in store.attention_maps(study.id, batch).items():
-                line("map", {"ticket_id": id, "maps": maps})
-    return len(tickets), num_measurements
+    measurements: list[Any] = []
+    logs: list[Any] = []
+    maps: dict[int, Any] = {}
+    for start in range(0, len(tickets), _MANY):
+        ids = [ticket.id for ticket in tickets[start : start + _MANY]]
+        measurements += measurements_to_plain(store.measurements(study.id, ids))
+        logs += [
+            serialize(dataclasses.replace(log, text=masked(log.text))) for log in store.logs(study.id, ids)
+        ]
+        maps |= store.attention_maps(study.id, ids)
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "tempopt": __version__,
+        "written": datetime.now(UTC).isoformat(),
+        "study": serialize(_portable(study)),
+        "warm_start": store.warm_start(study.id) or [],
+        "tickets": [serialize(_moved(ticket)) for ticket in tickets],
+        "measurements": measurements,
+        "logs": logs,
+        "maps": maps,
+    }
 
 
 def _portable(study: StudyRow) -> StudyRow:
@@ -189,24 +191,18 @@ def read(path: Path, *, name: str | None = None) -> StudyDump:
     Raises:
         UsageError: The file is none of a study, is damaged, or was written by a later version.
     """
-    records: dict[str, list[Any]] = {}
-    for kind, data in _lines(path):
-        records.setdefault(kind, []).append(data)
+    document = _read_document(path)
     try:
-        study: StudyRow = deserialize(StudyRow, records["study"][0])
+        study: StudyRow = deserialize(StudyRow, document["study"])
         if study.state == "running":
             study = dataclasses.replace(study, state="paused")
         if name is not None:
             study = _renamed(study, name)
-        tickets: list[TicketRow] = deserialize(list[TicketRow], records.get("ticket", []))
-        logs: list[LogRow] = deserialize(list[LogRow], records.get("log", []))
-        measurements = [
-            measurement
-            for part in records.get("measurements", [])
-            for measurement in measurements_from_plain(part)
-        ]
-        maps = {int(entry["ticket_id"]): entry["maps"] for entry in records.get("map", [])}
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+        tickets: list[TicketRow] = deserialize(list[TicketRow], document["tickets"])
+        logs: list[LogRow] = deserialize(list[LogRow], document["logs"])
+        measurements = measurements_from_plain(document["measurements"])
+        maps = {int(ticket_id): maps for ticket_id, maps in document["maps"].items()}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise _damaged(path, str(error)) from error
     spec = StudySpec.from_json(study.spec)
     check_schedules(spec)
@@ -224,7 +220,7 @@ def read(path: Path, *, name: str | None = None) -> StudyDump:
         measurements=measurements,
         logs=logs,
         maps=maps,
-        warm_start=records.get("warm_start", [[]])[0],
+        warm_start=document.get("warm_start", []),
         trials={
             ticket.id: trial_params(ticket.sampled or {}, spec.space("search"))
             for ticket in tickets
@@ -239,45 +235,26 @@ def _renamed(study: StudyRow, name: str) -> StudyRow:
     return dataclasses.replace(study, name=name, spec=spec.to_json())
 
 
-def _lines(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield kind and data of each line of a file; gzip tells one that is damaged or cut short."""
-    size = 0
+def _read_document(path: Path) -> dict[str, Any]:
+    """Return what a file holds; gzip tells one that is damaged or cut short."""
     try:
         with gzip.open(path, "rb") as file:
-            for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE), b"")):
-                size += len(line)
-                if size > _MOST_BYTES or not line.endswith(b"\n"):
-                    raise _damaged(path, "it is longer than it can be, or its end is missing")
-                kind, data = _parsed(path, line)
-                if number == 0:
-                    _check_version(path, kind, data)
-                yield kind, data
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            data = file.read(_MOST_BYTES)
+        document = json.loads(data)
+    except (EOFError, zlib.error, gzip.BadGzipFile, ValueError, RecursionError) as error:
         raise _damaged(path, str(error)) from error
     except OSError as error:
         raise UsageError(
             f"{path} cannot be read: {error.strerror}. Give a file that tempopt dump has written."
         ) from error
-
-
-def _parsed(path: Path, line: bytes) -> tuple[str, Any]:
-    try:
-        [(kind, data)] = json.loads(line).items()
-    except (ValueError, AttributeError, RecursionError) as error:
-        raise _damaged(path, "a line is not as it should be") from error
-    if no_text := not_text(line.decode("utf-8", "replace")):
-        raise _damaged(path, f"it holds {no_text}")
-    return str(kind), data
-
-
-def _check_version(path: Path, kind: str, data: Any) -> None:
-    if kind != "about" or not isinstance(data, Mapping) or data.get("format") != FORMAT:
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise _damaged(path, "it does not begin as one")
-    if data.get("version") != VERSION:
+    if document.get("version") != VERSION:
         raise UsageError(
-            f"{path} was written by tempopt {data.get('tempopt')} in a form that this version, "
+            f"{path} was written by tempopt {document.get('tempopt')} in a form that this version, "
             f"{__version__}, does not know. Load it with that version, or a later one."
         )
+    return document
 
 
 def _damaged(path: Path, why: str) -> UsageError:

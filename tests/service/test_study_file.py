@@ -133,13 +133,14 @@ def dump_bytes(fake_workers: None) -> bytes:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda data: data[: len(data) // 2], "end is missing|is not as it should be"),
-        (lambda data: data + b'{"ticket": {}}\n', "not as expected"),
-        (lambda data: b"hello\n", "is not as it should be"),
-        (lambda data: b'{"study": {}}\n', "does not begin as one"),
+        (lambda data: data[: len(data) // 2], "is damaged"),
+        (lambda data: data.replace(b'"kind": "search"', b'"kind": "serch"', 1), "not as expected"),
+        (lambda data: data.replace(b'"tickets"', b'"tckets"', 1), "is damaged: 'tickets'"),
+        (lambda data: b"hello", "is damaged"),
+        (lambda data: b'{"study": {}}', "does not begin as one"),
         (lambda data: data.replace(b'"version": 1', b'"version": 2', 1), "does not know"),
-        (lambda data: b"[" * 100_000 + b"\n", "is not as it should be"),
-        (lambda data: b"", "is no file of a study"),
+        (lambda data: b"[" * 100_000, "is damaged"),
+        (lambda data: b"", "is damaged"),
     ],
 )
 def test_a_file_that_is_damaged_is_refused_and_nothing_is_written(
