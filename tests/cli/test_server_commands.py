@@ -20,7 +20,6 @@ import yaml
 
 import tempopt
 from tempopt import cli
-from tempopt.agent.observer import NullObserver
 from tempopt.errors import AccessDenied, StudyNotFound, UsageError
 from tempopt.launch import watch
 from tempopt.spec.study_spec import StudySpec
@@ -32,7 +31,7 @@ from tests.report.made_study import World, make, write
 from tests.server.conftest import RunningServer
 from tests.server.conftest import running_server as running_server
 from tests.storage.scenes import HOUR, complete, make_end, take_next
-from tests.toy_study import SMALL, toy_spec
+from tests.toy_study import SMALL, Watcher, toy_spec
 
 pytestmark = pytest.mark.server
 
@@ -365,26 +364,18 @@ def test_python_reaches_the_studies_of_a_server(
         tempopt.search(spec, storage=running_server.url, wait=False)
 
 
-class _Notes(NullObserver):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-
 @pytest.mark.usefixtures("toy_folder")
 @pytest.mark.long
 def test_a_program_that_was_given_a_token_trains_as_an_agent_and_keeps_its_checkpoints(
     running_server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TEMPOPT_TOKEN")
-    notes = _Notes()
+    watcher = Watcher()
     with tempopt.connect(running_server.url, running_server.new_token("submit", "agent")) as server:
-        result = server.search(small(), workers=1, observer=notes)
+        result = server.search(small(), workers=1, observer=watcher)
     assert result.state == "done"
     assert result.cost.checkpoint_seconds > 0
-    assert not [note for note in notes.notes if "checkpoint" in note.lower()]
+    assert not [note for note in watcher.notes if "checkpoint" in note.lower()]
     assert "TEMPOPT_TOKEN" not in os.environ
 
 
