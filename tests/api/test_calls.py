@@ -24,7 +24,7 @@ from tempopt.storage.rows import TicketRow
 from tests.toy_study import SMALL, begin_study, toy_spec
 
 URL = "sqlite:///tempopt.db"
-SPEC = {
+SPEC: dict[str, Any] = {
     **toy_spec(space={"temperature_init": {"low": 1.5, "high": 4.0}}, **{**SMALL, "candidates": 1}),
     "model": {"class_path": "tempopt.testing.toys.Toy"},
     "data": {"class_path": "tempopt.testing.toys.ToyData"},

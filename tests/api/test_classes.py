@@ -23,7 +23,7 @@ from tests.toy_study import toy_spec
 
 Run = Callable[..., ModuleType]
 
-SPEC = {
+SPEC: dict[str, Any] = {
     **toy_spec(trials=2),
     "model": {"class_path": "tempopt.testing.toys.Toy"},
     "data": {"class_path": "tempopt.testing.toys.ToyData"},

@@ -147,7 +147,7 @@ def test_a_study_is_continued_and_extended_by_its_name(
     assert carried_out["request"] == ResumeRequest(study="pairs", **changes)
     assert carried_out["options"] == RunOptions(storage=URL)
     assert "the verdict" in capsys.readouterr().out
-    options = {"storage": "sqlite:///x.db", "workers": 2, "checkpoints": "s3://bucket/runs"}
+    options: dict[str, Any] = {"storage": "sqlite:///x.db", "workers": 2, "checkpoints": "s3://bucket/runs"}
     assert cli.main([*words, *(word for name in options for word in (f"--{name}", str(options[name])))]) == 0
     assert carried_out["options"] == RunOptions(**options)
 
