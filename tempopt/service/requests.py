@@ -78,18 +78,17 @@ class ResumeRequest:
     version: int | None = None
 
     def __post_init__(self) -> None:
-        if self.explain and (self.add_trials or self.add_pairs or self.retry_failed):
+        values = {
+            "more trials": self.add_trials,
+            "more pairs": self.add_pairs,
+            "failed runs again": self.retry_failed,
+            "an explanation": self.explain,
+        }
+        requested = [name for name, value in values.items() if value]
+        if len(requested) > 1:
             raise UsageError(
-                "An explanation is of the verdict that there is. Ask for more in another command."
-            )
-        if self.retry_failed and (self.add_trials or self.add_pairs):
-            raise UsageError(
-                "--retry-failed completes what was asked, and --trials and --pairs ask for more. "
-                "Give them in two commands."
-            )
-        if self.add_pairs and self.add_trials:
-            raise UsageError(
-                "--pairs adds to the verdict that there is, --trials asks for another. Give one of them."
+                f"{' and '.join(requested)} were requested at once, and each acts on the verdict that there "
+                "is. Ask for one of them in a command, and for the next in another command."
             )
 
     def to_json(self) -> dict[str, Any]:
