@@ -10,7 +10,6 @@ import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from tempopt.agent.dry_run import format_stage, run_dry_run, start_workers
 from tempopt.agent.observer import Observer
@@ -19,7 +18,6 @@ from tempopt.agent.study_lookup import check_same_study, find_study
 from tempopt.agent.study_runner import claim_local_placements, validate_sampler_and_pruner
 from tempopt.errors import AccessDenied
 from tempopt.launch.watch import watch_study
-from tempopt.report.study_result import StudyResult, load
 from tempopt.service.requests import ResumeRequest, SearchRequest
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
@@ -75,10 +73,10 @@ def _complete(store: RemoteStore, request: SearchRequest, observer: Observer) ->
     return replace(request, version=study.version) if request.add_trials or request.enqueue else request
 
 
-def wait_for_result(
+def wait_until_over(
     store: RemoteStore, name: str, *, workers: Workers | None = None, observer: Observer
-) -> StudyResult:
-    """Return the result of a study once it is done or paused.
+) -> None:
+    """Wait until a study is done or paused.
 
     Args:
         store: The server's.
@@ -90,24 +88,11 @@ def wait_for_result(
         StudyNotFound: There is no study of that name.
         StudyFailed: It was deleted meanwhile; or it is trained here, and nothing can be.
     """
-    if workers is not None:
-        return train_as_agent(store, name, workers=workers, folder=None, observer=observer)
-    watch_study(store, name, observer)
-    return load(store, name, needs_measurements=True)
-
-
-def train_as_agent(
-    store: RemoteStore,
-    name: str,
-    *,
-    workers: Workers | None,
-    folder: str | Path | None,
-    observer: Observer,
-) -> StudyResult:
-    """Work on a study as one of its agents and return its result; see :func:`.studies.join`."""
-    with _shown_to_workers(store.given_token):
-        run_remote_agent(store.server, name, workers=workers, folder=folder, observer=observer)
-    return load(store, name, needs_measurements=True)
+    if workers is None:
+        watch_study(store, name, observer)
+    else:
+        with _shown_to_workers(store.given_token):
+            run_remote_agent(store.server, name, workers=workers, observer=observer)
 
 
 @contextlib.contextmanager

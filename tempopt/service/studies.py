@@ -76,11 +76,11 @@ def carry_out(
         if server := as_remote_store(store):
             check_no_checkpoint_url(options.checkpoints)
             remote_study.submit(server, request, workers=options.workers, observer=study_observer)
-            if not options.wait:
-                return load(store, request.study, needs_measurements=True)
-            return remote_study.wait_for_result(
-                server, request.study, workers=options.workers, observer=study_observer
-            )
+            if options.wait:
+                remote_study.wait_until_over(
+                    server, request.study, workers=options.workers, observer=study_observer
+                )
+            return load(store, request.study, needs_measurements=True)
         spec, study = prepare(store, request, on_note=study_observer.note)
         if options.submit:
             return _submit(store, spec, study, options.checkpoints, study_observer)
@@ -148,10 +148,6 @@ def run_agent(
 
     def work() -> StudyResult:
         with open_store(storage, create=False) as store:
-            if server := as_remote_store(store):
-                return remote_study.train_as_agent(
-                    server, name, workers=workers, folder=checkpoints, observer=study_observer
-                )
             study = store.load_study(name)
             if study.state == "paused":
                 raise UsageError(f'Study "{name}" was paused. Let it go on first: tempopt resume {name}')
