@@ -218,7 +218,6 @@ def test_annotations_that_are_not_evaluated_stay_so(script: Run) -> None:
     main = script("""
         from __future__ import annotations
         from tempopt.testing.toys import Toy, ToyData
-from tests.toy_study import toy_spec
 
         class Model(Toy):
             def used(self, data: ToyData, later: Nowhere) -> Model:
