@@ -196,6 +196,7 @@ def test_a_search_is_looked_at_to_its_verdict_which_is_that_of_the_database(
     ]
     for report in reports:
         del report["cost"]
+        report["findings"] = [finding for finding in report["findings"] if finding["kind"] != "cost"]
         assert report["state"] == "done"
     assert reports[0] == reports[1]
     # the same command again prints the result
