@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from tempopt.agent.worker_slot import WorkerSlot
-from tempopt.storage.changes import AttemptLost, AttemptReleased, RunEnded, RunOutcome
+from tempopt.storage.changes import AttemptLost, AttemptReleased, RunEnded, RunOutcome, state_after_loss
 from tempopt.storage.rows import Measurement, Outcome, TicketRow
 from tempopt.training.messages import Finished
 
@@ -110,7 +110,7 @@ def apply_attempt_lost(ticket: TicketRow, change: AttemptLost) -> TicketRow:
         gpu_seconds=ticket.gpu_seconds + change.gpu_seconds,
         alone=ticket.alone or change.alone,
     )
-    if row.failures < change.max_attempts:
+    if state_after_loss(ticket.failures, change.max_attempts) == "waiting":
         return dataclasses.replace(row, state="waiting", agent=None)
     return dataclasses.replace(row, state="failed", outcome="failed", checkpoints=())
 

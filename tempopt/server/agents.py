@@ -50,19 +50,13 @@ async def speaks(
             "protocol_missing",
             f"Give the version that the agent speaks in the header Tempopt-Protocol, as in {PROTOCOL}.",
         )
-    if version < PROTOCOL - 1:
+    if not PROTOCOL - 1 <= version <= PROTOCOL:
+        status, code = (426, "agent_too_old") if version < PROTOCOL else (400, "agent_too_new")
         raise ApiError(
-            426,
-            "agent_too_old",
+            status,
+            code,
             f"This agent speaks version {version} of the protocol, and the server, tempopt {__version__}, "
             f"versions {max(PROTOCOL - 1, 0)} and {PROTOCOL}. Install the server's version of tempopt there.",
-        )
-    if version > PROTOCOL:
-        raise ApiError(
-            400,
-            "agent_too_new",
-            f"This agent speaks version {version} of the protocol, and the server, tempopt {__version__}, "
-            f"no later one than {PROTOCOL}. Install the server's version there, or upgrade the server.",
         )
 
 

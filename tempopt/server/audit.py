@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
-from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -17,7 +16,7 @@ from tempopt.server.auth import require
 from tempopt.server.authenticator import READS, Principal, client_address
 from tempopt.server.openapi_responses import REFUSALS
 from tempopt.storage.access_rows import AuditRow
-from tempopt.storage.http.protocol import WITHOUT_NUL
+from tempopt.storage.rows import WITHOUT_NUL
 
 LOGGER = logging.getLogger("tempopt.server")
 # What agents say all the time is in the study itself, and a check changes nothing.
@@ -100,20 +99,6 @@ def _row(scope: Scope, status: int) -> AuditRow | None:
     )
 
 
-class Audited(BaseModel):
-    """One line of the audit log."""
-
-    number: int
-    moment: datetime
-    name: str
-    token: str
-    address: str
-    action: str
-    status: int
-    study: str
-    detail: str
-
-
 @router.get("", summary="Who did what")
 def audited(
     principal: Annotated[Principal, Depends(require("admin"))],
@@ -124,8 +109,7 @@ def audited(
         str,
         Query(pattern=WITHOUT_NUL, max_length=255, description="Only of the study of this name."),
     ] = "",
-) -> list[Audited]:
+) -> list[AuditRow]:
     """Return what was done, newest first; `before` the number of the last line is the next page."""
     principal.check_whole()
-    rows = shared.store.audited(before=before, limit=limit, study=study)
-    return [Audited.model_validate(row, from_attributes=True) for row in rows]
+    return shared.store.audited(before=before, limit=limit, study=study)

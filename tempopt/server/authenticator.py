@@ -13,7 +13,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Literal
 from urllib.parse import urlsplit
 
 from fastapi import Request
@@ -23,11 +22,11 @@ from tempopt.errors import StorageError
 from tempopt.server import sessions, tokens
 from tempopt.server.auth_throttle import AuthThrottle
 from tempopt.server.errors import ApiError
+from tempopt.server.tokens import SCOPES as SCOPES
+from tempopt.server.tokens import Scope as Scope
 from tempopt.storage.access_rows import TokenRow
 from tempopt.storage.store import Store
 
-Scope = Literal["view", "submit", "agent", "admin"]
-SCOPES: tuple[Scope, ...] = ("view", "submit", "agent", "admin")
 _IMPLIED: dict[Scope, frozenset[Scope]] = {
     "view": frozenset({"view"}),
     "submit": frozenset({"view", "submit"}),
@@ -110,7 +109,7 @@ class Authenticator:
         self._lock = threading.Lock()
         self._token_cache: OrderedDict[str, _CachedToken] = OrderedDict()
         self.failures = AuthThrottle(clock)
-        self.sessions = sessions.SessionManager(store, clock, fresh=FRESH_SECONDS)
+        self.sessions = sessions.SessionManager(store)
 
     def principal(self, request: Request, token: str | None, session: str | None = None) -> Principal:
         """Return who asks.
@@ -205,14 +204,10 @@ class Authenticator:
     def _principal(self, entry: _CachedToken) -> Principal:
         row = entry.row
         self._use(entry)
-        scopes: set[Scope] = set()
-        for scope in SCOPES:
-            if scope in row.scopes:
-                scopes |= _IMPLIED[scope]
         return Principal(
             id=row.id,
             name=row.name,
-            scopes=frozenset(scopes),
+            scopes=frozenset().union(*(_IMPLIED[scope] for scope in SCOPES if scope in row.scopes)),
             studies=row.studies,
             user=row.user or row.name,
         )

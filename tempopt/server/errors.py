@@ -12,38 +12,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from tempopt.errors import (
-    AccessDenied,
-    SpecError,
-    StaleAttempt,
-    StorageError,
-    StoreBusy,
-    StoreUnreachable,
-    StudyChanged,
-    StudyFailed,
-    StudyNotFound,
-    TempoptError,
-    UsageError,
-    masked,
-)
+from tempopt.errors import TempoptError, masked
+from tempopt.storage.http.connection import ERROR_RESPONSES
 
 LOGGER = logging.getLogger("tempopt.server")
 
-# The first class that an error is of tells its code and status.
-_ERROR_RESPONSES: tuple[tuple[type[TempoptError], str, int], ...] = (
-    (StoreBusy, "storage_busy", 503),
-    (StoreUnreachable, "storage_away", 503),
-    (StorageError, "storage", 500),
-    (SpecError, "spec", 422),
-    (StudyChanged, "study_changed", 409),
-    (AccessDenied, "forbidden", 403),
-    (UsageError, "usage", 400),
-    (StaleAttempt, "stale_attempt", 409),
-    (StudyFailed, "study_failed", 409),
-    (TempoptError, "usage", 400),
-)
-# Shown of a database error to any client: the error itself would show where the database is.
-_STORAGE = {
+# Shown to any client in place of the error itself, which would name every study, and where the database is.
+_SHOWN = {
+    "study_not_found": "There is no such study, or it was deleted meanwhile.",
     "storage_busy": "The database of this server is too busy just now. Its log tells why. Try again later.",
     "storage_away": "The database of this server is away just now. Its log tells why. Try again later.",
     "storage": "The database of this server failed at this request. The log of the server tells more.",
@@ -108,14 +84,12 @@ def as_refusal(error: Exception) -> ApiError | None:
     """Return an error as a refusal, None if it was not foreseen."""
     if isinstance(error, ApiError):
         return error
-    if isinstance(error, StudyNotFound):
-        # the store's own words name every study, and the database
-        return ApiError(404, "study_not_found", "There is no such study, or it was deleted meanwhile.")
-    for kind, code, status in _ERROR_RESPONSES:
-        if isinstance(error, kind):
-            if code in _STORAGE:
-                _LOG.write(f"{type(error).__name__}: {masked(str(error))}")
-            return ApiError(status, code, _STORAGE.get(code, str(error)))
+    if isinstance(error, TempoptError):
+        responses = ((code, status) for kind, code, status in ERROR_RESPONSES if isinstance(error, kind))
+        code, status = next(responses, ("usage", 400))
+        if status >= 500:
+            _LOG.write(f"{type(error).__name__}: {masked(str(error))}")
+        return ApiError(status, code, _SHOWN.get(code, str(error)))
     if isinstance(error, RequestValidationError):
         return ApiError(422, "invalid_request", _faults(error))
     if isinstance(error, HTTPException):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from fastapi import Request
 from starlette.exceptions import HTTPException
@@ -30,26 +29,17 @@ class BodyLimitMiddleware:
 
     Args:
         app: What answers.
-        largest: Bytes of a body at the most, whatever the route; None: as the route has it.
         longest: Seconds until it is there at the most.
-        but: Whether a path has limits of its own.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        largest: int | None = None,
-        longest: float = LONGEST_BODY_SECONDS,
-        but: Callable[[str], bool] = lambda path: False,
-    ) -> None:
-        self._app, self._largest, self._longest, self._but = app, largest, longest, but
+    def __init__(self, app: ASGIApp, *, longest: float = LONGEST_BODY_SECONDS) -> None:
+        self._app, self._longest = app, longest
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or self._but(scope["path"]):
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        largest = self._largest or (LARGEST_BODY if scope["path"].startswith(_LARGE) else LARGEST_ELSEWHERE)
+        largest = LARGEST_BODY if scope["path"].startswith(_LARGE) else LARGEST_ELSEWHERE
         headers = dict(scope["headers"])
         length = headers.get(b"content-length", b"0")
         # what is still to come of a refused body is not read

@@ -9,9 +9,6 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-import threading
-from collections import OrderedDict
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from fastapi import Request, Response
@@ -22,7 +19,6 @@ from tempopt.storage.store import Store
 LIFE = timedelta(days=7)
 """A session is over after so long, whatever happens; before if its token is."""
 _SECRET = re.compile(r"[A-Za-z0-9_-]{43}")
-_MOST_KNOWN = 4096
 _MAX_DIGITS = 5
 
 
@@ -30,43 +26,16 @@ class SessionManager:
     """The sessions of a store; threads may share it.
 
     Args:
-        store: Where they are.
-        clock: Seconds that only grow.
-        fresh: Seconds for which a session that was read is not read again.
+        store: Where they are; it is asked at each request, so that an ended session is ended everywhere.
     """
 
-    def __init__(self, store: Store, clock: Callable[[], float], *, fresh: float) -> None:
-        self._store, self._clock, self._fresh = store, clock, fresh
-        self._lock = threading.Lock()
-        self._session_cache: OrderedDict[str, tuple[SessionRow, float]] = OrderedDict()
-
-    def asks_store(self, secret: str) -> bool:
-        """Return whether :meth:`token_of` has to ask the store."""
-        with self._lock:
-            entry = self._session_cache.get(_digest(secret))
-        return entry is None or self._clock() - entry[1] > self._fresh
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
     def token_of(self, secret: str) -> str | None:
         """Return the id of the token that a session was begun with, None if there is no such session now."""
-        if _SECRET.fullmatch(secret) is None:
-            return None
-        digest, now = _digest(secret), self._clock()
-        with self._lock:
-            entry = self._session_cache.get(digest)
-        row = entry[0] if entry is not None and now - entry[1] <= self._fresh else self._read(digest, now)
+        row = self._store.session(_digest(secret)) if _SECRET.fullmatch(secret) else None
         return None if row is None or row.expires <= datetime.now(UTC) else row.token
-
-    def _read(self, digest: str, now: float) -> SessionRow | None:
-        row = self._store.sessions.find(digest)
-        with self._lock:
-            if row is None:
-                self._session_cache.pop(digest, None)
-                return None
-            self._session_cache[digest] = row, now
-            self._session_cache.move_to_end(digest)
-            while len(self._session_cache) > _MOST_KNOWN:
-                self._session_cache.popitem(last=False)
-        return row
 
     def begin(self, token: str, *, until: datetime | None) -> tuple[str, datetime]:
         """Begin a session, and return what the browser is to hold and when it ends.
@@ -78,14 +47,12 @@ class SessionManager:
         secret, now = secrets.token_urlsafe(32), datetime.now(UTC)
         expires = now + LIFE if until is None else min(now + LIFE, until)
         row = SessionRow(digest=_digest(secret), token=token, created=now, expires=expires)
-        self._store.sessions.add(row)
+        self._store.add_session(row)
         return secret, expires
 
     def end(self, secret: str) -> None:
-        """End a session; other servers know within seconds."""
-        self._store.sessions.end(_digest(secret))
-        with self._lock:
-            self._session_cache.pop(_digest(secret), None)
+        """End a session, on every server."""
+        self._store.end_session(_digest(secret))
 
 
 def _digest(secret: str) -> str:

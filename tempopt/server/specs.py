@@ -8,21 +8,19 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
-from dataclasses import asdict
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Depends
 from pydantic import Field
 
-from tempopt.server.app_state import ServerState
 from tempopt.server.authenticator import Principal
 from tempopt.server.errors import ApiError
 from tempopt.server.openapi_responses import REFUSALS
 from tempopt.server.study_dependencies import SUBMIT, Shared
 from tempopt.service import spec_check
-from tempopt.spec.lint import SpecLintResult
+from tempopt.service.spec_check import ExistingStudy
+from tempopt.spec.lint import LintMessage
 from tempopt.storage.http.protocol import Body
-from tempopt.storage.rows import StudyState
 
 router = APIRouter(prefix="/api", tags=["specs"], responses=REFUSALS)
 Submitting = Annotated[Principal, Depends(SUBMIT)]
@@ -51,36 +49,6 @@ class SpecText(Body):
     text: Yaml
 
 
-class SpecMessage(Body):
-    """One thing that there is to say of a spec.
-
-    Args:
-        line: Line from 1; null: it is about the whole text.
-        column: Column of the key in that line, from 1.
-        severity: With an ``error`` the study cannot be begun.
-        path: Dotted path of the key; empty: it is about none.
-    """
-
-    line: int | None
-    column: int | None
-    severity: Literal["error", "warning"]
-    path: Annotated[str, Field(examples=["study.trials"])]
-    text: str
-
-
-class ExistingStudyResponse(Body):
-    """The study that has this name already.
-
-    Args:
-        same: Whether the spec is that of the study, so that submitting it continues it.
-        differences: A line for each thing that the spec asks otherwise.
-    """
-
-    state: StudyState
-    same: bool
-    differences: list[str]
-
-
 class SpecCheckResponse(Body):
     """What there is to say of a spec.
 
@@ -93,8 +61,8 @@ class SpecCheckResponse(Body):
 
     valid: bool
     name: str | None
-    messages: list[SpecMessage]
-    study: ExistingStudyResponse | None
+    messages: tuple[LintMessage, ...]
+    study: ExistingStudy | None
 
 
 @contextlib.contextmanager
@@ -110,30 +78,16 @@ def _turn() -> Iterator[None]:
         _WAITING.release()
 
 
-def check_spec_text(
-    text: str, principal: Principal, shared: ServerState
-) -> tuple[SpecLintResult, SpecCheckResponse]:
-    """Return what there is to say of a spec to its author."""
-    with _turn():
-        checked_text = spec_check.check(text, shared.store, principal.may_see)
-        stored_study = (
-            None
-            if checked_text.spec is None
-            else spec_check.find_existing_study(checked_text.spec, shared.store)
-        )
-    return checked_text, SpecCheckResponse(
-        valid=checked_text.spec is not None and (stored_study is None or stored_study.same),
-        name=checked_text.name,
-        messages=[SpecMessage(**asdict(message)) for message in checked_text.messages],
-        study=None
-        if stored_study is None
-        else ExistingStudyResponse(
-            state=stored_study.state, same=stored_study.same, differences=list(stored_study.differences)
-        ),
-    )
-
-
 @router.post("/check", summary="Check a spec")
 def check(body: SpecText, principal: Submitting, shared: Shared) -> SpecCheckResponse:
     """Return what is wrong with a spec, as `tempopt check` tells it, apart from the classes that it names."""
-    return check_spec_text(body.text, principal, shared)[1]
+    with _turn():
+        result = spec_check.check(body.text, shared.store, principal.may_see)
+        spec = result.spec
+        study = None if spec is None else spec_check.find_existing_study(spec, shared.store)
+    return SpecCheckResponse(
+        valid=spec is not None and (study is None or study.same),
+        name=result.name,
+        messages=result.messages,
+        study=study,
+    )

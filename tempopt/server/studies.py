@@ -24,9 +24,8 @@ from tempopt.server.openapi_responses import REFUSALS, REFUSALS_OF_TEXT, Name
 from tempopt.server.study_dependencies import LARGEST, VIEW, Shared, ViewableStudy
 from tempopt.storage import urls
 from tempopt.storage.changes import StudyDelta
-from tempopt.storage.http.protocol import WITHOUT_NUL
-from tempopt.storage.http.wire import measurements_to_plain, run_to_plain, serialize
-from tempopt.storage.rows import JobRow, Kind, LogRow, RunRow, StudyRow, StudySummary, TicketRow
+from tempopt.storage.http.wire import measurements_to_plain
+from tempopt.storage.rows import WITHOUT_NUL, JobRow, Kind, LogRow, RunRow, StudyRow, StudySummary, TicketRow
 
 router = APIRouter(prefix="/api", tags=["studies"], responses=REFUSALS)
 Seeing = Annotated[Principal, Depends(VIEW)]
@@ -217,7 +216,7 @@ def jobs(name: Name, principal: Seeing, shared: Shared) -> Response:
     return _answer(list[JobRow], shared.store.jobs(name))
 
 
-@router.get("/studies/{name}/news", summary="What became of tickets", response_model=dict[str, Any])
+@router.get("/studies/{name}/news", summary="What became of tickets", response_model=StudyDelta)
 def news(
     study: ViewableStudy,
     shared: Shared,
@@ -225,12 +224,8 @@ def news(
 ) -> Response:
     """Return the tickets that are not waiting any more, and what those that are over have measured."""
     study_news = shared.store.news(study.id, dict(_since(since)))
-    public_news = dataclasses.replace(
-        study_news, tickets=[_public_ticket(ticket) for ticket in study_news.tickets], reports=[]
-    )
-    return _plain(
-        {**serialize(public_news, StudyDelta), "reports": measurements_to_plain(study_news.reports)}
-    )
+    tickets = [_public_ticket(ticket) for ticket in study_news.tickets]
+    return _answer(StudyDelta, dataclasses.replace(study_news, tickets=tickets))
 
 
 def _since(texts: list[str]) -> Iterable[tuple[Kind, int]]:
@@ -248,11 +243,11 @@ def _since(texts: list[str]) -> Iterable[tuple[Kind, int]]:
         yield kind, int(number)  # type: ignore[misc]
 
 
-@router.get("/studies/{name}/runs/{ticket}", summary="One run", response_model=dict[str, Any])
+@router.get("/studies/{name}/runs/{ticket}", summary="One run", response_model=RunRow)
 def run(study: ViewableStudy, shared: Shared, ticket: Annotated[int, Path(ge=0, le=LARGEST)]) -> Response:
     """Return one ticket by its id, with its study and its reports."""
     row: RunRow | None = shared.store.run(ticket)
     if row is None or row.study.id != study.id:
         raise ApiError(404, "run_not_found", f'The study "{study.name}" has no ticket {ticket}.')
     public_row = dataclasses.replace(row, study=_public(row.study), ticket=_public_ticket(row.ticket))
-    return _plain(run_to_plain(public_row))
+    return _answer(RunRow, public_row)

@@ -6,7 +6,6 @@ the client: no code of users runs here.
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -123,31 +122,6 @@ class StudyActionResponse(Body):
     notes: Annotated[list[str], Field(default_factory=list)]
 
 
-class StopResponse(Body):
-    """What came of telling a study to pause or to stop, as :class:`tempopt.service.lifecycle.StopResult`."""
-
-    before: StudyState
-    agents: list[str]
-    withdrawn: int = 0
-    compares: bool = False
-
-
-class DeleteResponse(Body):
-    """What came of deleting a study: agents at work, bytes freed, and what was not removed, with why."""
-
-    agents: list[str]
-    freed: int
-    not_removed: dict[str, str]
-
-
-class GarbageCollectionResponse(Body):
-    """What was removed of a study's checkpoints: bytes by location; and what was not, with why."""
-
-    study: str
-    files: dict[str, int]
-    not_removed: dict[str, str]
-
-
 def _refuse_no_text(data: Any) -> None:
     """Refuse what no database holds, and what is nested so deep that reading it could fail."""
     stack: list[tuple[Any, int]] = [(data, 0)]
@@ -239,15 +213,15 @@ def submitted(
 
 
 @router.post("/{name}/pause", summary="Pause a study")
-def pause(study: WritableStudy, shared: Shared) -> StopResponse:
+def pause(study: WritableStudy, shared: Shared) -> lifecycle.StopResult:
     """Have every agent of a study save its runs and leave, until it is resumed."""
-    return StopResponse(**asdict(lifecycle.pause(shared.store, study.name)))
+    return lifecycle.pause(shared.store, study.name)
 
 
 @router.post("/{name}/stop", summary="Stop the search of a study")
-def stop(study: WritableStudy, shared: Shared) -> StopResponse:
+def stop(study: WritableStudy, shared: Shared) -> lifecycle.StopResult:
     """End the search of a study: runs at work end, and what was found is confirmed."""
-    return StopResponse(**asdict(lifecycle.stop(shared.store, study.name)))
+    return lifecycle.stop(shared.store, study.name)
 
 
 @router.post("/{name}/resume", summary="Resume a study, and let it grow")
@@ -277,22 +251,19 @@ def delete(
     force: Annotated[
         bool, Query(description="Even while agents work on it; they notice, and leave.")
     ] = False,
-) -> DeleteResponse:
+) -> lifecycle.DeleteResult:
     """Delete a study with its trials, its checkpoints and what it logged."""
     try:
-        done = lifecycle.delete(shared.store, study.name, force=force)
+        return lifecycle.delete(shared.store, study.name, force=force)
     finally:
         shared.study_sessions.close(study.name)
-    return DeleteResponse(**asdict(done))
 
 
 @router.post("/{name}/gc", summary="Remove checkpoints that are no longer needed")
 def collect(
     study: WritableStudy, shared: Shared, body: GarbageCollectionRequest | None = None
-) -> GarbageCollectionResponse:
+) -> lifecycle.GarbageCollectionResult:
     """Remove the checkpoints of a study that no run needs any more, or list them."""
     dry_run = body is not None and body.dry_run
     [collection] = lifecycle.collect_garbage(shared.store, study.name, dry_run=dry_run)
-    return GarbageCollectionResponse(
-        study=collection.study, files=collection.files, not_removed=collection.not_removed
-    )
+    return collection

@@ -8,12 +8,14 @@ import re
 import secrets
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Literal, get_args
 
 from tempopt.errors import UsageError
 from tempopt.storage.access_rows import TokenRow
 from tempopt.storage.store import Store
 
-SCOPES = ("view", "submit", "agent", "admin")
+Scope = Literal["view", "submit", "agent", "admin"]
+SCOPES: tuple[Scope, ...] = get_args(Scope)
 """What a token may do: read studies; begin, grow and end them; train for them; everything."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _USER = re.compile(r"[A-Za-z0-9][A-Za-z0-9@._+-]{0,99}")
@@ -49,24 +51,14 @@ def create_token(
     Raises:
         UsageError: There is no such scope, or the name is none.
     """
-    if NAME.fullmatch(name) is None:
-        raise UsageError(
-            f'"{name}" cannot be the name of a token. Give letters, digits, ".", "_" and "-", at most 64, of '
-            "which the first is a letter or a digit."
-        )
+    _check(name, NAME, "be the name of a token", '".", "_" and "-", at most 64')
+    if studies:
+        _check(studies, PREFIX, "begin the name of a study", '".", "_" and "-", at most 255')
+    if user:
+        _check(user, _USER, "be a user", '"@", ".", "_", "+" and "-", at most 100')
     if not scopes or (unknown := [scope for scope in scopes if scope not in SCOPES]):
         names = ", ".join(unknown) if scopes else "none"
         raise UsageError(f"Unknown scope: {names}. The scopes are {', '.join(SCOPES)}.")
-    if studies and PREFIX.fullmatch(studies) is None:
-        raise UsageError(
-            f'No name of a study begins with "{studies}". Give letters, digits, ".", "_" and "-", at most '
-            "255, of which the first is a letter or a digit."
-        )
-    if user and _USER.fullmatch(user) is None:
-        raise UsageError(
-            f'"{user}" cannot be a user. Give letters, digits, "@", ".", "_", "+" and "-", at most 100, of '
-            "which the first is a letter or a digit."
-        )
     id, now = secrets.token_hex(6), datetime.now(UTC)
     token = f"tempopt_{id}_{secrets.token_urlsafe(32)}"
     row = TokenRow(
@@ -82,6 +74,14 @@ def create_token(
     )
     store.add_token(row)
     return token, row
+
+
+def _check(text: str, pattern: re.Pattern[str], purpose: str, signs: str) -> None:
+    if pattern.fullmatch(text) is None:
+        raise UsageError(
+            f'"{text}" cannot {purpose}. Give letters, digits, {signs}, of which the first is a letter or a '
+            "digit."
+        )
 
 
 def first_token(store: Store) -> str | None:

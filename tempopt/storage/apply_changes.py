@@ -32,6 +32,7 @@ from tempopt.storage.claims import (
     values_after_readoption,
 )
 from tempopt.storage.clock import Clock
+from tempopt.storage.database import Repository, write_transaction
 from tempopt.storage.models import ATTENTION_MAP, LOG, MAX_NAME, MEASUREMENT, TICKET
 from tempopt.storage.queries import checkpoints, document, study_state
 from tempopt.storage.rows import TicketState, checkpoints_to_resume
@@ -42,54 +43,79 @@ MAX_LOG = 64 * 1024
 """Bytes of a log that are kept: its end."""
 
 
-def write(
-    connection: Connection,
-    study_id: int,
-    changes: Sequence[Change],
-    *,
-    agent: str,
-    renew: Mapping[int, int],
-    steps: Mapping[int, int],
-    lease: float,
-    allow_readoption: bool,
-    take: ClaimRequest | None,
-    version: int | None,
-) -> WriteResult:
-    """Write changes and renew leases; what is about tickets that are another's by now is refused."""
-    attempts: dict[int, int] = dict(renew)
-    for event in changes:
-        attempts[event.ticket_id] = max(event.attempt, attempts.get(event.ticket_id, 0))
-    changes_by_ticket: dict[int, list[Change]] = {ticket_id: [] for ticket_id in attempts}
-    for event in changes:
-        # Of a ticket that its agent has taken again, the earlier attempt has nothing more to say.
-        if event.attempt == attempts[event.ticket_id]:
-            changes_by_ticket[event.ticket_id].append(event)
-    rows = _lock(connection, study_id, attempts)
-    refusals: dict[int, str] = {}
-    tickets: list[_Ticket] = []
-    for ticket_id, attempt in attempts.items():
-        row, ticket_changes = rows.get(ticket_id), changes_by_ticket[ticket_id]
-        why = stale_reason(row, ticket_id, attempt, agent)
-        if row is not None and not why:
-            ticket = _Ticket(row)
-        elif row is not None and _is_replay(row, attempt, ticket_changes):
-            continue
-        elif row is not None and allow_readoption and _may_come_back(row, attempt, agent):
-            ticket = _Ticket(row, values=values_after_readoption(row, lease))
-        else:
-            refusals[ticket_id] = why
-            continue
-        ticket.take_in(ticket_changes)
-        tickets.append(ticket)
-    _write_down(connection, tickets, renew, steps, lease)
-    state, now_version, age = study_state(connection, study_id)
-    taken_ticket = None
-    # an agent that errs in what is over errs in what may begin
-    if take is not None and not refusals and (state, now_version) == ("running", version):
-        taken_ticket = claims.claim_ticket(connection, study_id, agent, take)
-    return WriteResult(
-        refused=refusals, state=state, version=now_version, age=age, claimed_ticket=taken_ticket
-    )
+class RunRepository(Repository):
+    """The part of :class:`tempopt.storage.Store` that is about what agents say of their runs."""
+
+    @write_transaction
+    def write(
+        self,
+        connection: Connection,
+        study_id: int,
+        changes: Sequence[Change],
+        *,
+        agent: str,
+        renew: Mapping[int, int] | None = None,
+        steps: Mapping[int, int] | None = None,
+        lease: float,
+        allow_readoption: bool = True,
+        take: ClaimRequest | None = None,
+        version: int | None = None,
+    ) -> WriteResult:
+        """Write all that happened to runs and renew leases; see ``refused`` for what was not written.
+
+        Changes that were written before, and come again because the answer was lost, are accepted. A ticket
+        that others took from this agent for its silence, and that have not been begun since, is its own again
+        and runs on, its lease renewed and that failure taken back; unless the changes end in Lost or
+        Returned: then it waits as it is, and they are accepted and not written. A ticket is taken after all
+        that, in the same transaction, unless anything was refused.
+
+        Args:
+            changes: In the order in which they happened.
+            agent: Whose runs these are, as it was named in :meth:`take_ticket`.
+            renew: Attempt by id of the tickets whose runs have made a step since the last time.
+            steps: Optimizer steps that those have done, by id, as far as they are known.
+            lease: Seconds that these get from now on.
+            allow_readoption: Whether tickets may become this agent's again; False for a dead agent's changes.
+            take: The ticket to take; None: none.
+            version: Take it only while the study is running and its tickets are of this version.
+
+        Raises:
+            StudyNotFound: The study has been deleted.
+        """
+        attempts: dict[int, int] = dict(renew or {})
+        for event in changes:
+            attempts[event.ticket_id] = max(event.attempt, attempts.get(event.ticket_id, 0))
+        changes_by_ticket: dict[int, list[Change]] = {ticket_id: [] for ticket_id in attempts}
+        for event in changes:
+            # Of a ticket that its agent has taken again, the earlier attempt has nothing more to say.
+            if event.attempt == attempts[event.ticket_id]:
+                changes_by_ticket[event.ticket_id].append(event)
+        rows = _lock(connection, study_id, attempts)
+        refusals: dict[int, str] = {}
+        tickets: list[_Ticket] = []
+        for ticket_id, attempt in attempts.items():
+            row, ticket_changes = rows.get(ticket_id), changes_by_ticket[ticket_id]
+            why = stale_reason(row, ticket_id, attempt, agent)
+            if row is not None and not why:
+                ticket = _Ticket(row)
+            elif row is not None and _is_replay(row, attempt, ticket_changes):
+                continue
+            elif row is not None and allow_readoption and _may_come_back(row, attempt, agent):
+                ticket = _Ticket(row, values=values_after_readoption(row, lease))
+            else:
+                refusals[ticket_id] = why
+                continue
+            ticket.take_in(ticket_changes)
+            tickets.append(ticket)
+        _write_down(connection, tickets, renew or {}, steps or {}, lease)
+        state, now_version, age = study_state(connection, study_id)
+        taken_ticket = None
+        # an agent that errs in what is over errs in what may begin
+        if take is not None and not refusals and (state, now_version) == ("running", version):
+            taken_ticket = claims.claim_ticket(connection, study_id, agent, take)
+        return WriteResult(
+            refused=refusals, state=state, version=now_version, age=age, claimed_ticket=taken_ticket
+        )
 
 
 def _lock(connection: Connection, study_id: int, ids: Mapping[int, int]) -> dict[int, Row[Any]]:

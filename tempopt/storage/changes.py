@@ -5,12 +5,29 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from tempopt.storage.rows import Checkpoint, Kind, Measurement, Outcome, StudyState, TicketRow, is_finite
+from pydantic import Field
+
+from tempopt.storage.rows import (
+    Attempt,
+    Checkpoint,
+    Kind,
+    Measurement,
+    MetricValue,
+    NumBytes,
+    Outcome,
+    ShortText,
+    Step,
+    StudyState,
+    TicketId,
+    TicketRow,
+    is_finite,
+)
 
 MOST_SECONDS = 1e10
 """Seconds, and seconds times cards, that count of one attempt at the most: three centuries of one card."""
+Seconds = Annotated[float, Field(ge=0, le=MOST_SECONDS, strict=True)]
 
 
 def counted_seconds(seconds: float) -> float:
@@ -39,15 +56,15 @@ class RunOutcome:
     """
 
     outcome: Outcome
-    value: float | None
-    steps: int | None
-    seconds: float
-    diverged_at: int | None = None
+    value: Annotated[float, Field(strict=True)] | None
+    steps: Step | None
+    seconds: Seconds
+    diverged_at: Step | None = None
     error: str | None = None
     measurements: list[Measurement] = field(default_factory=list)
-    checkpoint_seconds: float = 0.0
-    gpu_seconds: float = 0.0
-    peak_memory: int | None = None
+    checkpoint_seconds: Seconds = 0.0
+    gpu_seconds: Seconds = 0.0
+    peak_memory: NumBytes | None = None
     attributes: dict[str, int | float] = field(default_factory=dict)
     constraints: dict[str, float] = field(default_factory=dict)
     maps: dict[str, Any] | None = None
@@ -72,10 +89,10 @@ class RunOutcome:
 class RunStarted:
     """The run of an attempt has begun to train; what is not said here is as in TicketRow."""
 
-    ticket_id: int
-    attempt: int
-    total_steps: int
-    code: str
+    ticket_id: TicketId
+    attempt: Attempt
+    total_steps: Step
+    code: ShortText
     machine: str | None = None
     device: str | None = None
 
@@ -84,10 +101,10 @@ class RunStarted:
 class MetricReported:
     """One validation of a run: optimizer step and metric, NaN for one that is not finite (``is_finite``)."""
 
-    ticket_id: int
-    attempt: int
-    step: int
-    value: float
+    ticket_id: TicketId
+    attempt: Attempt
+    step: Step
+    value: MetricValue
 
     def __post_init__(self) -> None:
         if not is_finite(self.value):
@@ -98,8 +115,8 @@ class MetricReported:
 class CheckpointRecorded:
     """A run has written a checkpoint; those are remembered that :func:`checkpoints_to_resume` names."""
 
-    ticket_id: int
-    attempt: int
+    ticket_id: TicketId
+    attempt: Attempt
     checkpoint: Checkpoint
 
 
@@ -111,8 +128,8 @@ class RunEnded:
         log: The end of what it printed.
     """
 
-    ticket_id: int
-    attempt: int
+    ticket_id: TicketId
+    attempt: Attempt
     outcomes: RunOutcome
     log: str = ""
 
@@ -130,14 +147,14 @@ class AttemptLost:
         gpu_seconds: The seconds times the cards that they were spent on.
     """
 
-    ticket_id: int
-    attempt: int
+    ticket_id: TicketId
+    attempt: Attempt
     error: str
-    max_attempts: int
-    seconds: float = 0.0
+    max_attempts: Attempt
+    seconds: Seconds = 0.0
     log: str = ""
     alone: bool = False
-    gpu_seconds: float = 0.0
+    gpu_seconds: Seconds = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,12 +164,22 @@ class AttemptReleased:
     The numbers are as in Outcomes.
     """
 
-    ticket_id: int
-    attempt: int
-    seconds: float = 0.0
+    ticket_id: TicketId
+    attempt: Attempt
+    seconds: Seconds = 0.0
     log: str = ""
-    gpu_seconds: float = 0.0
-    peak_memory: int | None = None
+    gpu_seconds: Seconds = 0.0
+    peak_memory: NumBytes | None = None
+
+
+def state_after_loss(failures: int, max_attempts: int) -> Literal["waiting", "failed"]:
+    """Return the state of a ticket whose attempt was lost: it waits again, or has failed for good.
+
+    Args:
+        failures: Attempts that were lost before.
+        max_attempts: Failures after which a ticket is not tried again.
+    """
+    return "failed" if failures + 1 >= max_attempts else "waiting"
 
 
 Change = RunStarted | MetricReported | CheckpointRecorded | RunEnded | AttemptLost | AttemptReleased

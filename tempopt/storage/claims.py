@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, false, or_, select,
 
 from tempopt.errors import StaleAttempt
 from tempopt.storage import optuna_tables
-from tempopt.storage.changes import ClaimRequest
+from tempopt.storage.changes import ClaimRequest, state_after_loss
 from tempopt.storage.clock import Clock
 from tempopt.storage.models import STUDY, TICKET
 from tempopt.storage.queries import ORDER, TICKET_COLUMNS, ticket_row, up_to
@@ -105,8 +105,8 @@ def values_after_lost_attempt(
     row: Row[Any], error: str, max_attempts: int
 ) -> tuple[TicketState, dict[str, Any]]:
     """Return the state of a ticket whose attempt was lost, and its columns: it waits again, or has failed."""
-    is_last = row.failures + 1 >= max_attempts
-    state: TicketState = "failed" if is_last else "waiting"
+    state = state_after_loss(row.failures, max_attempts)
+    is_last = state == "failed"
     values = {
         "state": state,
         "agent": row.agent if is_last else None,
@@ -144,7 +144,7 @@ def begin(
 ) -> int | None:
     """Write what a ticket trains and create its Optuna trial, once per ticket; return the trial's number.
 
-    With an unsupported version of Optuna's tables the number of a new trial is None.
+    Without Optuna's tables, or with those of an unsupported version, the number is None.
     """
     name = select(STUDY.c.name).where(STUDY.c.id == TICKET.c.study_id).scalar_subquery().label("study")
     query = select(*[*LOCKED_TICKET_COLUMNS, name]).where(TICKET.c.id == ticket_id).with_for_update()
@@ -159,11 +159,6 @@ def begin(
         values["trial_number"] = number
     change(connection, ticket_id, **values)
     return number
-
-
-def link_optuna_trial(connection: Connection, ticket_id: int, trial_id: int, number: int) -> None:
-    """Write which trial is a ticket's."""
-    change(connection, ticket_id, trial_id=trial_id, trial_number=number)
 
 
 def stale_reason(row: Row[Any] | None, ticket_id: int, attempt: int, agent: str | None = None) -> str:

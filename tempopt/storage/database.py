@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import sqlite3
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from tempopt.errors import StorageError
-from tempopt.storage.database_errors import is_busy, is_transient, to_storage_error
+from tempopt.storage.database_errors import error_kind, to_storage_error
 from tempopt.storage.engines import server_engine, sqlite_engine
 from tempopt.storage.urls import DatabaseUrl
 
+P = ParamSpec("P")
 T = TypeVar("T")
+R = TypeVar("R", bound="Repository")
 
 _EXTRAS = {"postgresql": ("psycopg", "postgresql"), "mysql": ("pymysql", "mysql")}
 _PATIENCE_SECONDS = 20.0
 # Not the global generator: waiting must not move anybody's random numbers.
 _JITTER = random.SystemRandom()
-
-
-_AFTER = "tempopt: after the commit"
-
-
-def after(connection: Connection, what: Callable[[], object]) -> None:
-    """Have something done once the transaction of a write is committed; not if it is rolled back."""
-    connection.info[_AFTER].append(what)
 
 
 class Database:
@@ -85,19 +80,14 @@ class Database:
         while True:
             try:
                 with self._writer.begin() as connection:
-                    callbacks: list[Callable[[], object]] = []
-                    connection.info[_AFTER] = callbacks
-                    result = work(connection)
+                    return work(connection)
             except SQLAlchemyError as error:
-                if not is_transient(self.dialect, error) or time.monotonic() > give_up:
-                    if is_busy(self.dialect, error):
+                kind = error_kind(self.dialect, error)
+                if kind != "locked" or time.monotonic() > give_up:
+                    if kind == "busy":
                         # after a fail-over, a connection may be the one to what has become a standby
                         self._writer.dispose()
                     to_storage_error(self.address, self.dialect, error)
-            else:
-                for callback in callbacks:
-                    callback()
-                return result
             time.sleep(pause * _JITTER.uniform(0.5, 1.5))
             pause = min(2 * pause, 0.5)
 
@@ -121,3 +111,34 @@ class Database:
         """Close every connection."""
         self._writer.dispose()
         self._reader.dispose()
+
+
+class Repository:
+    """Rows of one kind in one database; threads may share it.
+
+    Args:
+        database: The database.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+
+def read_transaction(method: Callable[Concatenate[R, Connection, P], T]) -> Callable[Concatenate[R, P], T]:
+    """Run a method of a repository in one transaction that writes nothing; callers give no connection."""
+
+    @functools.wraps(method)
+    def call(self: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._database.read(lambda connection: method(self, connection, *args, **kwargs))
+
+    return call
+
+
+def write_transaction(method: Callable[Concatenate[R, Connection, P], T]) -> Callable[Concatenate[R, P], T]:
+    """Run a method of a repository in one transaction, from its beginning again if it met a lock."""
+
+    @functools.wraps(method)
+    def call(self: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._database.write(lambda connection: method(self, connection, *args, **kwargs))
+
+    return call

@@ -1,18 +1,19 @@
 """The trials of search tickets in Optuna's own tables.
 
 Each trial is written in the transaction that writes its ticket, so that neither is ever without the other.
-Rows are those that Optuna's public calls write. Knows one version of Optuna's schema; in another one, Optuna
-itself is called after the transaction (:mod:`tempopt.storage.optuna_calls`).
+Rows are those that Optuna's public calls write. Knows one version of Optuna's schema; where the tables are of
+another one, or missing, nothing is written, and the study is searched without them.
 """
 
 from __future__ import annotations
 
-import functools
 import json
+import logging
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from weakref import WeakSet
+from typing import Any
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import (
     Column,
@@ -38,8 +39,7 @@ from sqlalchemy import (
 )
 
 from tempopt.errors import StorageError
-from tempopt.storage.database import after
-from tempopt.storage.optuna_calls import optuna_writer_for
+from tempopt.storage.optuna_calls import OURS
 from tempopt.storage.rows import TrialParam
 from tempopt.storage.trial_changes import TrialChange, TrialEnd
 from tempopt.storage.upsert import upsert
@@ -48,8 +48,8 @@ from tempopt.storage.upsert import upsert
 SCHEMA = "v3.2.0.a"
 TICKET = "tempopt:ticket"
 """User attribute of a trial: the id of the ticket that owns it."""
-OURS = "tempopt"
-"""User attribute of a study: it was made by tempopt."""
+RECOMMENDATION = "tempopt:recommendation"
+"""User attribute of a study: what the verdict recommends."""
 
 # Ids in one statement: a server that is asked to do much at once does not answer in time.
 MANY = 500
@@ -107,7 +107,11 @@ _INTERMEDIATE = Table(
     ),
 )
 _STUDY_ATTRIBUTES = Table(
-    "study_user_attributes", _OPTUNA, Column("study_id", Integer), Column("key", String(512))
+    "study_user_attributes",
+    _OPTUNA,
+    Column("study_id", Integer),
+    Column("key", String(512)),
+    Column("value_json", Text),
 )
 # What else hangs on a trial and on a study, and goes with them.
 _HEARTBEATS = Table("trial_heartbeats", _OPTUNA, Column("trial_id", Integer))
@@ -122,16 +126,27 @@ _COLLATION = text(
     "SELECT character_set_name AS charset, collation_name AS collation FROM information_schema.columns "
     "WHERE table_schema = DATABASE() AND table_name = 'trial_params' AND column_name = 'param_name'"
 )
-_SUPPORTED_ENGINES: WeakSet[Engine] = WeakSet()
+_LOGGER = logging.getLogger("tempopt")
+_IS_SUPPORTED: WeakKeyDictionary[Engine, bool] = WeakKeyDictionary()
 
 
 def is_supported_schema(connection: Connection) -> bool:
     """Return whether Optuna's tables are of the version that this module knows; looked up once per engine."""
-    if connection.engine not in _SUPPORTED_ENGINES:
-        if _version(connection) != SCHEMA:
+    engine = connection.engine
+    if engine not in _IS_SUPPORTED:
+        version = _version(connection)
+        if version is None:
             return False
-        _SUPPORTED_ENGINES.add(connection.engine)
-    return True
+        _IS_SUPPORTED[engine] = version == SCHEMA
+        if version != SCHEMA:
+            _LOGGER.warning(
+                "Optuna's view of this database is not kept up to date: its tables are of version %s, and "
+                "this tempopt writes %s. The study itself continues and is complete; tempopt show and "
+                "tempopt report show it.",
+                version,
+                SCHEMA,
+            )
+    return _IS_SUPPORTED[engine]
 
 
 def find_study(connection: Connection, name: str, *, lock: bool = False) -> int | None:
@@ -200,10 +215,7 @@ def write_trials(connection: Connection, changes: Mapping[int, TrialChange]) -> 
     Args:
         changes: By the key of the trial.
     """
-    if not changes:
-        return
-    if not is_supported_schema(connection):
-        after(connection, functools.partial(optuna_writer_for(connection.engine).write_trials, changes))
+    if not changes or not is_supported_schema(connection):
         return
     running = connection.scalars(
         select(_TRIALS.c.trial_id)
@@ -233,7 +245,7 @@ def write_trials(connection: Connection, changes: Mapping[int, TrialChange]) -> 
 
 
 def reopen_trials(connection: Connection, trial_ids: Collection[int]) -> None:
-    """Let trials that failed run again; those in tables of a version that is not known stay failed."""
+    """Let trials that failed run again."""
     if not trial_ids or not is_supported_schema(connection):
         return
     failed = and_(_TRIALS.c.trial_id.in_(sorted(trial_ids)), _TRIALS.c.state == "FAIL")
@@ -244,6 +256,13 @@ def reopen_trials(connection: Connection, trial_ids: Collection[int]) -> None:
     connection.execute(delete(_ATTRIBUTES).where(error))
 
 
+def set_recommendation(connection: Connection, name: str, recommendation: Mapping[str, Any]) -> None:
+    """Write what a study recommends into the attributes of Optuna's study of that name, if there is one."""
+    if is_supported_schema(connection) and (study_id := find_study(connection, name, lock=True)) is not None:
+        row = {"study_id": study_id, "key": RECOMMENDATION, "value_json": json.dumps(dict(recommendation))}
+        upsert(connection, _STUDY_ATTRIBUTES, [row], key=("study_id", "key"), replace=("value_json",))
+
+
 def delete_study(connection: Connection, name: str, trial_ids: Iterable[int]) -> None:
     """Delete Optuna's study of a name with all its rows, unless it is another program's.
 
@@ -251,13 +270,9 @@ def delete_study(connection: Connection, name: str, trial_ids: Iterable[int]) ->
         trial_ids: Keys of the trials that tickets own. A study that holds others, and was not marked
             by tempopt, stays.
     """
-    if _version(connection) is None:
+    if not is_supported_schema(connection):
         return
     trial_ids = frozenset(trial_ids)
-    if not is_supported_schema(connection):
-        delete_it = optuna_writer_for(connection.engine).delete_study
-        after(connection, functools.partial(delete_it, name, trial_ids, OURS))
-        return
     study_id = find_study(connection, name, lock=True)
     if study_id is None:
         return

@@ -7,16 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, case, false, or_, select, true
+from sqlalchemy import ColumnElement, Connection, Row, and_, case, false, or_, select, true, update
 
 from tempopt.errors import StudyNotFound
 from tempopt.storage.changes import MOST_SECONDS, counted_seconds
 from tempopt.storage.clock import Clock
-from tempopt.storage.models import ATTENTION_MAP, LOG, MEASUREMENT, STUDY, TICKET
+from tempopt.storage.models import MEASUREMENT, STUDY, TICKET
 from tempopt.storage.rows import (
     Checkpoint,
     Kind,
-    LogRow,
     Measurement,
     RunRow,
     StudyRow,
@@ -61,6 +60,24 @@ def study_state(connection: Connection, study_id: int) -> tuple[StudyState, int,
     return state, version, clock - created.timestamp()
 
 
+def change_study(connection: Connection, study_id: int, **values: Any) -> None:
+    """Write columns of a study; StudyNotFound if it has been deleted."""
+    if connection.execute(update(STUDY).where(STUDY.c.id == study_id).values(values)).rowcount == 0:
+        raise deleted(study_id)
+
+
+def lock_study(connection: Connection, study_id: int) -> int:
+    """Keep others from adding and withdrawing tickets, and return the version of those that there are.
+
+    To be locked before the tickets are, so that no two writers lock crosswise.
+    """
+    query = select(STUDY.c.version).where(STUDY.c.id == study_id).with_for_update()
+    version = connection.scalars(query).one_or_none()
+    if version is None:
+        raise deleted(study_id)
+    return int(version)
+
+
 def deleted(study_id: int) -> StudyNotFound:
     """Return the error that there is no study of that id any more."""
     return StudyNotFound(f"Study {study_id} has been deleted meanwhile.")
@@ -78,11 +95,6 @@ def ticket_row(row: Row[Any]) -> TicketRow:
 def clamp_seconds(column: ColumnElement[float]) -> ColumnElement[float]:
     """Return seconds in a column as they count, so that no sum of them overflows (``counted_seconds``)."""
     return case((column > MOST_SECONDS, MOST_SECONDS), (column > 0.0, column), else_=0.0)
-
-
-def clamp_positive_seconds(column: ColumnElement[float]) -> ColumnElement[float]:
-    """Return seconds of a ledger, those below 0 taken out of it, bounded as ``counted``."""
-    return clamp_seconds(column) - clamp_seconds(-column)
 
 
 def checkpoints(document: list[dict[str, Any]] | None) -> tuple[Checkpoint, ...]:
@@ -131,28 +143,6 @@ def measurements(connection: Connection, *where: ColumnElement[bool]) -> list[Me
         )
         for row in connection.execute(query)
     ]
-
-
-def logs(connection: Connection, *where: ColumnElement[bool]) -> list[LogRow]:
-    """Return the logs that fit, by ticket and attempt."""
-    query = (
-        select(*(LOG.c[f.name] for f in fields(LogRow)))
-        .join(TICKET, TICKET.c.id == LOG.c.ticket_id)
-        .where(*where)
-        .order_by(LOG.c.ticket_id, LOG.c.attempt)
-    )
-    return [LogRow(**row._mapping) for row in connection.execute(query)]
-
-
-def attention_maps(connection: Connection, *where: ColumnElement[bool]) -> dict[int, Any]:
-    """Return what heads of runs attend to, by ticket."""
-    query = (
-        select(ATTENTION_MAP.c.ticket_id, ATTENTION_MAP.c.maps)
-        .join(TICKET, TICKET.c.id == ATTENTION_MAP.c.ticket_id)
-        .where(*where)
-        .order_by(ATTENTION_MAP.c.ticket_id)
-    )
-    return {row.ticket_id: row.maps for row in connection.execute(query)}
 
 
 def of_kinds(kinds: Iterable[Kind] | None) -> ColumnElement[bool]:

@@ -6,7 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BeforeValidator, Field, PlainSerializer
 
 Kind = Literal[
     "baseline",
@@ -39,6 +41,29 @@ LARGEST_VALUE = 1e100
 def is_finite(value: float) -> bool:
     """Return whether a measured value counts as a finite number; a run whose metric does not is diverged."""
     return -LARGEST_VALUE <= value <= LARGEST_VALUE
+
+
+LARGEST_ID = 2**31 - 1
+"""The largest id, and the largest number of an attempt, that every database holds."""
+LARGEST_COUNT = 2**53 - 1
+"""The largest step, and the largest number of bytes: every whole number up to it is exact in JSON."""
+WITHOUT_NUL = r"^[^\x00]*$"
+"""Pattern of texts that every database can hold."""
+# Ranges hold for what comes over HTTP; what is made here is not looked at.
+TicketId = Annotated[int, Field(ge=0, le=LARGEST_ID)]
+Attempt = Annotated[int, Field(ge=1, le=LARGEST_ID)]
+Step = Annotated[int, Field(ge=0, le=LARGEST_COUNT, strict=True)]
+NumBytes = Annotated[int, Field(ge=0, le=LARGEST_COUNT, strict=True)]
+ShortText = Annotated[str, Field(max_length=255, pattern=WITHOUT_NUL)]
+MetricValue = Annotated[
+    float,
+    Field(strict=True),
+    BeforeValidator(lambda value: math.nan if value is None else value),
+    PlainSerializer(
+        lambda value: value if math.isfinite(value) else None, return_type=float | None, when_used="json"
+    ),
+]
+"""A measured value; null in JSON for one that is not finite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,10 +155,10 @@ class Checkpoint:
         size: Its bytes.
     """
 
-    step: int
-    url: str
-    digest: str
-    size: int
+    step: Step
+    url: Annotated[str, Field(max_length=4096, pattern=WITHOUT_NUL)]
+    digest: ShortText
+    size: NumBytes
 
 
 def checkpoints_to_resume(checkpoints: Sequence[Checkpoint]) -> tuple[Checkpoint, ...]:
@@ -269,10 +294,10 @@ class Measurement:
             infinities come back as NaN: not every database can hold them).
     """
 
-    ticket_id: int
-    step: int
-    name: str
-    value: float
+    ticket_id: TicketId
+    step: Step
+    name: ShortText
+    value: MetricValue
 
     def __post_init__(self) -> None:
         if not is_finite(self.value):
@@ -285,7 +310,7 @@ class RunRow:
 
     study: StudyRow
     ticket: TicketRow
-    reports: dict[int, float]
+    reports: dict[int, MetricValue]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

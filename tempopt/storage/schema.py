@@ -6,12 +6,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Column, Connection, MetaData, String, Table, inspect, select, text
+from sqlalchemy import Column, Connection, MetaData, String, Table, insert, inspect, select, text
 from sqlalchemy.dialects.mysql.base import MySQLDialect
 
 from tempopt.errors import StorageError, StoreNotBegun
 from tempopt.storage.database import Database
-from tempopt.storage.models import STUDY
+from tempopt.storage.models import METADATA, STUDY
 from tempopt.storage.urls import DatabaseUrl, parse_database_url
 
 if TYPE_CHECKING:
@@ -139,13 +139,18 @@ def _refuse_newer(database: Database, version: str) -> None:
 
 
 def _migrate(database: Database) -> None:
-    from alembic import command
+    """Create the tables as the models describe them, or change older ones by the migrations."""
 
     def to_head(connection: Connection) -> None:
         _lock(database, connection)
         try:
             # Another process may have been first while this waited for the lock.
-            if _look(connection)[0] != HEAD:
+            version = _look(connection)[0]
+            if version is None:
+                _create(connection)
+            elif version != HEAD:
+                from alembic import command
+
                 config = _config()
                 config.attributes["connection"] = connection
                 command.upgrade(config, "head")
@@ -156,6 +161,13 @@ def _migrate(database: Database) -> None:
 
     database.write(to_head)
     database.write_ahead()
+
+
+def _create(connection: Connection) -> None:
+    # Each table only if it is missing: MySQL keeps those that a process has created before it was killed.
+    METADATA.create_all(connection)
+    _VERSION.create(connection, checkfirst=True)
+    connection.execute(insert(_VERSION).values(version_num=HEAD))
 
 
 def _unlock(database: Database, connection: Connection, statement: str) -> None:

@@ -44,7 +44,7 @@ _CLOSED_TO_ROOT = (
     "--bounding-set=-dac_override,-dac_read_search",
 )
 _STORE_AWAY = "results are kept on disk until the store can be reached again"
-_SERVER_FULL = "Free some space on the disk of the server."
+_SERVER_FULL = "Free some space on the disk of the database"
 
 
 def why_not(backend: str) -> str:

@@ -350,7 +350,7 @@ def test_a_token_needs_a_name_and_scopes(store: Store, name: str, scopes: list[s
 
 @pytest.mark.parametrize("studies", [" ", "-a", "a b", "a\0", "\ud800", "a/b", "x" * 256])
 def test_what_no_study_begins_with_limits_no_token(store: Store, studies: str) -> None:
-    with pytest.raises(UsageError, match="No name of a study"):
+    with pytest.raises(UsageError, match="begin the name of a study"):
         create_token(store, name="a", scopes=["view"], studies=studies)
     assert store.tokens() == []
 

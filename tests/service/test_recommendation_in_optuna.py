@@ -9,7 +9,7 @@ import pytest
 
 import tempopt
 from tempopt.report.decision import decide
-from tempopt.storage.optuna_calls import RECOMMENDATION
+from tempopt.storage.optuna_tables import RECOMMENDATION
 from tests.toy_study import SMALL, URL, toy_spec
 
 FEW_RUNS: dict[str, Any] = SMALL

@@ -334,7 +334,7 @@ def test_a_database_whose_folder_is_closed_for_a_while_was_not_replaced(
 def test_a_disk_that_fails_under_sqlite_is_an_outage() -> None:
     error = sqlite3.OperationalError("disk I/O error")
     error.sqlite_errorcode = sqlite3.SQLITE_IOERR_WRITE
-    with pytest.raises(StoreUnreachable, match="full or damaged"):
+    with pytest.raises(StoreUnreachable, match="Free some space.*damaged"):
         to_storage_error(
             parse_database_url("sqlite:///tempopt.db"), "sqlite", OperationalError("", {}, error)
         )

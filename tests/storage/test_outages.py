@@ -14,7 +14,7 @@ from sqlalchemy.exc import OperationalError
 
 from tempopt.errors import StorageError, StoreUnreachable
 from tempopt.storage.database import Database
-from tempopt.storage.database_errors import is_connection_lost, to_storage_error
+from tempopt.storage.database_errors import error_kind, to_storage_error
 from tempopt.storage.opening import open_store
 from tempopt.storage.urls import parse_database_url
 from tests.servers import PrivateServer
@@ -154,73 +154,66 @@ def test_a_server_that_accepts_and_says_nothing_is_an_outage(
 
 
 POSTGRESQL = {
-    "the database system is starting up": True,
-    "FATAL:  the database system is shutting down": True,
-    "FATAL:  the database system is in recovery mode": True,
-    "FATAL:  could not write init file": True,
-    "FATAL:  sorry, too many clients already": True,
-    "could not translate host name: Temporary failure in name resolution": True,
-    "connection timeout expired": True,
-    "server closed the connection unexpectedly": True,
-    'FATAL:  password authentication failed for user "me"': False,
-    'FATAL:  database "test" does not exist': False,
-    'FATAL:  no pg_hba.conf entry for host "10.0.0.1"': False,
+    "the database system is starting up": "busy",
+    "FATAL:  the database system is shutting down": "away",
+    "FATAL:  the database system is in recovery mode": "away",
+    "FATAL:  could not write init file": "away",
+    "FATAL:  sorry, too many clients already": "busy",
+    "could not translate host name: Temporary failure in name resolution": "away",
+    "connection timeout expired": "away",
+    "server closed the connection unexpectedly": "away",
+    'FATAL:  password authentication failed for user "me"': "fault",
+    'FATAL:  database "test" does not exist': "fault",
+    'FATAL:  no pg_hba.conf entry for host "10.0.0.1"': "fault",
+}
+POSTGRESQL_CLASSES = {
+    "UndefinedTable": "fault",
+    "AdminShutdown": "away",
+    "ReadOnlySqlTransaction": "busy",
+    "DiskFull": "busy",
+    "OutOfMemory": "busy",
+    "CannotConnectNow": "busy",
+    "TooManyConnections": "busy",
+    "DeadlockDetected": "locked",
 }
 MYSQL = {
-    (1040, "Too many connections"): True,
-    (1053, "Server shutdown in progress"): True,
-    (2003, "Can't connect to MySQL server on 'h' (timed out)"): True,
-    (2013, "Lost connection to MySQL server during query"): True,
-    (1927, "Connection was killed"): True,
-    (1205, "Lock wait timeout exceeded"): True,
-    (1021, "Disk full (/var/lib); waiting for someone to free some space... (errno: 28)"): True,
-    (1030, 'Got error 28 "No space left on device" from storage engine InnoDB; errno: 28'): True,
-    (1030, "Got error 168 from storage engine"): False,
-    (3, "Error writing file './ddl_recovery.log' (Errcode: 28 \"No space left on device\")"): True,
-    (1026, "Error writing file '/tmp/MYfd=12' (errno: 28 \"No space left on device\")"): True,
-    (1026, "Error writing file '/tmp/MYfd=12' (errno: 5 \"Input/output error\")"): False,
-    (1114, "The table 'tempopt_measurement' is full"): True,
-    (1203, "User me already has more than 'max_user_connections' active connections"): True,
-    (1226, "User 'me' has exceeded the 'max_user_connections' resource (current value: 1)"): True,
-    (1290, "The MariaDB server is running with the --read-only option so it cannot execute this"): True,
-    (1290, "The MySQL server is running with the --skip-grant-tables option"): False,
-    (1792, "Cannot execute statement in a READ ONLY transaction"): True,
-    (1836, "Running in read-only mode"): True,
-    (1045, "Access denied for user"): False,
-    (1049, "Unknown database"): False,
-    (1146, "Table does not exist"): False,
+    (1040, "Too many connections"): "busy",
+    (1053, "Server shutdown in progress"): "away",
+    (2003, "Can't connect to MySQL server on 'h' (timed out)"): "away",
+    (2013, "Lost connection to MySQL server during query"): "away",
+    (1927, "Connection was killed"): "away",
+    (1205, "Lock wait timeout exceeded"): "locked",
+    (1021, "Disk full (/var/lib); waiting for someone to free some space... (errno: 28)"): "busy",
+    (1030, 'Got error 28 "No space left on device" from storage engine InnoDB; errno: 28'): "busy",
+    (1030, "Got error 168 from storage engine"): "fault",
+    (3, "Error writing file './ddl_recovery.log' (Errcode: 28 \"No space left on device\")"): "busy",
+    (1026, "Error writing file '/tmp/MYfd=12' (errno: 28 \"No space left on device\")"): "busy",
+    (1026, "Error writing file '/tmp/MYfd=12' (errno: 5 \"Input/output error\")"): "fault",
+    (1114, "The table 'tempopt_measurement' is full"): "busy",
+    (1203, "User me already has more than 'max_user_connections' active connections"): "busy",
+    (1226, "User 'me' has exceeded the 'max_user_connections' resource (current value: 1)"): "busy",
+    (1290, "The MariaDB server is running with the --read-only option so it cannot execute this"): "busy",
+    (1290, "The MySQL server is running with the --skip-grant-tables option"): "fault",
+    (1792, "Cannot execute statement in a READ ONLY transaction"): "busy",
+    (1836, "Running in read-only mode"): "busy",
+    (1045, "Access denied for user"): "fault",
+    (1049, "Unknown database"): "fault",
+    (1146, "Table does not exist"): "fault",
 }
 
 
 def test_outages_are_told_apart_from_mistakes(backend: str) -> None:
     if backend == "postgresql":
         psycopg = pytest.importorskip("psycopg")
-        postgresql_outages = {
-            message: is_connection_lost(
-                "postgresql", OperationalError("", {}, psycopg.OperationalError(message))
-            )
-            for message in POSTGRESQL
-        }
-        assert postgresql_outages == POSTGRESQL
-        statement = OperationalError("", {}, psycopg.errors.UndefinedTable("no such table"))
-        assert not is_connection_lost("postgresql", statement)
-        errors = psycopg.errors
-        for passes in (
-            errors.AdminShutdown,
-            errors.ReadOnlySqlTransaction,
-            errors.DiskFull,
-            errors.OutOfMemory,
-            errors.CannotConnectNow,
-            errors.TooManyConnections,
-        ):
-            assert is_connection_lost("postgresql", OperationalError("", {}, passes("for now")))
+        errors = {psycopg.OperationalError(message): kind for message, kind in POSTGRESQL.items()}
+        errors |= {getattr(psycopg.errors, name)("now"): kind for name, kind in POSTGRESQL_CLASSES.items()}
+        dialect = "postgresql"
     else:
         pymysql = pytest.importorskip("pymysql")
-        mysql_outages = {
-            args: is_connection_lost("mysql", OperationalError("", {}, pymysql.err.OperationalError(*args)))
-            for args in MYSQL
-        }
-        assert mysql_outages == MYSQL
+        errors = {pymysql.err.OperationalError(*args): kind for args, kind in MYSQL.items()}
+        dialect = "mysql"
+    for error, kind in errors.items():
+        assert error_kind(dialect, OperationalError("", {}, error)) == kind, error
 
 
 def test_a_mistake_in_a_statement_is_no_outage(url: str) -> None:
@@ -236,18 +229,12 @@ def test_a_mistake_in_a_statement_is_no_outage(url: str) -> None:
     ("message", "advice"),
     [
         ("cannot execute UPDATE in a read-only transaction", "The server takes no writes for now"),
-        (
-            "could not extend file base/1: No space left on device",
-            "Free some space on the disk of the server",
-        ),
-        ("FATAL: could not write init file", "Free some space on the disk of the server"),
-        ('Error writing file (Errcode: 28 "No space left on device")', "Free some space on the disk"),
-        (
-            "connection failed: FATAL: the database system is in recovery mode",
-            "a full disk is a common cause",
-        ),
+        ("could not extend file base/1: No space left on device", "Free some space"),
+        ("FATAL: could not write init file", "Free some space"),
+        ('Error writing file (Errcode: 28 "No space left on device")', "Free some space"),
+        ("The table 'tempopt_ticket' is full", "Free some space"),
+        ("connection failed: FATAL: the database system is in recovery mode", "The server has crashed"),
         ("FATAL: sorry, too many clients already", "run fewer agents: each holds one"),
-        ("The table 'tempopt_ticket' is full", "Free some space on the disk of the server"),
     ],
 )
 def test_what_is_advised_about_a_server_is_about_servers(backend: str, message: str, advice: str) -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tempopt.storage import Store, token_queries
+from tempopt.storage import Store, access
 from tempopt.storage.access_rows import AuditRow, TokenRow
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, 123456, tzinfo=UTC)
@@ -87,11 +87,11 @@ def test_what_was_done_is_read_newest_first_by_pages_and_by_study(store: Store) 
 def test_what_is_refused_does_not_drive_out_what_was_done(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(token_queries, "MOST_AUDITED", 20)
-    monkeypatch.setattr(token_queries, "MOST_REFUSED", 5)
+    monkeypatch.setattr(access, "MOST_AUDITED", 20)
+    monkeypatch.setattr(access, "MOST_REFUSED", 5)
     store.audit([_row(study="kept")])
     store.audit([_row(status=401) for _ in range(500)])
-    monkeypatch.setattr(token_queries, "MOST_OF_AGENTS", 7)
+    monkeypatch.setattr(access, "MOST_OF_AGENTS", 7)
     store.audit(
         [_row(action=f"POST /api/agents/{action}") for action in ("join", "leave") for _ in range(300)]
     )

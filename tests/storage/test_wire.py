@@ -30,5 +30,5 @@ def test_an_end_is_read_as_it_was_written_whatever_its_seed(
 @pytest.mark.parametrize("seed", [2**63, 10**400])
 def test_a_seed_beyond_what_databases_hold_is_refused(seed: int) -> None:
     outcomes = RunOutcome(outcome="complete", value=0.5, steps=9, seconds=1.0, attributes={"seed": seed})
-    with pytest.raises(UsageError, match="beyond 9223372036854775807"):
+    with pytest.raises(UsageError, match="beyond"):
         change_from_plain(change_to_plain(RunEnded(ticket_id=1, attempt=1, outcomes=outcomes)))

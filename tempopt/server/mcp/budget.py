@@ -10,10 +10,13 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Literal
+
+from pydantic import BaseModel, computed_field
 
 from tempopt.errors import UsageError
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.rows import StudyRow, StudyState, TicketRow
+from tempopt.storage.rows import StudyRow, TicketRow
 from tempopt.storage.store import Store
 from tempopt.verdict.planned_runs import planned_runs
 
@@ -66,50 +69,43 @@ class Account:
     most_gpu_hours: float | None
 
     @property
-    def state(self) -> StudyState:
-        """State of the study."""
-        return self.study.state
-
-    @property
     def used_up(self) -> bool:
         """Whether it has spent what it is allowed and is not over."""
         max_gpu_hours = self.most_gpu_hours
-        return self.state != "done" and max_gpu_hours is not None and self.gpu_hours >= max_gpu_hours
+        return self.study.state != "done" and max_gpu_hours is not None and self.gpu_hours >= max_gpu_hours
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetPart:
-    """One limit of a budget as it stands.
+class BudgetLimit(BaseModel):
+    """One limit of the budget as it stands; ``remaining`` is what a new study may take.
 
     Args:
-        what: What is limited, in words.
-        unit: ``runs`` or ``GPU-hours``.
         allowed: The limit.
         spent: What is spent of it.
         reserved: What studies that are not over may yet spend of it.
     """
 
-    what: str
-    unit: str
+    unit: Literal["runs", "GPU-hours"]
     allowed: float
     spent: float
-    reserved: float = 0.0
+    reserved: float
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def remaining(self) -> float:
         """What a new study may take, >= 0."""
         return max(0.0, self.allowed - self.spent - self.reserved)
 
     @property
-    def exceeded(self) -> bool:
+    def is_exceeded(self) -> bool:
         """Whether more is spent or reserved than is allowed, by more than the rounding of a sum."""
         return self.spent + self.reserved > self.allowed + 1e-9
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def text(self) -> str:
         """It in words."""
         return (
-            f"{self.remaining:.4g} of {self.allowed:.4g} {self.unit} are left {self.what} "
+            f"{self.remaining:.4g} of {self.allowed:.4g} {self.unit} are left in this budget "
             f"({self.spent:.4g} spent, {self.reserved:.4g} reserved for studies that are not over)."
         )
 
@@ -121,24 +117,22 @@ class BudgetStatus:
     Args:
         user: The user.
         accounts: One for each of the user's studies, the oldest first.
-        runs: The limit of runs; None: there is none.
-        gpu_hours: The limit of GPU-hours; None: there is none.
+        limits: Every limit that there is, that of runs first.
     """
 
     user: str
     accounts: tuple[Account, ...]
-    runs: BudgetPart | None
-    gpu_hours: BudgetPart | None
+    limits: list[BudgetLimit]
 
     @property
-    def parts(self) -> list[BudgetPart]:
-        """Every limit that there is."""
-        return [part for part in (self.runs, self.gpu_hours) if part is not None]
+    def gpu_hours(self) -> BudgetLimit | None:
+        """The limit of GPU-hours; None: there is none."""
+        return next((limit for limit in self.limits if limit.unit == "GPU-hours"), None)
 
     @property
-    def left_gpu_hours(self) -> float | None:
-        """The GPU-hours that a new study may take; None: any number."""
-        return None if self.gpu_hours is None else self.gpu_hours.remaining
+    def spent_limits(self) -> list[BudgetLimit]:
+        """The limits of which nothing is left but what is reserved."""
+        return [limit for limit in self.limits if limit.spent >= limit.allowed]
 
     def check(self, need: BudgetNeed, *, name: str) -> None:
         """Refuse a study that could take more than is left, or any study where nothing is.
@@ -147,15 +141,16 @@ class BudgetStatus:
             UsageError: It could; or a study that is not over has no limit, so that nothing can be said.
         """
         lines = []
-        for part in self.parts:
-            amount = need.runs if part.unit == "runs" else need.gpu_hours
-            if not part.remaining:
-                lines.append(part.text)
-            elif amount is None or amount > part.remaining:
+        for limit in self.limits:
+            amount = need.runs if limit.unit == "runs" else need.gpu_hours
+            if not limit.remaining:
+                lines.append(limit.text)
+            elif amount is None or amount > limit.remaining:
                 amount_text = "an unknown number of" if amount is None else f"up to {amount:.4g}"
-                lines.append(f"it takes {amount_text} {part.unit}, and {part.text}")
-        endless = [account.study.name for account in self.accounts if self._endless(account)]
-        if endless and self.left_gpu_hours is not None:
+                lines.append(f"it takes {amount_text} {limit.unit}, and {limit.text}")
+        open_accounts = [account for account in self.accounts if account.study.state != "done"]
+        endless = [account.study.name for account in open_accounts if account.most_gpu_hours is None]
+        if endless and self.gpu_hours is not None:
             lines.append(
                 f"what {', '.join(endless)} may yet spend is not known, having no study.limits.gpu_hours. "
                 "Wait until it is over."
@@ -166,10 +161,6 @@ class BudgetStatus:
                 "less (a smaller study.trials, fewer pairs, study.limits.gpu_hours), wait for studies that "
                 "are not over, or ask a person for a larger budget."
             )
-
-    @staticmethod
-    def _endless(account: Account) -> bool:
-        return account.state != "done" and account.most_gpu_hours is None
 
 
 class Ledger:
@@ -186,42 +177,32 @@ class Ledger:
         self.user = user
         self._budget = budget
 
-    def accounts(self) -> list[Account]:
-        """Return what each of the user's studies has spent, the oldest first."""
-        rows = [summary.study for summary in self._store.list_studies() if summary.study.owner == self.user]
-        return [self._account(row, self._store.tickets(row.id)) for row in rows]
-
     def budget_status(self) -> BudgetStatus:
         """Return how the user stands now."""
-        accounts = self.accounts()
-        open_accounts = [account for account in accounts if account.state != "done"]
-        budget, spent_hours = self._budget, math.fsum(account.gpu_hours for account in accounts)
-        reserved_hours = math.fsum(
-            max(0.0, (account.most_gpu_hours or 0.0) - account.gpu_hours) for account in open_accounts
-        )
-        runs = gpu_hours = None
-        if budget.runs is not None:
-            runs = BudgetPart(
-                what="in this budget",
-                unit="runs",
-                allowed=budget.runs,
-                spent=sum(account.runs for account in accounts),
-                reserved=sum(account.most_runs - account.runs for account in open_accounts),
+        rows = [summary.study for summary in self._store.list_studies() if summary.study.owner == self.user]
+        accounts = [self._account(row, self._store.tickets(row.id)) for row in rows]
+        open_accounts = [account for account in accounts if account.study.state != "done"]
+        limits = []
+        if self._budget.runs is not None:
+            limits.append(
+                BudgetLimit(
+                    unit="runs",
+                    allowed=self._budget.runs,
+                    spent=sum(account.runs for account in accounts),
+                    reserved=sum(account.most_runs - account.runs for account in open_accounts),
+                )
             )
-        if budget.gpu_hours is not None:
-            gpu_hours = BudgetPart(
-                what="in this budget",
-                unit="GPU-hours",
-                allowed=budget.gpu_hours,
-                spent=spent_hours,
-                reserved=reserved_hours,
+        if self._budget.gpu_hours is not None:
+            unspent = ((account.most_gpu_hours or 0.0) - account.gpu_hours for account in open_accounts)
+            limits.append(
+                BudgetLimit(
+                    unit="GPU-hours",
+                    allowed=self._budget.gpu_hours,
+                    spent=math.fsum(account.gpu_hours for account in accounts),
+                    reserved=math.fsum(max(0.0, hours) for hours in unspent),
+                )
             )
-        return BudgetStatus(
-            user=self.user,
-            accounts=tuple(accounts),
-            runs=runs,
-            gpu_hours=gpu_hours,
-        )
+        return BudgetStatus(user=self.user, accounts=tuple(accounts), limits=limits)
 
     def limited(self) -> bool:
         """Return whether anything limits what the user may spend."""

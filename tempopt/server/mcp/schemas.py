@@ -1,4 +1,4 @@
-"""What tools take and answer: models, whose JSON schemas clients are shown; and answers made of results."""
+"""What tools take and answer: models, whose JSON schemas clients are shown."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tempopt.report.decision import screen_lines
-from tempopt.report.open_questions import unproven_claims
-from tempopt.report.study_result import StudyResult
-from tempopt.report.study_summary import AnswerKind, verdict_json
-from tempopt.server.mcp.budget import BudgetPart, BudgetStatus
+from tempopt.report.study_summary import AnswerKind
+from tempopt.server.mcp.budget import BudgetLimit
 from tempopt.spec.compared_sets import MAX_RUNS
 from tempopt.storage.rows import StudyStanding, StudyState
 
@@ -38,21 +35,16 @@ class ToolArguments(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class PlanArguments(ToolArguments):
-    """Of ``plan``."""
+class SpecArguments(ToolArguments):
+    """Of ``plan`` and ``search``."""
 
     spec: Spec
     set: Settings
 
 
-class SearchArguments(PlanArguments):
-    """Of ``search``."""
-
-
-class CompareArguments(ToolArguments):
+class CompareArguments(SpecArguments):
     """Of ``compare``."""
 
-    spec: Spec
     sets: Annotated[
         list[str],
         Field(
@@ -83,7 +75,6 @@ class CompareArguments(ToolArguments):
     name: Annotated[
         str | None, Field(description="Name of its study; null: the spec's with a hash of the sets.")
     ] = None
-    set: Settings
 
 
 class StudyArguments(ToolArguments):
@@ -105,17 +96,6 @@ class ExportArguments(StudyArguments):
 
 class ListArguments(ToolArguments):
     """Of ``list``: there are none."""
-
-
-class BudgetLimit(BaseModel):
-    """One limit of the budget as it stands; ``left`` is what a new study may take."""
-
-    unit: Literal["runs", "GPU-hours"]
-    allowed: float
-    spent: float
-    reserved: float
-    remaining: float
-    text: str
 
 
 class BudgetAnswer(BaseModel):
@@ -248,40 +228,3 @@ class StopAnswer(BaseModel):
     before: StudyState
     withdrawn: int
     text: str
-
-
-def budget_answer(usage: BudgetStatus) -> BudgetAnswer:
-    """Return how a user stands."""
-    return BudgetAnswer(user=usage.user, limits=[_limit(part) for part in usage.parts])
-
-
-def _limit(part: BudgetPart) -> BudgetLimit:
-    return BudgetLimit(
-        unit="runs" if part.unit == "runs" else "GPU-hours",
-        allowed=part.allowed,
-        spent=part.spent,
-        reserved=part.reserved,
-        remaining=part.remaining,
-        text=part.text,
-    )
-
-
-def shown_answer(result: StudyResult, state: StudyStanding, troubles: list[str]) -> ShowAnswer:
-    """Return how a study stands."""
-    counts = result.tickets.values()
-    return ShowAnswer(
-        study=result.name,
-        state=state,
-        runs_done=sum(count.done + count.failed for count in counts),
-        runs_running=sum(count.running for count in counts),
-        runs_asked=sum(count.requested or 0 for count in counts),
-        words=screen_lines(result),
-        not_shown=unproven_claims(result),
-        troubles=troubles,
-        details=result.to_json(),
-    )
-
-
-def verdict_answer(result: StudyResult) -> VerdictAnswer:
-    """Return what a study has found."""
-    return VerdictAnswer.model_validate(verdict_json(result))

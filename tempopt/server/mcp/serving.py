@@ -45,7 +45,7 @@ def make_server(session: Session) -> Server[dict[str, Any]]:
     """Return what answers a client with the tools of a session."""
 
     async def list_tools(context: Any, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[_described(tool) for tool in TOOLS])
+        return types.ListToolsResult(tools=[_described(tool) for tool in TOOLS.values()])
 
     async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         return await anyio.to_thread.run_sync(lambda: _answer(session, params))
@@ -74,9 +74,9 @@ def _described(tool: Tool) -> types.Tool:
 
 def _answer(session: Session, params: types.CallToolRequestParams) -> types.CallToolResult:
     """Return what a tool answers; whatever goes wrong is told as text."""
-    tool = next((candidate for candidate in TOOLS if candidate.name == params.name), None)
+    tool = TOOLS.get(params.name)
     if tool is None:
-        return _failed(unknown("tool", params.name, [candidate.name for candidate in TOOLS]))
+        return _failed(unknown("tool", params.name, list(TOOLS)))
     try:
         answer = call(session, tool, params.arguments or {})
     except TempoptError as error:

@@ -20,7 +20,7 @@ from tempopt.agent.study_runner import validate_sampler_and_pruner
 from tempopt.errors import AccessDenied, StorageError, StudyFailed, UsageError
 from tempopt.launch.local import LocalLauncher
 from tempopt.launch.study_launch import PROGRAM, StudyLaunch
-from tempopt.server.mcp.budget import Budget, BudgetNeed, BudgetStatus, Ledger, most_runs
+from tempopt.server.mcp.budget import Budget, BudgetNeed, Ledger, most_runs
 from tempopt.service import lifecycle, remote_study
 from tempopt.service.extend import prepare_search
 from tempopt.service.forecast import StudyForecast, forecast_study
@@ -180,7 +180,7 @@ class Session:
             need = self._measured(spec)
             usage = self.ledger.budget_status()
             usage.check(need, name=name)
-            spec = _limited(spec, need, usage.left_gpu_hours)
+            spec = _limited(spec, need, usage.gpu_hours and usage.gpu_hours.remaining)
         if self._server is not None:
             remote_study.submit(self._server, SearchRequest(spec=spec), observer=notes)
         else:
@@ -208,17 +208,17 @@ class Session:
         name = spec.study.name
         for attempt in range(_TRIES):
             usage = self.ledger.budget_status()
-            if not any(part.exceeded for part in usage.parts):
+            if not any(limit.is_exceeded for limit in usage.limits):
                 return
             study_id = self.store.load_study(name).id
             has_later = any(
-                account.study.id > study_id and account.state != "done" for account in usage.accounts
+                account.study.id > study_id and account.study.state != "done" for account in usage.accounts
             )
             if not has_later or attempt == _TRIES - 1:
                 break
             time.sleep(_PAUSE_SECONDS)
         lifecycle.delete(self.store, name, force=True)
-        usage_text = " ".join(part.text for part in self.ledger.budget_status().parts)
+        usage_text = " ".join(limit.text for limit in self.ledger.budget_status().limits)
         raise UsageError(
             f'The study "{name}" would exceed the budget of {self.user}: another session has begun a study '
             f"at the same moment. {usage_text}"
@@ -232,29 +232,17 @@ class Session:
             )
         # what was reserved when it was begun holds, whatever the spec says of its care
         spec = _with_limits(spec, study.spec["study"]["limits"])
-        if study.state != "done" and self.ledger.limited():
-            self._refuse_used_up(study.name)
+        if study.state != "done" and self.ledger.limited() and (spent := self._spent(study)):
+            raise UsageError(
+                f'The study "{study.name}" cannot continue within the budget of {self.user}. '
+                f"{' '.join(spent)} Ask a person for a larger budget."
+            )
         if self._server is not None:
             remote_study.submit(self._server, SearchRequest(spec=spec), observer=notes)
             return
         spec, _ = prepare_search(self.store, SearchRequest(spec=spec), on_note=notes.note)
         if study.state != "done":
             self._launch(spec, study, notes)
-
-    def _refuse_used_up(self, name: str) -> None:
-        usage = self.ledger.budget_status()
-        account = next(account for account in usage.accounts if account.study.name == name)
-        spent_parts = [part for part in usage.parts if part.spent >= part.allowed]
-        if account.used_up or spent_parts:
-            text = f"It has used {account.gpu_hours:.4g} GPU-hours" + (
-                ""
-                if account.most_gpu_hours is None
-                else f" of the {account.most_gpu_hours:.4g} that are reserved for it"
-            )
-            raise UsageError(
-                f'The study "{name}" cannot continue within the budget of {self.user}. {text}. '
-                f"{' '.join(part.text for part in spent_parts)} Ask a person for a larger budget."
-            )
 
     def _launch(self, spec: StudySpec, study: StudyRow, notes: Notes) -> None:
         """Start an agent of this machine for a study, unless one of this session is at work on it."""
@@ -330,23 +318,17 @@ class Session:
         if study.owner != self.user:
             return []
         usage = self.ledger.budget_status()
-        troubles = [
-            f"It was paused, having used {account.gpu_hours:.4g} of the {account.most_gpu_hours:.4g} "
-            "GPU-hours that were reserved for it."
+        return [
+            f"It has used {account.gpu_hours:.4g} of the {account.most_gpu_hours:.4g} GPU-hours that were "
+            "reserved for it."
             for account in usage.accounts
-            if account.study.name == study.name and account.used_up
-        ]
-        spent_parts = [part for part in usage.parts if part.spent >= part.allowed]
-        return troubles + [f"It cannot go on: {part.text}" for part in spent_parts]
+            if account.study.id == study.id and account.used_up
+        ] + [limit.text for limit in usage.spent_limits]
 
     def is_working_on(self, name: str) -> bool:
         """Return whether an agent of this session is at work on a study, or about to be."""
         launch = self._launches.get(name)
         return launch is not None and bool(launch.at_work())
-
-    def budget_status(self) -> BudgetStatus:
-        """Return how the user stands."""
-        return self.ledger.budget_status()
 
     # ---- while studies run
 
@@ -370,10 +352,8 @@ class Session:
         """Yield the studies that run and have used what they, or all of them, are allowed."""
         usage = self.ledger.budget_status()
         for account in usage.accounts:
-            if account.state != "running":
-                continue
-            hours = [part for part in usage.parts if part.unit == "GPU-hours"]
-            if account.used_up or any(part.spent >= part.allowed for part in hours):
+            is_spent = account.used_up or usage.gpu_hours in usage.spent_limits
+            if account.study.state == "running" and is_spent:
                 yield account.study.name
 
 

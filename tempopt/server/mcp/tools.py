@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 
 from tempopt.errors import ScheduleNotImported, UsageError, unknown
 from tempopt.report import study_result
+from tempopt.report.decision import screen_lines
 from tempopt.report.list_row import summary_json
+from tempopt.report.open_questions import unproven_claims
+from tempopt.report.study_summary import verdict_json
 from tempopt.server.mcp import schemas
 from tempopt.server.mcp.session import Session
 from tempopt.spec.comparison_spec import comparison_spec, refuse_comparison
@@ -18,6 +21,8 @@ from tempopt.spec.load import load_spec
 from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.validation_errors import format_error_list
 from tempopt.storage.liveness import display_state
+
+F = TypeVar("F", bound=Callable[..., BaseModel])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +45,30 @@ class Tool:
     takes: type[schemas.ToolArguments]
     returns: type[BaseModel]
     does: Callable[[Session, Any], BaseModel]
-    reads_only: bool = False
+    reads_only: bool
+
+
+TOOLS: dict[str, Tool] = {}
+"""The tools by name, in the order in which clients see them."""
+
+
+def tool(title: str, description: str, *, reads_only: bool = False) -> Callable[[F], F]:
+    """Enter a function into the tools: its name, arguments and answer are those of the tool."""
+
+    def register(does: F) -> F:
+        name, types = does.__name__.strip("_"), get_type_hints(does)
+        TOOLS[name] = Tool(
+            name=name,
+            title=title,
+            description=description,
+            takes=types["arguments"],
+            returns=types["return"],
+            does=does,
+            reads_only=reads_only,
+        )
+        return does
+
+    return register
 
 
 def call(session: Session, tool: Tool, raw_arguments: dict[str, Any]) -> dict[str, Any]:
@@ -78,7 +106,13 @@ def _faults(tool: Tool, error: ValidationError) -> str:
     return format_error_list(f"What {tool.name} was given has", list(lines.values()))
 
 
-def _plan(session: Session, arguments: schemas.PlanArguments) -> schemas.PlanAnswer:
+@tool(
+    "Plan a study",
+    "Say how many trainings a study takes, how long, and how small a gain it can show, and "
+    "whether it fits into the budget. Trains a few steps of it on this machine; begins nothing.",
+    reads_only=True,
+)
+def _plan(session: Session, arguments: schemas.SpecArguments) -> schemas.PlanAnswer:
     spec = _spec(arguments)
     forecast = session.plan(spec)
     refusal = session.refusal(spec, forecast)
@@ -96,17 +130,27 @@ def _plan(session: Session, arguments: schemas.PlanArguments) -> schemas.PlanAns
         smallest_gain=forecast.smallest_gain,
         fits=refusal is None,
         refusal=refusal,
-        budget=schemas.budget_answer(session.budget_status()),
+        budget=_budget(session),
         details=forecast.to_json(),
     )
 
 
-def _search(session: Session, arguments: schemas.SearchArguments) -> schemas.StartAnswer:
+@tool(
+    "Begin a search",
+    "Begin or continue the search of a study, and return at once. Refused if it could "
+    "exceed the budget. Look with show until its state is done, then ask for the verdict.",
+)
+def _search(session: Session, arguments: schemas.SpecArguments) -> schemas.StartAnswer:
     spec = _spec(arguments)
     refuse_comparison(spec)
     return _build_start_response(session, spec, session.begin(spec))
 
 
+@tool(
+    "Compare parameter sets",
+    "Begin to compare parameter sets on fresh paired seeds, each with the first one, and "
+    "return at once. Refused if it could exceed the budget. Look with show, then ask for the verdict.",
+)
 def _compare(session: Session, arguments: schemas.CompareArguments) -> schemas.StartAnswer:
     spec = comparison_spec(
         arguments.spec,
@@ -126,40 +170,83 @@ def _build_start_response(session: Session, spec: StudySpec, notes: list[str]) -
         study=name,
         state=session.store.load_study(name).state,
         notes=notes,
-        budget=schemas.budget_answer(session.budget_status()),
+        budget=_budget(session),
     )
 
 
-def _spec(arguments: schemas.PlanArguments) -> StudySpec:
+def _budget(session: Session) -> schemas.BudgetAnswer:
+    status = session.ledger.budget_status()
+    return schemas.BudgetAnswer(user=status.user, limits=status.limits)
+
+
+def _spec(arguments: schemas.SpecArguments) -> StudySpec:
     if isinstance(arguments.spec, str):
         return load_spec(arguments.spec, arguments.set)
     return StudySpec.parse(arguments.spec, source="the study spec").with_overrides(arguments.set)
 
 
+@tool(
+    "Show a study",
+    "Say how a study stands: runs, what was found so far, and what is not shown. The best "
+    "value of a search is not a gain.",
+    reads_only=True,
+)
 def _show(session: Session, arguments: schemas.StudyArguments) -> schemas.ShowAnswer:
     result = study_result.load(session.store, arguments.study)
     row = session.store.load_study(arguments.study)
     state = display_state(row.state, int(result.agents or session.is_working_on(arguments.study)))
-    return schemas.shown_answer(result, state, session.find_blockers(arguments.study, state))
+    counts = result.tickets.values()
+    return schemas.ShowAnswer(
+        study=result.name,
+        state=state,
+        runs_done=sum(count.done + count.failed for count in counts),
+        runs_running=sum(count.running for count in counts),
+        runs_asked=sum(count.requested or 0 for count in counts),
+        words=screen_lines(result),
+        not_shown=unproven_claims(result),
+        troubles=session.find_blockers(arguments.study, state),
+        details=result.to_json(),
+    )
 
 
+@tool(
+    "The verdict of a study",
+    "Say what the confirmation on fresh seeds shows and what it does not, and what to do. "
+    "Change code only on answer = gain_shown.",
+    reads_only=True,
+)
 def _verdict(session: Session, arguments: schemas.StudyArguments) -> schemas.VerdictAnswer:
-    return schemas.verdict_answer(study_result.load(session.store, arguments.study))
+    result = study_result.load(session.store, arguments.study)
+    return schemas.VerdictAnswer.model_validate(verdict_json(result))
 
 
+@tool(
+    "Export as code",
+    "Return what the verdict recommends as YAML for LightningCLI or as a Python script.",
+    reads_only=True,
+)
 def _export(session: Session, arguments: schemas.ExportArguments) -> schemas.Exported:
     result = study_result.load(session.store, arguments.study)
     text = result.export(winner=arguments.winner, format=arguments.format)
     return schemas.Exported(study=result.name, format=arguments.format, text=text)
 
 
+@tool(
+    "List studies",
+    "List the studies of the store, and say what is left of the budget.",
+    reads_only=True,
+)
 def _list(session: Session, arguments: schemas.ListArguments) -> schemas.ListAnswer:
     return schemas.ListAnswer(
         studies=[summary_json(summary) for summary in session.store.list_studies()],
-        budget=schemas.budget_answer(session.budget_status()),
+        budget=_budget(session),
     )
 
 
+@tool(
+    "Stop a search",
+    "End the search of a study of this budget; what it has found is then confirmed.",
+)
 def _stop(session: Session, arguments: schemas.StudyArguments) -> schemas.StopAnswer:
     change = session.stop(arguments.study)
     if change.before == "done":
@@ -173,81 +260,3 @@ def _stop(session: Session, arguments: schemas.StudyArguments) -> schemas.StopAn
     return schemas.StopAnswer(
         study=arguments.study, before=change.before, withdrawn=change.withdrawn, text=text
     )
-
-
-TOOLS = (
-    Tool(
-        name="plan",
-        title="Plan a study",
-        description="Say how many trainings a study takes, how long, and how small a gain it can show, and "
-        "whether it fits into the budget. Trains a few steps of it on this machine; begins nothing.",
-        takes=schemas.PlanArguments,
-        returns=schemas.PlanAnswer,
-        does=_plan,
-        reads_only=True,
-    ),
-    Tool(
-        name="search",
-        title="Begin a search",
-        description="Begin or continue the search of a study, and return at once. Refused if it could "
-        "exceed the budget. Look with show until its state is done, then ask for the verdict.",
-        takes=schemas.SearchArguments,
-        returns=schemas.StartAnswer,
-        does=_search,
-    ),
-    Tool(
-        name="compare",
-        title="Compare parameter sets",
-        description="Begin to compare parameter sets on fresh paired seeds, each with the first one, and "
-        "return at once. Refused if it could exceed the budget. Look with show, then ask for the verdict.",
-        takes=schemas.CompareArguments,
-        returns=schemas.StartAnswer,
-        does=_compare,
-    ),
-    Tool(
-        name="show",
-        title="Show a study",
-        description="Say how a study stands: runs, what was found so far, and what is not shown. The best "
-        "value of a search is not a gain.",
-        takes=schemas.StudyArguments,
-        returns=schemas.ShowAnswer,
-        does=_show,
-        reads_only=True,
-    ),
-    Tool(
-        name="verdict",
-        title="The verdict of a study",
-        description="Say what the confirmation on fresh seeds shows and what it does not, and what to do. "
-        "Change code only on answer = gain_shown.",
-        takes=schemas.StudyArguments,
-        returns=schemas.VerdictAnswer,
-        does=_verdict,
-        reads_only=True,
-    ),
-    Tool(
-        name="export",
-        title="Export as code",
-        description="Return what the verdict recommends as YAML for LightningCLI or as a Python script.",
-        takes=schemas.ExportArguments,
-        returns=schemas.Exported,
-        does=_export,
-        reads_only=True,
-    ),
-    Tool(
-        name="list",
-        title="List studies",
-        description="List the studies of the store, and say what is left of the budget.",
-        takes=schemas.ListArguments,
-        returns=schemas.ListAnswer,
-        does=_list,
-        reads_only=True,
-    ),
-    Tool(
-        name="stop",
-        title="Stop a search",
-        description="End the search of a study of this budget; what it has found is then confirmed.",
-        takes=schemas.StudyArguments,
-        returns=schemas.StopAnswer,
-        does=_stop,
-    ),
-)

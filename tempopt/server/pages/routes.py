@@ -59,7 +59,7 @@ def show_studies(
     page: Annotated[int, Query(ge=1, le=10_000)] = 1,
 ) -> Response:
     """Return the list of studies, those at work first, then the newest."""
-    visible = [row for row in studies.rows() if principal.may_see(row.name)]
+    visible = [row for row in studies.rows() if principal.may_see(row.study.name)]
     matching = [row for row in visible if row.matches(q)]
     first_index = (page - 1) * PER_PAGE
     return render_page(

@@ -34,25 +34,29 @@ CONNECT_SECONDS = 10.0
 READ_SECONDS = 60.0
 _AGAIN_SECONDS = (0.1, 0.5)
 
+ERROR_RESPONSES: tuple[tuple[type[TempoptError], str, int], ...] = (
+    (StoreBusy, "storage_busy", 503),
+    (StoreUnreachable, "storage_away", 503),
+    (StudyNotFound, "study_not_found", 404),
+    (StorageError, "storage", 500),
+    (SpecError, "spec", 422),
+    (StudyChanged, "study_changed", 409),
+    (AccessDenied, "forbidden", 403),
+    (UsageError, "usage", 400),
+    (StaleAttempt, "stale_attempt", 409),
+    (StudyFailed, "study_failed", 409),
+)
+"""Code and status with which a server answers an error: those of the first class that it is of."""
 ERRORS: dict[str, type[TempoptError]] = {
-    "study_not_found": StudyNotFound,
+    **{code: error_class for error_class, code, _ in ERROR_RESPONSES},
     "checkpoint_not_found": CheckpointNotFound,
     "run_not_found": StudyNotFound,
-    "study_changed": StudyChanged,
-    "spec": SpecError,
-    "usage": UsageError,
-    "stale_attempt": StaleAttempt,
-    "study_failed": StudyFailed,
-    "storage": StorageError,
-    "storage_busy": StoreBusy,
-    "storage_away": StoreUnreachable,
+    "rate_limited": StoreBusy,
     "unauthenticated": AccessDenied,
     "token_missing": AccessDenied,
     "token_unknown": AccessDenied,
     "token_expired": AccessDenied,
     "token_revoked": AccessDenied,
-    "forbidden": AccessDenied,
-    "rate_limited": StoreBusy,
 }
 """Stable code of an error in an answer to the class that it is raised as; other codes: UsageError."""
 # a server that fails at one request is asked again: it, or the one that replaces it, may answer then

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from tempopt.storage.rows import StudyState, is_finite
+from tempopt.storage.rows import WITHOUT_NUL, Attempt, Step, StudyState, TicketId, is_finite
 
 MOST_CHANGES = 100_000
 LONGEST_WAIT = 30.0
@@ -14,18 +14,9 @@ LONGEST_WAIT = 30.0
 
 AgentName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:+-]{1,150}$", examples=["gpu1:4711:9f86d081:83.1"])]
 Session = Annotated[str, Field(pattern=r"^[A-Za-z0-9]{8,64}$", examples=["5f3a9c0e7b21"])]
-WITHOUT_NUL = r"^[^\x00]*$"
-"""Pattern of texts that every database can hold."""
 StudyName = Annotated[
     str, Field(min_length=1, max_length=255, pattern=WITHOUT_NUL, examples=["max_retrieval"])
 ]
-LARGEST_ID = 2**31 - 1
-"""The largest id, and the largest number of an attempt, that every database holds."""
-LARGEST_COUNT = 2**53 - 1
-"""The largest step, and the largest number of bytes: every whole number up to it is exact in JSON."""
-TicketId = Annotated[int, Field(ge=0, le=LARGEST_ID)]
-Attempt = Annotated[int, Field(ge=1, le=LARGEST_ID)]
-Step = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
 
 
 def _as_counted(value: float | None) -> float | None:

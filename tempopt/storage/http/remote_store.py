@@ -13,7 +13,7 @@ from tempopt.storage.changes import StudyDelta
 from tempopt.storage.http.connection import ServerConnection
 from tempopt.storage.http.credentials import token_for
 from tempopt.storage.http.paths import study_path
-from tempopt.storage.http.wire import deserialize, measurements_from_plain, run_from_plain
+from tempopt.storage.http.wire import deserialize, measurements_from_plain
 from tempopt.storage.rows import JobRow, Kind, LogRow, Measurement, RunRow, StudyRow, StudySummary, TicketRow
 from tempopt.storage.store import Store
 
@@ -114,14 +114,12 @@ class RemoteStore(Store):
             except StudyNotFound:
                 continue
             if data is not None:
-                return run_from_plain(data)
+                return deserialize(RunRow, data)
         return None
 
     def news(self, study_id: int, since: Mapping[Kind, int]) -> StudyDelta:
         starts = [f"{kind}:{first_number}" for kind, first_number in since.items()]
-        data = self._of(study_id, "news", since=starts or ["none"])
-        reports = measurements_from_plain(data.pop("reports"))
-        return deserialize(StudyDelta, {**data, "reports": reports})
+        return deserialize(StudyDelta, self._of(study_id, "news", since=starts or ["none"]))
 
     def measurements(
         self,
@@ -177,6 +175,7 @@ class RemoteStore(Store):
     find_colliding_param_names = totals = open_studies = set_priority = _refused
     add_jobs = forget_jobs = add_tickets = retry = withdraw = withdraw_from = _refused
     add_token = tokens = token = revoke_token = use_token = audit = audited = _refused
+    add_session = session = end_session = _refused
     take_ticket = release = begin = write = set_recommendation = _refused
 
 

@@ -7,58 +7,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar, get_args
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from tempopt.errors import UsageError, not_text
-from tempopt.storage.changes import (
-    MOST_SECONDS,
-    AttemptLost,
-    AttemptReleased,
-    Change,
-    CheckpointRecorded,
-    MetricReported,
-    RunEnded,
-    RunStarted,
-)
-from tempopt.storage.http.protocol import LARGEST_COUNT, LARGEST_ID
-from tempopt.storage.rows import Measurement, RunRow, StudyRow, TicketRow
+from tempopt.errors import UsageError
+from tempopt.storage.changes import AttemptLost, AttemptReleased, Change, RunEnded
+from tempopt.storage.rows import Measurement
 
 T = TypeVar("T")
 
 PROTOCOL = 1
 """Version of what agents and servers say to each other; a server also serves agents of the one before."""
 
-_CHANGES: dict[str, type] = {
-    change_type.__name__: change_type
-    for change_type in (
-        RunStarted,
-        MetricReported,
-        CheckpointRecorded,
-        RunEnded,
-        AttemptLost,
-        AttemptReleased,
-    )
-}
-_RANGES: dict[str, tuple[float, float]] = {
-    "ticket_id": (0, LARGEST_ID),
-    "attempt": (1, LARGEST_ID),
-    "max_attempts": (1, LARGEST_ID),
-    "value": (-sys.float_info.max, sys.float_info.max),
-    **dict.fromkeys(("step", "steps", "total_steps", "diverged_at"), (0, LARGEST_COUNT)),
-    **dict.fromkeys(("peak_memory", "size"), (0, LARGEST_COUNT)),
-    **dict.fromkeys(("seconds", "checkpoint_seconds", "gpu_seconds"), (0, MOST_SECONDS)),
-}
-"""The least and the most that a number of this name may be in a change, wherever in it that is."""
-_LARGEST_SEED = 2**63 - 1
-"""What an agent of the database has left for another one to deliver has the seed among its attributes."""
-_OF_THEIR_OWN = ("maps", "attributes", "constraints")
-"""Parts of a change with names of their own."""
-_LENGTHS = {"name": 255, "code": 255, "url": 4096, "digest": 255}
-"""Characters of names in a change, at the most. Other texts, as logs, are cut and cleaned when written."""
+_CHANGES: dict[str, type[Change]] = {change_type.__name__: change_type for change_type in get_args(Change)}
+_LARGEST = 2**63 - 1
+"""The largest whole number anywhere in a change: seeds are among the attributes of a run."""
 
 _adapters: dict[Any, TypeAdapter[Any]] = {}
 
@@ -89,18 +54,6 @@ def deserialize(kind: type[T] | Any, data: Any) -> T:
     return value
 
 
-def measurement_to_plain(row: Measurement) -> dict[str, Any]:
-    """Return a measurement as plain data, null for what is not finite."""
-    value = row.value if math.isfinite(row.value) else None
-    return {"ticket_id": row.ticket_id, "step": row.step, "name": row.name, "value": value}
-
-
-def measurement_from_plain(data: Any) -> Measurement:
-    """Return the measurement that :func:`measurement_to_plain` has written."""
-    value = math.nan if data["value"] is None else float(data["value"])
-    return Measurement(ticket_id=data["ticket_id"], step=data["step"], name=data["name"], value=value)
-
-
 def measurements_to_plain(rows: Iterable[Measurement]) -> list[list[Any]]:
     """Return measurements as lists of ticket id, step, name and value: keys of so many cost bytes."""
     return [
@@ -116,57 +69,27 @@ def measurements_from_plain(data: Iterable[Sequence[Any]]) -> list[Measurement]:
     ]
 
 
-def run_to_plain(row: RunRow) -> dict[str, Any]:
-    """Return a run as plain data, null for reports that are not finite."""
-    reports = {step: value if math.isfinite(value) else None for step, value in row.reports.items()}
-    return {"study": serialize(row.study), "ticket": serialize(row.ticket), "reports": reports}
-
-
-def run_from_plain(data: Any) -> RunRow:
-    """Return the run that :func:`run_to_plain` has written."""
-    reports = {
-        int(step): math.nan if value is None else float(value) for step, value in data["reports"].items()
-    }
-    return RunRow(
-        study=deserialize(StudyRow, data["study"]),
-        ticket=deserialize(TicketRow, data["ticket"]),
-        reports=reports,
-    )
-
-
-ChangeData = Annotated[dict[str, Any], Field(description="A change, with its name as `type`.")]
-
-
 def change_to_plain(change: Change) -> dict[str, Any]:
     """Return a change as plain data, with its type by name."""
-    plain = {"type": type(change).__name__, **_adapter(type(change)).dump_python(change, mode="json")}
-    if isinstance(change, RunEnded):
-        measurements = change.outcomes.measurements
-        plain["outcomes"]["measurements"] = [
-            measurement_to_plain(measurement) for measurement in measurements
-        ]
-    elif isinstance(change, MetricReported) and not math.isfinite(change.value):
-        plain["value"] = None
-    return plain
+    return {"type": type(change).__name__, **serialize(change)}
 
 
 def change_from_plain(data: dict[str, Any]) -> Change:
     """Return the change that :func:`change_to_plain` has written, validated.
 
     Raises:
-        UsageError: It is none.
+        UsageError: It is none, or holds what no run can have done and no database holds.
     """
     fields = dict(data)
     kind = _CHANGES.get(str(fields.pop("type", None)))
     if kind is None:
         raise UsageError(f"A change has one of these types: {', '.join(_CHANGES)}.")
-    _check(kind, fields)
-    if kind is MetricReported and fields.get("value", 0) is None:
-        fields["value"] = math.nan
-    if kind is RunEnded and isinstance(outcomes := fields.get("outcomes"), dict):
-        measurements = outcomes.get("measurements")
-        if isinstance(measurements, list):
-            fields["outcomes"] = {**outcomes, "measurements": list(map(_with_nan, measurements))}
+    field_names = [field.name for field in dataclasses.fields(kind)]
+    if extra_keys := sorted(fields.keys() - set(field_names)):
+        raise UsageError(
+            f"{kind.__name__} has no {str(extra_keys[0])[:100]!r}. It has {', '.join(field_names)}."
+        )
+    _check_numbers(fields)
     change: Change = deserialize(kind, fields)
     if isinstance(change, RunEnded):
         if any(measurement.ticket_id != change.ticket_id for measurement in change.outcomes.measurements):
@@ -174,62 +97,16 @@ def change_from_plain(data: dict[str, Any]) -> Change:
     return change
 
 
-def _with_nan(measurement: Any) -> Any:
-    if isinstance(measurement, dict) and measurement.get("value", 0) is None:
-        return {**measurement, "value": math.nan}
-    return measurement
-
-
-def _check(kind: type, data: dict[str, Any]) -> None:
-    """Refuse keys that a change does not have, and what no database holds or no run can have done."""
-    field_names = [field.name for field in dataclasses.fields(kind)]
-    if extra_keys := sorted(data.keys() - set(field_names)):
-        raise UsageError(
-            f"{kind.__name__} has no {str(extra_keys[0])[:100]!r}. It has {', '.join(field_names)}."
-        )
-    stack: list[tuple[str, Any]] = [("", data)]
+def _check_numbers(data: Any) -> None:
+    stack = [data]
     while stack:
-        parent_key, node = stack.pop()
-        if isinstance(node, dict):
-            for key, value in node.items():
-                if parent_key not in _OF_THEIR_OWN:
-                    _check_number(kind, key, value)
-                    _check_text(kind, key, value)
-                stack.append((parent_key if parent_key in _OF_THEIR_OWN else key, value))
-        elif isinstance(node, list):
-            stack += [(parent_key, value) for value in node]
-        elif isinstance(node, int):
-            max_value = _LARGEST_SEED if parent_key == "attributes" else LARGEST_COUNT
-            if abs(node) > max_value:
-                raise UsageError(f"A whole number in {kind.__name__} is beyond {max_value}, the largest.")
+        node = stack.pop()
+        if isinstance(node, dict | list):
+            stack += node.values() if isinstance(node, dict) else node
+        elif isinstance(node, int) and abs(node) > _LARGEST:
+            raise UsageError(f"A whole number in a change is beyond {_LARGEST}, the largest.")
         elif isinstance(node, float) and not math.isfinite(node):
-            raise UsageError(f"A number in {kind.__name__} is not finite. Give null where a value is none.")
-
-
-def _check_number(kind: type, key: str, value: Any) -> None:
-    if key not in _RANGES or value is None:
-        return
-    min_value, max_value = _RANGES[key]
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UsageError(
-            f"{key} in {kind.__name__} is no number. Give one from {min_value:g} to {max_value:g}."
-        )
-    if not min_value <= value <= max_value:
-        value_text = f"{value:g}" if isinstance(value, float) else str(value)[:40]
-        raise UsageError(
-            f"{key} in {kind.__name__} is {value_text}. Give a number from {min_value:g} to {max_value:g}."
-        )
-
-
-def _check_text(kind: type, key: str, value: Any) -> None:
-    if key not in _LENGTHS or not isinstance(value, str):
-        return
-    if len(value) > _LENGTHS[key]:
-        raise UsageError(
-            f"{key} in {kind.__name__} has {len(value)} characters. It may have {_LENGTHS[key]} at the most."
-        )
-    if fault := not_text(value):
-        raise UsageError(f"{key} in {kind.__name__} holds {fault}. Give a text in UTF-8 without it.")
+            raise UsageError("A number in a change is not finite. Give null where a value is none.")
 
 
 def changes_from_plain(data: Sequence[dict[str, Any]]) -> list[Change]:

@@ -59,7 +59,7 @@ def open_session(
 
 
 def ask(session: Session, tool: str, **arguments: Any) -> dict[str, Any]:
-    return call(session, next(tool_entry for tool_entry in TOOLS if tool_entry.name == tool), arguments)
+    return call(session, TOOLS[tool], arguments)
 
 
 def spec_of(name: str, **study: Any) -> dict[str, Any]:

@@ -34,13 +34,11 @@ def test_spent_is_what_the_rows_of_the_users_studies_say_and_not_of_others(url: 
         begin_study(store, "open", owner="mcp", hours=0.5)
         begin_study(store, "others", owner="ada", hours=0.5)
     with Session(url, user=None, budget=Budget(runs=SMALL_RUNS + 2, gpu_hours=2.0)) as session:
-        budget_state = session.budget_status()
-    assert budget_state.runs is not None and budget_state.gpu_hours is not None
+        runs, gpu_hours = session.ledger.budget_status().limits
     # one run of the open study has been trained, and one of the study that is over
-    runs = budget_state.runs
     assert (runs.spent, runs.reserved, runs.remaining) == (2, SMALL_RUNS - 1, 1)
-    assert budget_state.gpu_hours.spent == pytest.approx(180 / 3600)
-    assert budget_state.gpu_hours.reserved == pytest.approx(0.5 - 90 / 3600)
+    assert gpu_hours.spent == pytest.approx(180 / 3600)
+    assert gpu_hours.reserved == pytest.approx(0.5 - 90 / 3600)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +111,7 @@ def test_behind_a_server_the_user_is_the_tokens(running_server: RunningServer) -
     with Session(
         running_server.url, user=None, budget=Budget(runs=SMALL_RUNS + 12, gpu_hours=3.0)
     ) as session:
-        runs, hours = session.budget_status().parts
+        runs, hours = session.ledger.budget_status().limits
     assert session.user == "admin"
     assert (runs.spent, runs.remaining) == (1, 12)
     assert hours.allowed == 3.0 and hours.spent == pytest.approx(90 / 3600)

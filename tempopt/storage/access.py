@@ -1,0 +1,140 @@
+"""What a store knows of those who ask its servers: tokens, browsers that are signed in, and what was done.
+
+It holds digests, never tokens nor what a browser holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select, update
+
+from tempopt.storage.access_rows import AuditRow, SessionRow, TokenRow
+from tempopt.storage.claims import now, sanitize_text
+from tempopt.storage.database import Repository, read_transaction, write_transaction
+from tempopt.storage.models import AUDIT, MAX_NAME, SESSION, TOKEN
+
+MOST_AUDITED = 100_000
+"""Rows of the audit log that are kept of what was done, and a hundred more at most: the newest."""
+MOST_REFUSED = 10_000
+"""The same of what was refused, so that refusals do not drive out the others."""
+MOST_OF_AGENTS = 10_000
+"""The same of what agents have done, who come and go all the time."""
+_TIDY = 100
+MOST_SESSIONS = 100
+"""Sessions of one token that are kept: the newest."""
+
+
+class AccessRepository(Repository):
+    """The part of :class:`tempopt.storage.Store` that is about access."""
+
+    @write_transaction
+    def add_token(self, connection: Connection, token: TokenRow) -> None:
+        """Write a new token, of which the store holds the digest alone."""
+        connection.execute(insert(TOKEN).values(**{**asdict(token), "scopes": list(token.scopes)}))
+
+    @read_transaction
+    def tokens(self, connection: Connection) -> list[TokenRow]:
+        """Return every token, oldest first, those that were revoked included."""
+        return _read_tokens(connection)
+
+    @read_transaction
+    def token(self, connection: Connection, id: str) -> TokenRow | None:
+        """Return the token of that id, None if there is none."""
+        return next(iter(_read_tokens(connection, TOKEN.c.id == id)), None)
+
+    @write_transaction
+    def revoke_token(self, connection: Connection, id: str) -> bool:
+        """Revoke a token, and return whether it was valid before."""
+        valid = (TOKEN.c.id == id, TOKEN.c.revoked.is_(None))
+        return bool(connection.execute(update(TOKEN).where(*valid).values(revoked=now())).rowcount)
+
+    @write_transaction
+    def use_token(self, connection: Connection, id: str, moment: datetime) -> None:
+        """Write when a token was accepted last; an earlier moment than is known changes nothing."""
+        earlier = or_(TOKEN.c.used.is_(None), TOKEN.c.used < moment)
+        connection.execute(update(TOKEN).where(TOKEN.c.id == id, earlier).values(used=moment))
+
+    @write_transaction
+    def audit(self, connection: Connection, rows: Sequence[AuditRow]) -> None:
+        """Write what was done; numbers are given here, and the oldest rows go, those of refusals apart."""
+        if not rows:
+            return
+        audit_rows = [
+            {
+                "moment": row.moment,
+                "name": (sanitize_text(row.name) or "")[:MAX_NAME],
+                "token": row.token[:MAX_NAME],
+                "address": row.address[:MAX_NAME],
+                "action": (sanitize_text(row.action) or "")[:MAX_NAME],
+                "status": row.status,
+                "study": (sanitize_text(row.study) or "")[:MAX_NAME],
+                "detail": (sanitize_text(row.detail) or "")[:MAX_NAME],
+            }
+            for row in rows
+        ]
+        connection.execute(insert(AUDIT), audit_rows)
+        newest = connection.scalar(select(func.max(AUDIT.c.number))) or 0
+        if newest % _TIDY < len(audit_rows):
+            agents = AUDIT.c.action.like("POST /api/agents/%")
+            _tidy(connection, (AUDIT.c.status < 400) & ~agents, MOST_AUDITED)
+            _tidy(connection, (AUDIT.c.status < 400) & agents, MOST_OF_AGENTS)
+            _tidy(connection, AUDIT.c.status >= 400, MOST_REFUSED)
+
+    @read_transaction
+    def audited(
+        self, connection: Connection, *, before: int | None = None, limit: int = 100, study: str = ""
+    ) -> list[AuditRow]:
+        """Return what was done, newest first.
+
+        Args:
+            before: Only rows of lower numbers; None: from the newest on.
+            limit: Number of rows, > 0.
+            study: Only rows about the study of this name; the empty text: about anything.
+        """
+        columns = (AUDIT.c[f.name] for f in fields(AuditRow))
+        query = select(*columns).order_by(AUDIT.c.number.desc()).limit(limit)
+        if before is not None:
+            query = query.where(AUDIT.c.number < before)
+        if study:
+            query = query.where(AUDIT.c.study == study)
+        return [AuditRow(**row._mapping) for row in connection.execute(query)]
+
+    @write_transaction
+    def add_session(self, connection: Connection, session: SessionRow) -> None:
+        """Write a new session; those that are over, and the oldest of many of its token, go."""
+        connection.execute(delete(SESSION).where(SESSION.c.expires < session.created))
+        newest_first = select(SESSION.c.digest).where(SESSION.c.token == session.token)
+        newest_first = newest_first.order_by(SESSION.c.created.desc(), SESSION.c.digest)
+        # read before they are deleted: MySQL deletes from no table that it selects from
+        old_ids = connection.scalars(newest_first.offset(MOST_SESSIONS - 1).limit(MOST_SESSIONS)).all()
+        if old_ids:
+            connection.execute(delete(SESSION).where(SESSION.c.digest.in_(old_ids)))
+        connection.execute(insert(SESSION).values(**asdict(session)))
+
+    @read_transaction
+    def session(self, connection: Connection, digest: str) -> SessionRow | None:
+        """Return the session of that digest, None if there is none; it may be over."""
+        columns = (SESSION.c[f.name] for f in fields(SessionRow))
+        row = connection.execute(select(*columns).where(SESSION.c.digest == digest)).one_or_none()
+        return None if row is None else SessionRow(**row._mapping)
+
+    @write_transaction
+    def end_session(self, connection: Connection, digest: str) -> None:
+        """Delete a session; nothing happens if there is none."""
+        connection.execute(delete(SESSION).where(SESSION.c.digest == digest))
+
+
+def _read_tokens(connection: Connection, *where: ColumnElement[bool]) -> list[TokenRow]:
+    columns = (TOKEN.c[f.name] for f in fields(TokenRow))
+    rows = connection.execute(select(*columns).where(*where).order_by(TOKEN.c.created, TOKEN.c.id))
+    return [TokenRow(**{**row._mapping, "scopes": tuple(row.scopes)}) for row in rows]
+
+
+def _tidy(connection: Connection, condition: ColumnElement[bool], max_rows: int) -> None:
+    newest_first = select(AUDIT.c.number).where(condition).order_by(AUDIT.c.number.desc())
+    last_number = connection.scalar(newest_first.offset(max_rows).limit(1))
+    if last_number is not None:
+        connection.execute(delete(AUDIT).where(condition, AUDIT.c.number <= last_number))

@@ -1,0 +1,324 @@
+"""Tickets: written, given out, withdrawn; and what is read of their runs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, and_, insert, or_, select, update
+
+from tempopt.spec.program import GUARD
+from tempopt.storage import claims, optuna_tables, queries
+from tempopt.storage.changes import ClaimRequest, StudyDelta
+from tempopt.storage.database import Repository, read_transaction, write_transaction
+from tempopt.storage.models import ATTENTION_MAP, LOG, MEASUREMENT, STUDY, TICKET
+from tempopt.storage.optuna_tables import MANY
+from tempopt.storage.rows import (
+    SAMPLED_KINDS,
+    TERMINAL_STATES,
+    Kind,
+    LogRow,
+    Measurement,
+    NewTicket,
+    RunRow,
+    TicketRow,
+    TrialParam,
+)
+from tempopt.storage.trial_changes import TrialChange, TrialEnd
+
+
+class TicketRepository(Repository):
+    """The part of :class:`tempopt.storage.Store` that is about tickets and their runs."""
+
+    @write_transaction
+    def add_tickets(
+        self,
+        connection: Connection,
+        study_id: int,
+        tickets: Sequence[NewTicket],
+        *,
+        version: int | None = None,
+        resume: bool = False,
+    ) -> bool:
+        """Write waiting tickets, leaving alone those that are there, and return whether that was done.
+
+        Args:
+            version: Write them only while the tickets that they follow from are of this version.
+            resume: Whether the study is running from then on, whatever it was, if any ticket is new.
+
+        Raises:
+            StudyNotFound: The study has been deleted.
+        """
+        return _add_tickets(connection, study_id, tickets, version=version, resume=resume)
+
+    @write_transaction
+    def retry(
+        self,
+        connection: Connection,
+        study_id: int,
+        failed: Collection[int],
+        tickets: Sequence[NewTicket],
+        *,
+        version: int,
+    ) -> bool:
+        """Let failed tickets wait again with all of their attempts, and return whether that was done.
+
+        The study is running from then on, if anything is to be done.
+
+        Args:
+            failed: Ids of the tickets; those that have not failed stay as they are.
+            tickets: New ones that are written with it.
+            version: Do so only while the tickets are of this version.
+
+        Raises:
+            StudyNotFound: The study has been deleted.
+        """
+        if queries.lock_study(connection, study_id) != version:
+            return False
+        conditions = (
+            TICKET.c.study_id == study_id,
+            TICKET.c.state == "failed",
+            TICKET.c.id.in_(sorted(failed)),
+        )
+        query = (
+            select(TICKET.c.id, TICKET.c.trial_id).where(*conditions).order_by(TICKET.c.id).with_for_update()
+        )
+        rows = connection.execute(query).all()
+        columns = {"state": "waiting", "outcome": None, "failures": 0, "finished": None, "agent": None}
+        for start in range(0, len(rows), MANY):
+            batch = rows[start : start + MANY]
+            condition = TICKET.c.id.in_([row.id for row in batch])
+            connection.execute(update(TICKET).where(condition).values(columns))
+            optuna_tables.reopen_trials(
+                connection, [row.trial_id for row in batch if row.trial_id is not None]
+            )
+        if rows:
+            queries.change_study(connection, study_id, version=STUDY.c.version + 1, state="running")
+        _add_tickets(connection, study_id, tickets, version=None, resume=True)
+        return True
+
+    @write_transaction
+    def withdraw(self, connection: Connection, study_id: int, kinds: Collection[Kind]) -> int:
+        """Withdraw the waiting tickets of these kinds, so that they are not begun; return how many.
+
+        Trials of those that were begun before, and then returned or lost, are closed as failed.
+
+        Args:
+            study_id: Id of the study.
+            kinds: The kinds.
+        """
+        queries.lock_study(connection, study_id)
+        return _withdraw(connection, study_id, TICKET.c.state == "waiting", queries.of_kinds(kinds))
+
+    @write_transaction
+    def withdraw_from(self, connection: Connection, ticket: TicketRow, *, version: int) -> int | None:
+        """Withdraw a ticket that was taken and not begun, and those of its kind after it that wait.
+
+        Args:
+            ticket: As it was taken; it stays as it is if it is another's by now.
+            version: That of the tickets that the decision was made on.
+
+        Returns:
+            How many were withdrawn; None, and none were, if tickets have been added or withdrawn since.
+        """
+        if queries.lock_study(connection, ticket.study_id) != version:
+            return None
+        is_waiting = and_(TICKET.c.state == "waiting", TICKET.c.number > ticket.number)
+        is_own = and_(
+            TICKET.c.id == ticket.id,
+            TICKET.c.state == "running",
+            TICKET.c.attempt == ticket.attempt,
+            TICKET.c.agent == ticket.agent,
+        )
+        return _withdraw(
+            connection, ticket.study_id, or_(is_waiting, is_own), queries.of_kinds([ticket.kind])
+        )
+
+    @write_transaction
+    def take_ticket(
+        self, connection: Connection, study_id: int, agent: str, request: ClaimRequest
+    ) -> TicketRow | None:
+        """Take the next waiting ticket for an agent; None if there is none, or the study is not running.
+
+        Before that, running tickets of others whose lease is over, or whose agent is dead, lose their
+        attempt: they wait again, or have failed for good. Running tickets of this agent that it does not
+        know of (the answer to their taking was lost) wait again too, and no failure is counted; those that
+        it knows of stay its own.
+
+        Args:
+            agent: Name of the agent, unique among those at work, 1 to 255 characters.
+            request: Which it may take.
+        """
+        return claims.claim_ticket(connection, study_id, agent, request)
+
+    @write_transaction
+    def release(self, connection: Connection, study_id: int, agents: Collection[str]) -> int:
+        """Give back the running tickets of these agents, no failure counted; return how many."""
+        return claims.release(connection, study_id, agents)
+
+    @write_transaction
+    def begin(
+        self,
+        connection: Connection,
+        ticket_id: int,
+        attempt: int,
+        parameters: Mapping[str, Any],
+        sampled: Mapping[str, Any],
+        trial: Sequence[TrialParam] | None,
+    ) -> int | None:
+        """Write what a ticket trains and make its Optuna trial; return the trial's number.
+
+        The number is None without a trial, and where Optuna's tables are missing or of another version.
+
+        Args:
+            trial: Parameters of the trial, which a ticket that has one already keeps as it is, whatever is
+                given; None: the ticket is not Optuna's business.
+
+        Raises:
+            StaleAttempt: The ticket is another's by now.
+            StorageError: Optuna's study of that name has been deleted.
+        """
+        return claims.begin(connection, ticket_id, attempt, parameters, sampled, trial)
+
+    # ---- reading
+
+    @read_transaction
+    def tickets(
+        self, connection: Connection, study_id: int, kinds: Iterable[Kind] | None = None
+    ) -> list[TicketRow]:
+        """Return the tickets of a study in their order of work."""
+        return queries.tickets(connection, TICKET.c.study_id == study_id, queries.of_kinds(kinds))
+
+    @read_transaction
+    def ticket(self, connection: Connection, study_id: int, kind: Kind, number: int) -> TicketRow | None:
+        """Return the ticket of that kind and number, None if there is none."""
+        where = (TICKET.c.study_id == study_id, TICKET.c.kind == kind, TICKET.c.number == number)
+        return next(iter(queries.tickets(connection, *where)), None)
+
+    @read_transaction
+    def run(self, connection: Connection, ticket_id: int) -> RunRow | None:
+        """Return one ticket with its study and its reports, None if there is none of that id."""
+        return queries.run(connection, ticket_id)
+
+    @read_transaction
+    def news(self, connection: Connection, study_id: int, since: Mapping[Kind, int]) -> StudyDelta:
+        """Return what became of the tickets of these kinds from these numbers on; or StudyNotFound.
+
+        Its version is read last: it may be newer than the tickets, never older.
+        """
+        is_begun = TICKET.c.state.in_(["running", "done", "failed"])
+        tickets = queries.tickets(connection, TICKET.c.study_id == study_id, is_begun, queries.from_on(since))
+        ended_ids = [
+            ticket.id
+            for ticket in tickets
+            if ticket.state in TERMINAL_STATES and ticket.kind in SAMPLED_KINDS
+        ]
+        is_report = or_(MEASUREMENT.c.name == "report", MEASUREMENT.c.name.contains(GUARD, autoescape=True))
+        conditions = (is_report, TICKET.c.id.in_(ended_ids))
+        reports = queries.measurements(connection, *conditions) if ended_ids else []
+        # The version last: a reader of a ticket that came in between then reads all again.
+        state, version, age = queries.study_state(connection, study_id)
+        return StudyDelta(state=state, version=version, tickets=tickets, reports=reports, age=age)
+
+    @read_transaction
+    def measurements(
+        self,
+        connection: Connection,
+        study_id: int,
+        ticket_ids: Iterable[int] | None = None,
+        names: Iterable[str] | None = None,
+        *,
+        prefixes: Iterable[str] = (),
+    ) -> list[Measurement]:
+        """Return measurements by ticket, name and step.
+
+        Args:
+            ticket_ids: Only of these tickets; None: of all.
+            names: Only of these names; None: of all.
+            prefixes: Only of names that begin so; none: of all.
+        """
+        return queries.measurements(
+            connection,
+            TICKET.c.study_id == study_id,
+            queries.in_clause(MEASUREMENT.c.ticket_id, ticket_ids),
+            queries.in_clause(MEASUREMENT.c.name, names),
+            queries.prefix_clause(MEASUREMENT.c.name, prefixes),
+        )
+
+    @read_transaction
+    def logs(
+        self, connection: Connection, study_id: int, ticket_ids: Iterable[int] | None = None
+    ) -> list[LogRow]:
+        """Return the ends of what runs printed, by ticket and attempt; None: of all tickets."""
+        query = (
+            select(*(LOG.c[f.name] for f in fields(LogRow)))
+            .join(TICKET, TICKET.c.id == LOG.c.ticket_id)
+            .where(TICKET.c.study_id == study_id, queries.in_clause(LOG.c.ticket_id, ticket_ids))
+            .order_by(LOG.c.ticket_id, LOG.c.attempt)
+        )
+        return [LogRow(**row._mapping) for row in connection.execute(query)]
+
+    @read_transaction
+    def attention_maps(
+        self, connection: Connection, study_id: int, ticket_ids: Iterable[int]
+    ) -> dict[int, Any]:
+        """Return what heads attend to, by ticket, of those of these tickets that were looked at."""
+        query = (
+            select(ATTENTION_MAP.c.ticket_id, ATTENTION_MAP.c.maps)
+            .join(TICKET, TICKET.c.id == ATTENTION_MAP.c.ticket_id)
+            .where(TICKET.c.study_id == study_id, queries.in_clause(ATTENTION_MAP.c.ticket_id, ticket_ids))
+            .order_by(ATTENTION_MAP.c.ticket_id)
+        )
+        return {row.ticket_id: row.maps for row in connection.execute(query)}
+
+
+def _add_tickets(
+    connection: Connection,
+    study_id: int,
+    tickets: Sequence[NewTicket],
+    *,
+    version: int | None,
+    resume: bool,
+) -> bool:
+    """Write waiting tickets, leaving alone those that are there; if any is new, the version grows."""
+    stored_version = queries.lock_study(connection, study_id)
+    if version is not None and stored_version != version:
+        return False
+    query = select(TICKET.c.kind, TICKET.c.number).where(TICKET.c.study_id == study_id)
+    rows = connection.execute(query.where(queries.of_kinds({t.kind for t in tickets})))
+    existing_keys = {(row.kind, row.number) for row in rows}
+    new_tickets = {(t.kind, t.number): t for t in tickets if (t.kind, t.number) not in existing_keys}
+    if not new_tickets:
+        return True
+    values = [
+        {
+            **{f.name: getattr(ticket, f.name) for f in fields(NewTicket)},
+            "study_id": study_id,
+            "stage": queries.STAGES[ticket.kind],
+            "state": "waiting",
+            "attempt": 0,
+            "failures": 0,
+            "seconds": 0.0,
+        }
+        for ticket in new_tickets.values()
+    ]
+    connection.execute(insert(TICKET), values)
+    running = {"state": "running"} if resume else {}
+    queries.change_study(connection, study_id, version=STUDY.c.version + 1, **running)
+    return True
+
+
+def _withdraw(connection: Connection, study_id: int, *conditions: ColumnElement[bool]) -> int:
+    query = select(TICKET.c.id, TICKET.c.trial_id).where(TICKET.c.study_id == study_id, *conditions)
+    rows = connection.execute(query.order_by(TICKET.c.id).with_for_update()).all()
+    for start in range(0, len(rows), MANY):
+        batch = rows[start : start + MANY]
+        condition = TICKET.c.id.in_([row.id for row in batch])
+        connection.execute(update(TICKET).where(condition).values(state="withdrawn", agent=None, lease=None))
+        closed = TrialChange(end=TrialEnd(outcome="failed", error="withdrawn: the search was stopped"))
+        trials = {row.trial_id: closed for row in batch if row.trial_id is not None}
+        optuna_tables.write_trials(connection, trials)
+    if rows:
+        queries.change_study(connection, study_id, version=STUDY.c.version + 1)
+    return len(rows)
