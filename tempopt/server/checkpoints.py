@@ -6,6 +6,7 @@ An agent puts files only into the folder of a run that it holds, and gets only t
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Request
@@ -33,7 +34,7 @@ from tempopt.server.uploads import UPLOAD, UploadProgress, tidy
 from tempopt.storage.checkpoints import belongs_to_run, is_local, join, open_filesystem, run_name
 from tempopt.storage.http.filesystem import PIECE
 from tempopt.storage.http.protocol import StudyName
-from tempopt.storage.rows import KINDS, Kind, TicketRow
+from tempopt.storage.rows import KINDS, Checkpoint, TicketRow
 
 LARGEST_SIGNED = 5 * 1024**3
 """Bytes that an object store takes in one request."""
@@ -88,151 +89,131 @@ class TransferInstructions(BaseModel):
     size: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestedFile:
+    """A checkpoint that an agent wants to put or to get, and who asks for it."""
+
+    study: str
+    run: str
+    file: str
+    principal: Principal
+    shared: ServerState
+
+    @property
+    def url(self) -> str:
+        """Where this server keeps it."""
+        return join(self.shared.checkpoints, self.study, self.run, self.file)
+
+    def ticket(self) -> TicketRow:
+        """Return the ticket of the run; refuse one that is not there, or not for this agent."""
+        self.principal.check(self.study)
+        row = self.shared.store.load_study(self.study)
+        if row.name != self.study:
+            # to some databases "Toy" is "toy", and to folders it is not
+            raise StudyNotFound(f'There is no study "{self.study}".')
+        kind_name, _, number = self.run.rpartition("-")
+        kind = next(kind for kind in KINDS if kind == kind_name)
+        ticket = self.shared.store.ticket(row.id, kind, int(number))
+        if ticket is None or self.run != run_name(kind, int(number)):
+            text = f'The study "{self.study}" has no run {self.run}.'
+            raise ApiError(404, "checkpoint_not_found", text)
+        return ticket
+
+    def check_holder(self, size: int = 0) -> None:
+        """Refuse an agent that does not hold the ticket, a file of another attempt, and one too large."""
+        ticket = self.ticket()
+        if not self.file.endswith(f"-{ticket.attempt}.ckpt"):
+            text = f"The run {self.run} is at attempt {ticket.attempt}; {self.file} is of another one."
+            raise ApiError(409, "stale_attempt", text)
+        # no name of an agent has an "@", and names of people do
+        if ticket.state != "running" or (ticket.agent or "").partition("@")[2] != self.principal.name:
+            text = f"The run {self.run} is not one that an agent of {self.principal.name} is at work on."
+            raise ApiError(403, "checkpoint_refused", text)
+        check_size(size)
+
+    def recorded(self) -> Checkpoint:
+        """Return the checkpoint as its ticket names it; refuse what no ticket names."""
+        for checkpoint in self.ticket().checkpoints:
+            is_of_run = belongs_to_run(checkpoint.url, study=self.study, run=self.run)
+            if is_of_run and checkpoint.url.rpartition("/")[2] == self.file:
+                return checkpoint
+        text = f'The study "{self.study}" records no checkpoint {self.run}/{self.file}.'
+        raise ApiError(404, "checkpoint_not_found", text)
+
+    def make_room(self) -> None:
+        """Remove what is left of older uploads, and older files that are not recorded."""
+
+        def recorded() -> set[str]:
+            return {checkpoint.url.rpartition("/")[2] for checkpoint in self.ticket().checkpoints}
+
+        if is_local(self.url):
+            resolve_safe_path(self.url, self.shared)
+        tidy(self.url.rpartition("/")[0], self.file, recorded)
+
+
+async def _requested_file(
+    study: str, run: str, file: str, principal: Asking, shared: Shared
+) -> RequestedFile:
+    if _RUN.fullmatch(run) is None or _FILE.fullmatch(file) is None:
+        raise ApiError(403, "checkpoint_refused", "This is no name of a checkpoint, as in step-100-1.ckpt.")
+    return RequestedFile(study=study, run=run, file=file, principal=principal, shared=shared)
+
+
+Requested = Annotated[RequestedFile, Depends(_requested_file)]
+
+
 @router.post("/where", summary="Where to put or to get a checkpoint")
 def get_transfer_instructions(
     body: CheckpointTarget, principal: Asking, shared: Shared
 ) -> TransferInstructions:
     """Return a signed request to the object store, or the size of the pieces that this server takes."""
-    study, run, file = body.study, body.run, body.file
+    requested = RequestedFile(
+        study=body.study, run=body.run, file=body.file, principal=principal, shared=shared
+    )
     if body.purpose == "get":
-        url, size = _recorded(study, run, file, principal, shared)
-        return TransferInstructions(
-            url=_signed(url, "get_object") if _signs(url) else "", piece=PIECE, size=size
-        )
-    _check_ticket_holder(study, run, file, principal, shared)
-    check_size(body.size)
-    url = _checkpoint_url(study, run, file, shared)
-    if not _signs(url) or body.size > LARGEST_SIGNED:
+        checkpoint = requested.recorded()
+        url = _signed(checkpoint.url, "get_object") if _signs(checkpoint.url) else ""
+        return TransferInstructions(url=url, piece=PIECE, size=checkpoint.size)
+    requested.check_holder(body.size)
+    if not _signs(requested.url) or body.size > LARGEST_SIGNED:
         return TransferInstructions(piece=PIECE)
-    _tidy(study, run, file, principal, shared)
-    return TransferInstructions(url=_signed(url, "put_object", ContentLength=body.size), piece=PIECE)
+    requested.make_room()
+    url = _signed(requested.url, "put_object", ContentLength=body.size)
+    return TransferInstructions(url=url, piece=PIECE)
 
 
 @router.put("/{study}/{run}/{file}", summary="Put a piece of a checkpoint")
 async def put(
-    study: str,
-    run: str,
-    file: str,
-    request: Request,
-    principal: Asking,
-    shared: Shared,
-    upload: Upload,
-    offset: Bytes,
-    total: Bytes,
+    requested: Requested, request: Request, upload: Upload, offset: Bytes, total: Bytes
 ) -> UploadProgress:
     """Write a piece; the file is in its place, whole, once the last one has come. A piece may come twice."""
 
-    def may() -> str:
-        _check_names(run, file)
-        _check_ticket_holder(study, run, file, principal, shared)
-        check_size(total)
-        return _checkpoint_url(study, run, file, shared)
-
-    def written(url: str, chunk: bytes) -> UploadProgress:
+    def write_chunk(chunk: bytes) -> UploadProgress:
         if offset == 0:
-            _tidy(study, run, file, principal, shared)
-        return save_chunk(url, shared, upload, offset, total, chunk)
+            requested.make_room()
+        return save_chunk(requested.url, requested.shared, upload, offset, total, chunk)
 
-    url = await run_in_threadpool(may)
-    chunk = await read_piece(request, offset, total)
-    return await run_in_threadpool(written, url, chunk)
+    await run_in_threadpool(requested.check_holder, total)
+    return await run_in_threadpool(write_chunk, await read_piece(request, offset, total))
 
 
 @router.get("/{study}/{run}/{file}/uploads/{upload}", summary="How much of a checkpoint has come")
-def get_received_bytes(
-    study: str, run: str, file: str, upload: str, principal: Asking, shared: Shared
-) -> UploadProgress:
+def get_received_bytes(requested: Requested, upload: str) -> UploadProgress:
     """Return how many bytes of a file that is put have come; the next piece begins there."""
-    _check_names(run, file)
     if UPLOAD.fullmatch(upload) is None:
         raise ApiError(403, "checkpoint_refused", "An upload has a name of 8 to 32 hexadecimal digits.")
-    _check_ticket_holder(study, run, file, principal, shared)
-    return received_bytes(_checkpoint_url(study, run, file, shared), shared, upload)
+    requested.check_holder()
+    return received_bytes(requested.url, requested.shared, upload)
 
 
 @router.get("/{study}/{run}/{file}", summary="Get a checkpoint", response_class=FileResponse)
-def get(
-    study: str,
-    run: str,
-    file: str,
-    principal: Asking,
-    shared: Shared,
-    range: Annotated[str, Header(include_in_schema=False)] = "",
-) -> Response:
+def get(requested: Requested, range: Annotated[str, Header(include_in_schema=False)] = "") -> Response:
     """Return the bytes of a checkpoint that the study records, or a range of them."""
-    _check_names(run, file)
-    url, _ = _recorded(study, run, file, principal, shared)
-    answer = file_response(url, shared, range)
+    answer = file_response(requested.recorded().url, requested.shared, range)
     if answer is None:
-        raise ApiError(404, "checkpoint_not_found", f"The checkpoint {run}/{file} is not there any more.")
+        text = f"The checkpoint {requested.run}/{requested.file} is not there any more."
+        raise ApiError(404, "checkpoint_not_found", text)
     return answer
-
-
-# ---- what may be put and got
-
-
-def _check_names(run: str, file: str) -> None:
-    if _RUN.fullmatch(run) is None or _FILE.fullmatch(file) is None:
-        raise ApiError(403, "checkpoint_refused", "This is no name of a checkpoint, as in step-100-1.ckpt.")
-
-
-def _ticket(study: str, run: str, principal: Principal, shared: ServerState) -> TicketRow:
-    principal.check(study)
-    row = shared.store.load_study(study)
-    if row.name != study:
-        # to some databases "Toy" is "toy", and to folders it is not
-        raise StudyNotFound(f'There is no study "{study}".')
-    kind, number = _kind(run.rpartition("-")[0]), int(run.rpartition("-")[2])
-    ticket = shared.store.ticket(row.id, kind, number)
-    if ticket is None or run != run_name(kind, number):
-        raise ApiError(404, "checkpoint_not_found", f'The study "{study}" has no run {run}.')
-    return ticket
-
-
-def _kind(text: str) -> Kind:
-    return next(kind for kind in KINDS if kind == text)
-
-
-def _check_ticket_holder(study: str, run: str, file: str, principal: Principal, shared: ServerState) -> None:
-    """Refuse agents that do not hold the ticket of a run, and files of another attempt at it."""
-    ticket = _ticket(study, run, principal, shared)
-    if not file.endswith(f"-{ticket.attempt}.ckpt"):
-        raise ApiError(
-            409, "stale_attempt", f"The run {run} is at attempt {ticket.attempt}; {file} is of another one."
-        )
-    # no name of an agent has an "@", and names of people do
-    if ticket.state != "running" or (ticket.agent or "").partition("@")[2] != principal.name:
-        raise ApiError(
-            403,
-            "checkpoint_refused",
-            f"The run {run} is not one that an agent of {principal.name} is at work on.",
-        )
-
-
-def _recorded(study: str, run: str, file: str, principal: Principal, shared: ServerState) -> tuple[str, int]:
-    """Return where a checkpoint lies that a ticket names, and its bytes."""
-    ticket = _ticket(study, run, principal, shared)
-    for checkpoint in ticket.checkpoints:
-        if checkpoint.url.rpartition("/")[2] == file and belongs_to_run(checkpoint.url, study=study, run=run):
-            return checkpoint.url, checkpoint.size
-    raise ApiError(404, "checkpoint_not_found", f'The study "{study}" records no checkpoint {run}/{file}.')
-
-
-def _tidy(study: str, run: str, file: str, principal: Principal, shared: ServerState) -> None:
-    """Make room for a checkpoint among what is not recorded."""
-
-    def recorded() -> set[str]:
-        checkpoints = _ticket(study, run, principal, shared).checkpoints
-        return {checkpoint.url.rpartition("/")[2] for checkpoint in checkpoints}
-
-    url = _checkpoint_url(study, run, file, shared)
-    if is_local(url):
-        resolve_safe_path(url, shared)
-    tidy(url.rpartition("/")[0], file, recorded)
-
-
-def _checkpoint_url(study: str, run: str, file: str, shared: ServerState) -> str:
-    return join(shared.checkpoints, study, run, file)
 
 
 def _signs(url: str) -> bool:

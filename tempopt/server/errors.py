@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
-import time
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -39,9 +37,6 @@ _CODES = {
 }
 
 
-_AGAIN_SECONDS = 10.0
-
-
 class ApiError(Exception):
     """A refusal with a code of its own.
 
@@ -55,23 +50,6 @@ class ApiError(Exception):
     def __init__(self, status: int, code: str, message: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(message)
         self.status, self.code, self.message, self.headers = status, code, message, headers
-
-
-class _Log:
-    """Writes of an error of the database into the server's log: the same words once in ten seconds."""
-
-    def __init__(self) -> None:
-        self._last, self._written = "", -math.inf
-
-    def write(self, words: str) -> None:
-        """Write a line."""
-        now = time.monotonic()
-        if words != self._last or now - self._written >= _AGAIN_SECONDS:
-            self._last, self._written = words, now
-            LOGGER.error("%s", words)
-
-
-_LOG = _Log()
 
 
 def answer(status: int, code: str, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
@@ -88,7 +66,7 @@ def as_refusal(error: Exception) -> ApiError | None:
         responses = ((code, status) for kind, code, status in ERROR_RESPONSES if isinstance(error, kind))
         code, status = next(responses, ("usage", 400))
         if status >= 500:
-            _LOG.write(f"{type(error).__name__}: {masked(str(error))}")
+            LOGGER.error("%s: %s", type(error).__name__, masked(str(error)))
         return ApiError(status, code, _SHOWN.get(code, str(error)))
     if isinstance(error, RequestValidationError):
         return ApiError(422, "invalid_request", _faults(error))

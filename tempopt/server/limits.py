@@ -54,45 +54,36 @@ class BodyLimitMiddleware:
                 refusal = answer(error.status, error.code, error.message, {**(error.headers or {}), **_CLOSE})
                 await refusal(scope, receive, send)
                 return
-        await self._app(scope, _Body(self, receive, largest).receive, send)
+        await self._app(scope, self._limit(receive, largest), send)
 
-    async def in_time(self, receive: Receive, deadline: float | None) -> tuple[Message, float]:
-        """Return the next message of a body and the moment by which all of it is to be there."""
-        now = asyncio.get_running_loop().time()
-        deadline = now + self._longest if deadline is None else deadline
-        try:
-            return await asyncio.wait_for(receive(), max(deadline - now, 0.0)), deadline
-        except TimeoutError:
-            raise HTTPException(
-                408,
-                f"The body did not come within {self._longest:.0f} seconds. Try again.",
-                _CLOSE,
-            ) from None
+    def _limit(self, receive: Receive, largest: int) -> Receive:
+        """Return what receives a body that is counted as it comes, and waited for until it is late."""
+        size, is_complete, deadline = 0, False, 0.0
+
+        async def receive_limited() -> Message:
+            nonlocal size, is_complete, deadline
+            if is_complete:
+                # what comes now is that the client has gone, whenever it does
+                return await receive()
+            now = asyncio.get_running_loop().time()
+            deadline = deadline or now + self._longest
+            try:
+                message = await asyncio.wait_for(receive(), max(deadline - now, 0.0))
+            except TimeoutError:
+                text = f"The body did not come within {self._longest:.0f} seconds. Try again."
+                raise HTTPException(408, text, _CLOSE) from None
+            if message["type"] == "http.request":
+                size += len(message.get("body", b""))
+                if size > largest:
+                    raise HTTPException(413, _too_large(largest), _CLOSE)
+                is_complete = not message.get("more_body", False)
+            return message
+
+        return receive_limited
 
 
 def _too_large(largest: int) -> str:
     return f"The body is larger than {largest} bytes, the most that is read. Send less at a time."
-
-
-class _Body:
-    """The body of one request, counted as it comes."""
-
-    def __init__(self, limits: BodyLimitMiddleware, receive: Receive, largest: int) -> None:
-        self._limits, self._receive, self._largest = limits, receive, largest
-        self._size, self._is_complete = 0, False
-        self._until: float | None = None
-
-    async def receive(self) -> Message:
-        if self._is_complete:
-            # what comes now is that the client has gone, whenever it does
-            return await self._receive()
-        message, self._until = await self._limits.in_time(self._receive, self._until)
-        if message["type"] == "http.request":
-            self._size += len(message.get("body", b""))
-            if self._size > self._largest:
-                raise HTTPException(413, _too_large(self._largest), _CLOSE)
-            self._is_complete = not message.get("more_body", False)
-        return message
 
 
 async def check_query(request: Request) -> None:

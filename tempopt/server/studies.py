@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, get_args
 
-from fastapi import APIRouter, Depends, Path, Query, Response
+from fastapi import APIRouter, Depends, Query, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
 from pydantic import Field, TypeAdapter
 
@@ -25,7 +25,7 @@ from tempopt.server.study_dependencies import LARGEST, VIEW, Shared, ViewableStu
 from tempopt.storage import urls
 from tempopt.storage.changes import StudyDelta
 from tempopt.storage.http.wire import measurements_to_plain
-from tempopt.storage.rows import WITHOUT_NUL, JobRow, Kind, LogRow, RunRow, StudyRow, StudySummary, TicketRow
+from tempopt.storage.rows import WITHOUT_NUL, JobRow, Kind, LogRow, StudyRow, StudySummary, TicketRow
 
 router = APIRouter(prefix="/api", tags=["studies"], responses=REFUSALS)
 Seeing = Annotated[Principal, Depends(VIEW)]
@@ -241,13 +241,3 @@ def _since(texts: list[str]) -> Iterable[tuple[Kind, int]]:
                 f"{', '.join(_KINDS)}.",
             )
         yield kind, int(number)  # type: ignore[misc]
-
-
-@router.get("/studies/{name}/runs/{ticket}", summary="One run", response_model=RunRow)
-def run(study: ViewableStudy, shared: Shared, ticket: Annotated[int, Path(ge=0, le=LARGEST)]) -> Response:
-    """Return one ticket by its id, with its study and its reports."""
-    row: RunRow | None = shared.store.run(ticket)
-    if row is None or row.study.id != study.id:
-        raise ApiError(404, "run_not_found", f'The study "{study.name}" has no ticket {ticket}.')
-    public_row = dataclasses.replace(row, study=_public(row.study), ticket=_public_ticket(row.ticket))
-    return _answer(RunRow, public_row)

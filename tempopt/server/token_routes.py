@@ -59,15 +59,15 @@ class TokenCreated(TokenResponse):
     token: str
 
 
-def _token_fields(row: TokenRow) -> dict[str, object]:
-    return TokenResponse.model_validate(row, from_attributes=True).model_dump()
+def _response(row: TokenRow) -> TokenResponse:
+    return TokenResponse.model_validate(row, from_attributes=True)
 
 
 @router.get("", summary="List tokens")
 def list_tokens(principal: Asking, shared: Shared) -> list[TokenResponse]:
     """Return all tokens, oldest first, without their secrets."""
     principal.check_whole()
-    return [TokenResponse.model_validate(row, from_attributes=True) for row in shared.store.tokens()]
+    return [_response(row) for row in shared.store.tokens()]
 
 
 @router.post("", status_code=201, summary="Create a token")
@@ -86,7 +86,7 @@ def create(body: TokenRequest, principal: Asking, shared: Shared, request: Reque
     )
     scopes, where = ", ".join(row.scopes), f'"{row.studies}..."' if row.studies else "all studies"
     annotate_audit(request, detail=f"token {row.id} {row.name}: {scopes} on {where}")
-    return TokenCreated.model_validate({**_token_fields(row), "token": token})
+    return TokenCreated(**_response(row).model_dump(), token=token)
 
 
 @router.delete("/{id}", summary="Revoke a token")
@@ -101,4 +101,4 @@ def revoke(
     row = shared.store.token(id)
     if row is None:
         raise ApiError(404, "token_not_found", "There is no token of that id.")
-    return TokenResponse.model_validate(row, from_attributes=True)
+    return _response(row)

@@ -12,6 +12,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -97,11 +98,8 @@ def received_in_folder(target: Path, upload: str) -> UploadProgress:
     """Return how much of a file has come."""
     with contextlib.suppress(FileNotFoundError):
         return UploadProgress(bytes=_part(target, upload).lstat().st_size, is_complete=False)
-    return (
-        UploadProgress(bytes=target.stat().st_size, is_complete=True)
-        if target.is_file()
-        else UploadProgress(bytes=0, is_complete=False)
-    )
+    is_complete = target.is_file()
+    return UploadProgress(bytes=target.stat().st_size if is_complete else 0, is_complete=is_complete)
 
 
 def _part(target: Path, upload: str) -> Path:
@@ -198,7 +196,7 @@ class _Joins:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._running: dict[str, _Joining] = {}
+        self._running: dict[str, Future[None]] = {}
 
     def done(self, upload: str, work: Callable[[], None]) -> bool:
         """Return whether a file is put together; have that begun if it was not.
@@ -211,35 +209,28 @@ class _Joins:
             Exception: What came of the work.
         """
         with self._lock:
-            if upload not in self._running:
-                self._running[upload] = _Joining(work)
-            running = self._running[upload]
-        if not running.over.wait(_JOIN_SECONDS):
+            running = self._running.get(upload)
+            if running is None:
+                running = self._running[upload] = Future()
+                # a server that ends does not wait for it: the agent that put the file says it again
+                threading.Thread(target=_carry_out, args=(work, running), daemon=True).start()
+        if not wait([running], _JOIN_SECONDS).done:
             return False
         with self._lock:
             if self._running.get(upload) is running:
                 del self._running[upload]
-        if running.error is not None:
-            raise running.error
+        running.result()
         return True
 
 
-class _Joining:
-    def __init__(self, work: Callable[[], None]) -> None:
-        self._work = work
-        self.over = threading.Event()
-        self.error: Exception | None = None
-        # a server that ends does not wait for it: the agent that put the file says it again
-        threading.Thread(target=self._run, daemon=True).start()
-
-    def _run(self) -> None:
-        try:
-            self._work()
-        except Exception as error:
-            # each store has errors of its own
-            self.error = error
-        finally:
-            self.over.set()
+def _carry_out(work: Callable[[], None], future: Future[None]) -> None:
+    try:
+        work()
+    except Exception as error:
+        # each store has errors of its own
+        future.set_exception(error)
+    else:
+        future.set_result(None)
 
 
 _JOINS = _Joins()

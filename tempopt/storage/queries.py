@@ -17,7 +17,6 @@ from tempopt.storage.rows import (
     Checkpoint,
     Kind,
     Measurement,
-    RunRow,
     StudyRow,
     StudyState,
     TicketRow,
@@ -111,19 +110,6 @@ def tickets(connection: Connection, *where: ColumnElement[bool]) -> list[TicketR
     """Return the tickets that fit, in their order of work."""
     query = select(*TICKET_COLUMNS).where(*where).order_by(*ORDER)
     return [ticket_row(row) for row in connection.execute(query)]
-
-
-def run(connection: Connection, ticket_id: int) -> RunRow | None:
-    """Return one ticket with its study and its reports, None if there is none of that id."""
-    rows = tickets(connection, TICKET.c.id == ticket_id)
-    if not rows:
-        return None
-    (ticket,) = rows
-    study = connection.execute(select(*STUDY_COLUMNS).where(STUDY.c.id == ticket.study_id)).one()
-    reports = measurements(connection, TICKET.c.id == ticket_id, MEASUREMENT.c.name == "report")
-    return RunRow(
-        study=study_row(study), ticket=ticket, reports={report.step: report.value for report in reports}
-    )
 
 
 def measurements(connection: Connection, *where: ColumnElement[bool]) -> list[Measurement]:

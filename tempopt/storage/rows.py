@@ -305,15 +305,6 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunRow:
-    """One run with all that is reported of it: its study, its ticket, its validations by step."""
-
-    study: StudyRow
-    ticket: TicketRow
-    reports: dict[int, MetricValue]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JobRow:
     """One agent that a launcher has started for a study.
 

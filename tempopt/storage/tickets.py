@@ -21,7 +21,6 @@ from tempopt.storage.rows import (
     LogRow,
     Measurement,
     NewTicket,
-    RunRow,
     TicketRow,
     TrialParam,
 )
@@ -195,11 +194,6 @@ class TicketRepository(Repository):
         """Return the ticket of that kind and number, None if there is none."""
         where = (TICKET.c.study_id == study_id, TICKET.c.kind == kind, TICKET.c.number == number)
         return next(iter(queries.tickets(connection, *where)), None)
-
-    @read_transaction
-    def run(self, connection: Connection, ticket_id: int) -> RunRow | None:
-        """Return one ticket with its study and its reports, None if there is none of that id."""
-        return queries.run(connection, ticket_id)
 
     @read_transaction
     def news(self, connection: Connection, study_id: int, since: Mapping[Kind, int]) -> StudyDelta:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,24 +27,11 @@ def upsert(
     if not rows:
         return
     # the dialect of another database takes a tenth of a second to load
-    match connection.dialect.name:
-        case "mysql":
-            from sqlalchemy.dialects import mysql
-
-            mysql_insert = mysql.insert(table)
-            columns = {name: mysql_insert.inserted[name] for name in replace}
-            connection.execute(mysql_insert.on_duplicate_key_update(columns), rows)
-        case "postgresql":
-            from sqlalchemy.dialects import postgresql
-
-            postgresql_insert = postgresql.insert(table)
-            columns = {name: postgresql_insert.excluded[name] for name in replace}
-            connection.execute(
-                postgresql_insert.on_conflict_do_update(index_elements=key, set_=columns), rows
-            )
-        case _:
-            from sqlalchemy.dialects import sqlite
-
-            insert = sqlite.insert(table)
-            columns = {name: insert.excluded[name] for name in replace}
-            connection.execute(insert.on_conflict_do_update(index_elements=key, set_=columns), rows)
+    dialect: Any = importlib.import_module(f"sqlalchemy.dialects.{connection.dialect.name}")
+    insert = dialect.insert(table)
+    if connection.dialect.name == "mysql":
+        statement = insert.on_duplicate_key_update({name: insert.inserted[name] for name in replace})
+    else:
+        columns = {name: insert.excluded[name] for name in replace}
+        statement = insert.on_conflict_do_update(index_elements=key, set_=columns)
+    connection.execute(statement, rows)

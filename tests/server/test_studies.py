@@ -255,7 +255,7 @@ def test_a_study_at_work_is_deleted_by_force_alone(
 
 
 READS = ["", "/row", "/tickets", "/measurements", "/logs", "/maps?ids=1", "/warm-start", "/news?since=none"]
-READS += ["/runs/1", "/report", "/export", "/verdict"]
+READS += ["/report", "/export", "/verdict"]
 WRITES = ["pause", "stop", "resume", "enqueue", "gc"]
 
 
@@ -348,8 +348,6 @@ def test_without_a_token_nothing_is_told(running_server: RunningServer, client: 
         "news?since=search:-1",
         "news?since=search:99999999999",
         "maps",
-        "runs/-1",
-        "runs/x",
         "export?format=toml",
         "report?plotlyjs=evil",
     ],
@@ -393,7 +391,7 @@ def test_every_route_is_documented_with_what_it_refuses(client: httpx.Client) ->
     study_paths = {
         path: methods for path, methods in paths.items() if path.startswith(("/api/studies", "/api/me"))
     }
-    assert len(study_paths) == 20
+    assert len(study_paths) == 19
     for path, methods in study_paths.items():
         for method, route in methods.items():
             assert route["summary"], (path, method)

@@ -83,8 +83,6 @@ READS: dict[str, Callable[[Store, StudyRow], Any]] = {
     "tickets of no kind": lambda store, study: store.tickets(study.id, []),
     "ticket": lambda store, study: store.ticket(study.id, "search", 1),
     "ticket that is not there": lambda store, study: store.ticket(study.id, "search", 10_000),
-    "run": lambda store, study: [store.run(id) for id in _ids(store, study)],
-    "no run": lambda store, study: store.run(4711),
     "news": lambda store, study: store.news(study.id, dict.fromkeys(KINDS, 0)),
     "news of some": lambda store, study: store.news(study.id, {"search": 2}),
     "news of none": lambda store, study: store.news(study.id, {}),

@@ -50,7 +50,6 @@ ERROR_RESPONSES: tuple[tuple[type[TempoptError], str, int], ...] = (
 ERRORS: dict[str, type[TempoptError]] = {
     **{code: error_class for error_class, code, _ in ERROR_RESPONSES},
     "checkpoint_not_found": CheckpointNotFound,
-    "run_not_found": StudyNotFound,
     "rate_limited": StoreBusy,
     "unauthenticated": AccessDenied,
     "token_missing": AccessDenied,

@@ -5,7 +5,7 @@ What it returns is what the store in a database returns, so whatever reads one r
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn, Self
 
 from tempopt.errors import StudyNotFound, UsageError
@@ -14,7 +14,7 @@ from tempopt.storage.http.connection import ServerConnection
 from tempopt.storage.http.credentials import token_for
 from tempopt.storage.http.paths import study_path
 from tempopt.storage.http.wire import deserialize, measurements_from_plain
-from tempopt.storage.rows import JobRow, Kind, LogRow, Measurement, RunRow, StudyRow, StudySummary, TicketRow
+from tempopt.storage.rows import JobRow, Kind, LogRow, Measurement, StudyRow, StudySummary, TicketRow
 from tempopt.storage.store import Store
 
 # A request's line has an end; so many ids fit well.
@@ -107,16 +107,6 @@ class RemoteStore(Store):
     def ticket(self, study_id: int, kind: Kind, number: int) -> TicketRow | None:
         return next((ticket for ticket in self.tickets(study_id, [kind]) if ticket.number == number), None)
 
-    def run(self, ticket_id: int) -> RunRow | None:
-        for summary in self.list_studies():
-            try:
-                data = self._of(summary.study.id, f"runs/{ticket_id}")
-            except StudyNotFound:
-                continue
-            if data is not None:
-                return deserialize(RunRow, data)
-        return None
-
     def news(self, study_id: int, since: Mapping[Kind, int]) -> StudyDelta:
         starts = [f"{kind}:{first_number}" for kind, first_number in since.items()]
         return deserialize(StudyDelta, self._of(study_id, "news", since=starts or ["none"]))
@@ -132,27 +122,29 @@ class RemoteStore(Store):
         name_list = None if names is None else list(names)
         if name_list == []:
             return []
-        measurements: list[Measurement] = []
-        for ids in _parts(ticket_ids):
-            data = self._of(
-                study_id, "measurements", ids=ids, names=name_list, prefixes=list(prefixes) or None
-            )
-            measurements += measurements_from_plain(data)
-        return measurements
+        parts = self._in_parts(
+            study_id, "measurements", ticket_ids, names=name_list, prefixes=list(prefixes) or None
+        )
+        return [measurement for part in parts for measurement in measurements_from_plain(part)]
 
     def logs(self, study_id: int, ticket_ids: Iterable[int] | None = None) -> list[LogRow]:
-        rows: list[LogRow] = []
-        for ids in _parts(ticket_ids):
-            rows += deserialize(list[LogRow], self._of(study_id, "logs", ids=ids))
-        return rows
+        parts = self._in_parts(study_id, "logs", ticket_ids)
+        return [log for part in parts for log in deserialize(list[LogRow], part)]
 
     def attention_maps(self, study_id: int, ticket_ids: Iterable[int]) -> dict[int, Any]:
-        maps_by_ticket: dict[int, Any] = {}
-        for ids in _parts(ticket_ids):
-            maps_by_ticket |= {
-                int(ticket): maps for ticket, maps in self._of(study_id, "maps", ids=ids).items()
-            }
-        return maps_by_ticket
+        parts = self._in_parts(study_id, "maps", ticket_ids)
+        return {int(ticket): maps for part in parts for ticket, maps in part.items()}
+
+    def _in_parts(
+        self, study_id: int, what: str, ticket_ids: Iterable[int] | None, **params: Any
+    ) -> Iterator[Any]:
+        """Yield what the server tells of tickets, asked about so many at a time as one request may name."""
+        if ticket_ids is None:
+            yield self._of(study_id, what, **params)
+            return
+        ids = sorted(set(ticket_ids))
+        for start in range(0, len(ids), _MANY):
+            yield self._of(study_id, what, ids=ids[start : start + _MANY], **params)
 
     def _of(self, study_id: int, what: str, **params: Any) -> Any:
         """Return what the server tells of a study, refused if another one has its name by now."""
@@ -177,14 +169,3 @@ class RemoteStore(Store):
     add_token = tokens = token = revoke_token = use_token = audit = audited = _refused
     add_session = session = end_session = _refused
     take_ticket = release = begin = write = set_recommendation = _refused
-
-
-def _parts(ids: Iterable[int] | None) -> Iterator[Sequence[int] | None]:
-    """Yield ids in their order, so many as one request may name; None, that is all of them, stays."""
-    if ids is None:
-        yield None
-        return
-    unique_ids: Collection[int] = sorted(set(ids))
-    id_list = list(unique_ids)
-    for start in range(0, len(id_list), _MANY):
-        yield id_list[start : start + _MANY]

@@ -6,6 +6,7 @@ NaN is null in JSON: a measurement that is not finite comes back as NaN.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar, get_args
@@ -25,13 +26,10 @@ _CHANGES: dict[str, type[Change]] = {change_type.__name__: change_type for chang
 _LARGEST = 2**63 - 1
 """The largest whole number anywhere in a change: seeds are among the attributes of a run."""
 
-_adapters: dict[Any, TypeAdapter[Any]] = {}
 
-
+@functools.cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
-    if kind not in _adapters:
-        _adapters[kind] = TypeAdapter(kind)
-    return _adapters[kind]
+    return TypeAdapter(kind)
 
 
 def serialize(value: Any, kind: Any = None) -> Any:
