@@ -13,12 +13,13 @@ from starlette.concurrency import run_in_threadpool
 
 from tempopt.agent.study_client import THOROUGH_SECONDS
 from tempopt.errors import StudyNotFound, UsageError
-from tempopt.server.app_state import ServerState, get_server_state
+from tempopt.server.app_state import ServerState
 from tempopt.server.auth import annotate_audit, require
 from tempopt.server.authenticator import Principal
 from tempopt.server.errors import ApiError
 from tempopt.server.monitoring import mark_long_poll
 from tempopt.server.openapi_responses import REFUSALS, error_response_doc
+from tempopt.server.study_dependencies import Shared
 from tempopt.server.study_session import StudySession
 from tempopt.storage.http.protocol import (
     JoinRequest,
@@ -66,7 +67,6 @@ router = APIRouter(
     dependencies=[Depends(speaks)],
     responses={**REFUSALS, 426: error_response_doc("The agent speaks too old a version: `agent_too_old`.")},
 )
-Shared = Annotated[ServerState, Depends(get_server_state)]
 
 
 def _at_desk(shared: ServerState, study: str, do: Callable[[StudySession], T], *, id: int | None = None) -> T:

@@ -42,6 +42,7 @@ def create_app(store: Store, *, checkpoints: str) -> FastAPI:
         study_sessions=StudySessionRegistry(store, checkpoints=checkpoints),
         metrics=Metrics(store),
         reports=Reports(store),
+        study_list=StudyList(store),
     )
     errors.install(app)
     app.add_middleware(BodyLimitMiddleware)
@@ -57,8 +58,7 @@ def create_app(store: Store, *, checkpoints: str) -> FastAPI:
         study_writes,
     ):
         app.include_router(module.router)
-    app.state.study_list = StudyList(store)
     app.include_router(routes.router)
-    monitoring.install(app)
-
+    app.add_middleware(monitoring.RequestMetricsMiddleware)
+    app.include_router(monitoring.router)
     return app

@@ -9,6 +9,7 @@ from fastapi import Request
 
 from tempopt.server.authenticator import Authenticator
 from tempopt.server.metrics import Metrics
+from tempopt.server.pages.study_list import StudyList
 from tempopt.server.reports import Reports
 from tempopt.server.study_sessions import StudySessionRegistry
 from tempopt.storage.store import Store
@@ -25,6 +26,7 @@ class ServerState:
         study_sessions: The studies that agents are at work on.
         metrics: What Prometheus reads.
         reports: The pages of studies.
+        study_list: The rows of the list of studies.
         is_shutting_down: Set once the server is to end: no request waits any more.
     """
 
@@ -34,6 +36,7 @@ class ServerState:
     study_sessions: StudySessionRegistry
     metrics: Metrics
     reports: Reports
+    study_list: StudyList
     is_shutting_down: threading.Event = field(default_factory=threading.Event)
 
 

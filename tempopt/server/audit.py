@@ -11,10 +11,11 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tempopt.errors import StorageError, masked
-from tempopt.server.app_state import ServerState, get_server_state
+from tempopt.server.app_state import ServerState
 from tempopt.server.auth import require
 from tempopt.server.authenticator import READS, Principal, client_address
 from tempopt.server.openapi_responses import REFUSALS
+from tempopt.server.study_dependencies import Shared
 from tempopt.storage.access_rows import AuditRow
 from tempopt.storage.rows import WITHOUT_NUL
 
@@ -102,7 +103,7 @@ def _row(scope: Scope, status: int) -> AuditRow | None:
 @router.get("", summary="Who did what")
 def audited(
     principal: Annotated[Principal, Depends(require("admin"))],
-    shared: Annotated[ServerState, Depends(get_server_state)],
+    shared: Shared,
     before: Annotated[int | None, Query(ge=0, le=2**53)] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     study: Annotated[

@@ -6,6 +6,7 @@ server; a long poll that it has begun gives nothing more, as soon. A session onl
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
@@ -109,7 +110,6 @@ class Authenticator:
         self._lock = threading.Lock()
         self._token_cache: OrderedDict[str, _CachedToken] = OrderedDict()
         self.failures = AuthThrottle(clock)
-        self.sessions = sessions.SessionManager(store)
 
     def principal(self, request: Request, token: str | None, session: str | None = None) -> Principal:
         """Return who asks.
@@ -123,13 +123,22 @@ class Authenticator:
         """
         address = client_address(request)
         try:
-            principal = self._of_session(session) if token is None else self._of_token(token)
+            entry = self._of_session(session) if token is None else self._of_token(token)
+            _check_validity(entry.row)
         except ApiError as error:
             raise self._refused(request, address, error) from None
+        self._use(entry)
         self.failures.reset(address)
-        return principal
+        row = entry.row
+        return Principal(
+            id=row.id,
+            name=row.name,
+            scopes=frozenset().union(*(_IMPLIED[scope] for scope in SCOPES if scope in row.scopes)),
+            studies=row.studies,
+            user=row.user or row.name,
+        )
 
-    def _of_session(self, session: str | None) -> Principal:
+    def _of_session(self, session: str | None) -> _CachedToken:
         if session is None:
             raise ApiError(
                 401,
@@ -137,13 +146,18 @@ class Authenticator:
                 "Show a token: tempopt login URL, or --token-file FILE (over HTTP: Authorization: Bearer "
                 "TOKEN).",
             )
-        id = self.sessions.token_of(session)
+        id = sessions.token_of(self._store, session)
         entry = None if id is None else self._fresh(id)
         if entry is None:
             raise ApiError(401, "session_ended", "The session has ended. Sign in again.")
-        if (error := _invalid(entry.row)) is not None:
-            raise error
-        return self._principal(entry)
+        return entry
+
+    def _of_token(self, token: str) -> _CachedToken:
+        parts = tokens.TOKEN.fullmatch(token)
+        entry = None if parts is None else self._fresh(parts[1])
+        if entry is None or not tokens.token_matches_row(token, entry.row):
+            raise ApiError(401, "token_unknown", "This server does not know the token.")
+        return entry
 
     async def identify(self, request: Request, token: str | None, session: str | None = None) -> Principal:
         """Return the client, as :meth:`principal`, in a thread where the store is asked."""
@@ -153,9 +167,12 @@ class Authenticator:
 
     async def begin_session(self, principal: Principal) -> tuple[str, datetime]:
         """Begin a session for a token, and return what the browser holds and when it ends."""
-        row = await run_in_threadpool(self._store.token, principal.id)
-        expiry = None if row is None else row.expires
-        return await run_in_threadpool(lambda: self.sessions.begin(principal.id, until=expiry))
+
+        def begin() -> tuple[str, datetime]:
+            row = self._store.token(principal.id)
+            return sessions.begin(self._store, principal.id, until=row and row.expires)
+
+        return await run_in_threadpool(begin)
 
     def asks_store(self, token: str | None, session: str | None = None) -> bool:
         """Return whether :meth:`principal` has to ask the store, or to write to it, about a request."""
@@ -177,10 +194,14 @@ class Authenticator:
         """Return whether a user who was let in would be let in now; the store is asked rarely."""
         try:
             entry = self._fresh(principal.id)
+            if entry is not None:
+                _check_validity(entry.row)
+        except ApiError:
+            return False
         except StorageError:
             # nothing that is new can be told either
             return True
-        return entry is not None and _invalid(entry.row) is None
+        return entry is not None
 
     def _refused(self, request: Request, address: str, error: ApiError) -> ApiError:
         is_waiting = self.failures.wait(address) > 0
@@ -191,26 +212,6 @@ class Authenticator:
             return ApiError(429, "rate_limited", text, {"retry-after": f"{wait}"})
         error.headers = {"www-authenticate": "Bearer"}
         return error
-
-    def _of_token(self, token: str) -> Principal:
-        parts = tokens.TOKEN.fullmatch(token)
-        entry = None if parts is None else self._fresh(parts[1])
-        if entry is None or not tokens.token_matches_row(token, entry.row):
-            raise ApiError(401, "token_unknown", "This server does not know the token.")
-        if (error := _invalid(entry.row)) is not None:
-            raise error
-        return self._principal(entry)
-
-    def _principal(self, entry: _CachedToken) -> Principal:
-        row = entry.row
-        self._use(entry)
-        return Principal(
-            id=row.id,
-            name=row.name,
-            scopes=frozenset().union(*(_IMPLIED[scope] for scope in SCOPES if scope in row.scopes)),
-            studies=row.studies,
-            user=row.user or row.name,
-        )
 
     def _fresh(self, id: str) -> _CachedToken | None:
         """Return the token of an id, None if there is none; the store is asked once in a few seconds."""
@@ -240,25 +241,19 @@ class Authenticator:
             entry.use_written_at = now
         if entry.row.used is not None and moment - entry.row.used < timedelta(seconds=_USED_SECONDS):
             return
-        try:
+        # for people to read: no reason to refuse a request
+        with contextlib.suppress(StorageError):
             self._store.use_token(entry.row.id, moment)
-        except StorageError:
-            # for people to read: no reason to refuse a request
-            return
 
 
-def _invalid(row: TokenRow) -> ApiError | None:
-    """Return why a token is not valid any more, None if it is."""
+def _check_validity(row: TokenRow) -> None:
+    """Refuse a token that was revoked or has expired."""
     if row.revoked is not None:
-        return ApiError(401, "token_revoked", f"The token {row.id} ({row.name}) was revoked.")
+        raise ApiError(401, "token_revoked", f"The token {row.id} ({row.name}) was revoked.")
     if row.expires is not None and row.expires <= datetime.now(UTC):
-        return ApiError(
-            401,
-            "token_expired",
-            f"The token {row.id} ({row.name}) has expired on {row.expires:%Y-%m-%d at %H:%M} UTC. Ask for "
-            "another.",
-        )
-    return None
+        expiry = f"{row.expires:%Y-%m-%d at %H:%M} UTC"
+        text = f"The token {row.id} ({row.name}) has expired on {expiry}. Ask for another."
+        raise ApiError(401, "token_expired", text)
 
 
 def client_address(request: Request) -> str:

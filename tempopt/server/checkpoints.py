@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from tempopt.errors import StudyNotFound
-from tempopt.server.app_state import ServerState, get_server_state
+from tempopt.server.app_state import ServerState
 from tempopt.server.auth import require
 from tempopt.server.authenticator import Principal
 from tempopt.server.errors import ApiError
@@ -30,6 +30,7 @@ from tempopt.server.files import (
     save_chunk,
 )
 from tempopt.server.openapi_responses import REFUSALS, error_response_doc
+from tempopt.server.study_dependencies import Shared
 from tempopt.server.uploads import UPLOAD, UploadProgress, tidy
 from tempopt.storage.checkpoints import belongs_to_run, is_local, join, open_filesystem, run_name
 from tempopt.storage.http.filesystem import PIECE
@@ -54,7 +55,6 @@ router = APIRouter(
     },
 )
 Asking = Annotated[Principal, Depends(require("agent"))]
-Shared = Annotated[ServerState, Depends(get_server_state)]
 Run = Annotated[str, Field(pattern=rf"^{_RUN.pattern}$", max_length=40, examples=["search-0012"])]
 File = Annotated[str, Field(pattern=rf"^{_FILE.pattern}$", max_length=60, examples=["step-100-1.ckpt"])]
 

@@ -22,18 +22,13 @@ _SHOWN = {
     "storage_away": "The database of this server is away just now. Its log tells why. Try again later.",
     "storage": "The database of this server failed at this request. The log of the server tells more.",
 }
+# Of refusals that Starlette and the limits of bodies raise.
 _CODES = {
     400: "bad_request",
-    401: "unauthenticated",
-    403: "forbidden",
     404: "not_found",
     405: "method_not_allowed",
     408: "too_slow",
-    409: "conflict",
     413: "too_large",
-    415: "unsupported_media_type",
-    426: "agent_too_old",
-    429: "rate_limited",
 }
 
 

@@ -6,17 +6,17 @@ import time
 from typing import Annotated
 
 from anyio import to_thread
-from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tempopt.errors import StorageError
-from tempopt.server.app_state import ServerState, get_server_state
 from tempopt.server.auth import require
 from tempopt.server.authenticator import Principal
 from tempopt.server.errors import ApiError
 from tempopt.server.metrics import Metrics
 from tempopt.server.openapi_responses import REFUSALS_OF_TEXT
+from tempopt.server.study_dependencies import Shared
 
 router = APIRouter()
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -63,7 +63,7 @@ def healthy() -> dict[str, str]:
 
 
 @router.get("/readyz", include_in_schema=False)
-async def ready(shared: Annotated[ServerState, Depends(get_server_state)]) -> dict[str, str]:
+async def ready(shared: Shared) -> dict[str, str]:
     """Return that the server can serve: its database answers, and it was not told to end."""
     if shared.is_shutting_down.is_set():
         raise ApiError(503, "leaving", "The server is about to end.")
@@ -85,17 +85,11 @@ async def ready(shared: Annotated[ServerState, Depends(get_server_state)]) -> di
 )
 def metrics(
     principal: Annotated[Principal, Depends(require("view"))],
-    shared: Annotated[ServerState, Depends(get_server_state)],
+    shared: Shared,
 ) -> Response:
     """Return metrics in the text format of Prometheus, which shows its token as `authorization`."""
     principal.check_whole()
     return Response(generate_latest(shared.metrics.registry), media_type=CONTENT_TYPE_LATEST)
-
-
-def install(app: FastAPI) -> None:
-    """Have an application answer these, and its requests counted."""
-    app.add_middleware(RequestMetricsMiddleware)
-    app.include_router(router)
 
 
 def mark_long_poll(request: Request, seconds: float) -> None:

@@ -22,37 +22,28 @@ _SECRET = re.compile(r"[A-Za-z0-9_-]{43}")
 _MAX_DIGITS = 5
 
 
-class SessionManager:
-    """The sessions of a store; threads may share it.
+def token_of(store: Store, secret: str) -> str | None:
+    """Return the id of the token that a session was begun with, None if there is no such session now."""
+    row = store.session(_digest(secret)) if _SECRET.fullmatch(secret) else None
+    return None if row is None or row.expires <= datetime.now(UTC) else row.token
+
+
+def begin(store: Store, token: str, *, until: datetime | None) -> tuple[str, datetime]:
+    """Begin a session, and return what the browser is to hold and when it ends.
 
     Args:
-        store: Where they are; it is asked at each request, so that an ended session is ended everywhere.
+        token: Id of the token.
+        until: When the token ends; None: never.
     """
+    secret, now = secrets.token_urlsafe(32), datetime.now(UTC)
+    expires = now + LIFE if until is None else min(now + LIFE, until)
+    store.add_session(SessionRow(digest=_digest(secret), token=token, created=now, expires=expires))
+    return secret, expires
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
 
-    def token_of(self, secret: str) -> str | None:
-        """Return the id of the token that a session was begun with, None if there is no such session now."""
-        row = self._store.session(_digest(secret)) if _SECRET.fullmatch(secret) else None
-        return None if row is None or row.expires <= datetime.now(UTC) else row.token
-
-    def begin(self, token: str, *, until: datetime | None) -> tuple[str, datetime]:
-        """Begin a session, and return what the browser is to hold and when it ends.
-
-        Args:
-            token: Id of the token.
-            until: When the token ends; None: never.
-        """
-        secret, now = secrets.token_urlsafe(32), datetime.now(UTC)
-        expires = now + LIFE if until is None else min(now + LIFE, until)
-        row = SessionRow(digest=_digest(secret), token=token, created=now, expires=expires)
-        self._store.add_session(row)
-        return secret, expires
-
-    def end(self, secret: str) -> None:
-        """End a session, on every server."""
-        self._store.end_session(_digest(secret))
+def end(store: Store, secret: str) -> None:
+    """End a session, on every server."""
+    store.end_session(_digest(secret))
 
 
 def _digest(secret: str) -> str:

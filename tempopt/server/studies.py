@@ -41,16 +41,6 @@ Since = Annotated[
 ]
 
 _KINDS: tuple[str, ...] = get_args(Kind)
-_SUMMARY = {
-    "study": "max_retrieval",
-    "metric": "val_accuracy",
-    "direction": "maximize",
-    "state": "running",
-    "agents": 2,
-    "created": "2026-11-02T09:31:07.123456+00:00",
-    "tickets": {"requested": 46, "waiting": 20, "running": 4, "done": 22, "failed": 0, "withdrawn": 0},
-}
-_MEASURED = [[812, 300, "report", 0.9125], [812, 300, "test:winner", None]]
 
 
 def _answer(kind: Any, rows: Any) -> Response:
@@ -60,10 +50,6 @@ def _answer(kind: Any, rows: Any) -> Response:
 
 def _plain(data: Any) -> Response:
     return Response(json.dumps(data, allow_nan=False), media_type="application/json")
-
-
-def _example(value: Any) -> dict[int | str, dict[str, Any]]:
-    return {200: {"content": {"application/json": {"example": value}}}}
 
 
 def _public(row: StudyRow) -> StudyRow:
@@ -79,7 +65,7 @@ def _public_ticket(row: TicketRow) -> TicketRow:
     return dataclasses.replace(row, checkpoints=checkpoints)
 
 
-@router.get("/studies", summary="List studies", responses=_example([_SUMMARY]))
+@router.get("/studies", summary="List studies")
 def studies(principal: Seeing, shared: Shared) -> list[dict[str, Any]]:
     """Return the studies that the token may see, oldest first, as `tempopt list --json` prints them."""
     rows = shared.store.list_studies()
@@ -101,7 +87,6 @@ def summaries(principal: Seeing, shared: Shared) -> Response:
     "/studies/{name}",
     summary="Show a study",
     response_model=dict[str, Any],
-    responses=_example({**_SUMMARY, "verdict": None, "jobs": [], "agents_at_work": []}),
 )
 def show(study: ViewableStudy, shared: Shared) -> Response:
     """Return how a study stands: progress, baseline, best and verdict, as `tempopt show --json` prints it."""
@@ -173,7 +158,6 @@ def tickets(
     "/studies/{name}/measurements",
     summary="Measurements",
     response_model=list[tuple[int, int, str, float | None]],
-    responses=_example(_MEASURED),
 )
 def measurements(
     study: ViewableStudy,

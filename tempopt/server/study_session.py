@@ -194,8 +194,15 @@ class StudySession:
                 # what was taken in here may not be in the store
                 self._stale = True
                 raise
-            answer = self._answer(
-                refused_ids, pruned_steps, self._build_claim_response(client, ticket), is_over=is_over
+            answer = SyncResponse(
+                refused=refused_ids,
+                pruned=pruned_steps,
+                state=self.cache.state,
+                version=self.cache.version,
+                age=self.cache.age,
+                over=is_over,
+                claim=self._build_claim_response(client, ticket),
+                snapshot=self._snapshot_fields(),
             )
         if (
             any(isinstance(change, RunEnded | AttemptLost | AttemptReleased) for change in changes)
@@ -203,25 +210,6 @@ class StudySession:
         ):
             self._notify()
         return answer
-
-    def _answer(
-        self,
-        refused_ids: list[int],
-        pruned_steps: dict[int, int],
-        assignment: TakeResponse | None,
-        *,
-        is_over: bool,
-    ) -> SyncResponse:
-        return SyncResponse(
-            refused=refused_ids,
-            pruned=pruned_steps,
-            state=self.cache.state,
-            version=self.cache.version,
-            age=self.cache.age,
-            over=is_over,
-            claim=assignment,
-            snapshot=self._snapshot_fields(),
-        )
 
     def _client(self, agent: str, workers: int) -> LocalStudyClient:
         """Return an agent's dealings with the store; they hold nothing that a server may not lose."""

@@ -30,7 +30,7 @@ class StudySessionRegistry:
         self._started = time.monotonic()
         self._lock = threading.Lock()
         self._desks: OrderedDict[str, StudySession] = OrderedDict()
-        self._opening: dict[str, threading.Lock] = {}
+        self._opening = threading.Lock()
 
     def get(self, name: str, *, id: int | None = None) -> StudySession:
         """Return the desk of a study.
@@ -41,16 +41,11 @@ class StudySessionRegistry:
         Raises:
             StudyNotFound: There is no study of that name, or it is another one by now.
         """
-        with self._lock:
-            desk = self._desks.get(name)
-            opening = self._opening.setdefault(name, threading.Lock())
+        desk = self._desks.get(name)
         if desk is None:
             # a study is read once, however many agents come for it at the same moment
-            with opening:
-                with self._lock:
-                    desk = self._desks.get(name)
-                if desk is None:
-                    desk = self._opened(name)
+            with self._opening:
+                desk = self._desks.get(name) or self._opened(name)
         with self._lock:
             if name in self._desks:
                 self._desks.move_to_end(name)
@@ -59,12 +54,8 @@ class StudySessionRegistry:
         return desk
 
     def _opened(self, name: str) -> StudySession:
-        try:
-            study = self._store.load_study(name)
-            desk = StudySession(self._store, study, checkpoints=self._checkpoints, started=self._started)
-        finally:
-            with self._lock:
-                self._opening.pop(name, None)
+        study = self._store.load_study(name)
+        desk = StudySession(self._store, study, checkpoints=self._checkpoints, started=self._started)
         with self._lock:
             self._desks[name] = desk
             while len(self._desks) > _MAX_SESSIONS:

@@ -181,15 +181,6 @@ def submit(
 
     Nothing is tried before: `tempopt search` has trained two steps of it where it was typed. Agents train it.
     """
-    done = submitted(body, principal, shared, request)
-    answer.status_code = 201 if done.is_new else 200
-    return done
-
-
-def submitted(
-    body: SubmitStudyRequest, principal: Principal, shared: ServerState, request: Request
-) -> StudyActionResponse:
-    """Do what a submission asks for, of a user who may submit."""
     spec = _checked(body, principal)
     annotate_audit(request, study=spec.study.name)
     if spec.study.priority > 0 and "admin" not in principal.scopes:
@@ -209,6 +200,7 @@ def submitted(
             shared.store, spec, study, checkpoints=checkpoints_url, owner=principal.user, on_note=notes.append
         )
         _wake(shared, spec.study.name)
+    answer.status_code = 201 if is_new else 200
     return _done(shared, spec.study.name, notes, is_new=is_new)
 
 

@@ -8,17 +8,16 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from tempopt.server.app_state import ServerState, get_server_state
 from tempopt.server.auth import annotate_audit, require
 from tempopt.server.authenticator import Principal, Scope
 from tempopt.server.errors import ApiError
 from tempopt.server.openapi_responses import REFUSALS
+from tempopt.server.study_dependencies import Shared
 from tempopt.server.tokens import create_token, lifetime
 from tempopt.storage.access_rows import TokenRow
 
 router = APIRouter(prefix="/api/tokens", tags=["access"], responses=REFUSALS)
 Asking = Annotated[Principal, Depends(require("admin"))]
-Shared = Annotated[ServerState, Depends(get_server_state)]
 
 
 class TokenResponse(BaseModel):

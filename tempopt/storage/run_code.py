@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 _DIRTY = "+changes"
@@ -64,13 +64,4 @@ def run_codes(codes: Iterable[str | None]) -> list[tuple[RunCode, int]]:
 
 def run_codes_json(codes: Iterable[str | None]) -> list[dict[str, Any]]:
     """Return the same as plain data."""
-    return [
-        {
-            "identity": code.identity,
-            "commit": code.commit,
-            "is_dirty": code.is_dirty,
-            "packages": dict(code.packages),
-            "runs": count,
-        }
-        for code, count in run_codes(codes)
-    ]
+    return [{**asdict(code), "runs": count} for code, count in run_codes(codes)]

@@ -18,7 +18,7 @@ from tempopt.server.auth import check_scopes, require
 from tempopt.server.authenticator import READS, SCOPES, Principal, check_same_site
 from tempopt.server.errors import ApiError, as_refusal
 from tempopt.server.pages.rendering import HEADERS, MEDIA_TYPES, asset, asset_url, environment, render_page
-from tempopt.server.pages.study_list import PER_PAGE, StudyList, list_of
+from tempopt.server.pages.study_list import PER_PAGE
 from tempopt.server.study_dependencies import VIEW, Shared, ViewableStudy
 
 _MAX_FIELDS = 10
@@ -54,18 +54,18 @@ Viewer = Annotated[Principal, Depends(VIEW)]
 def show_studies(
     request: Request,
     principal: Viewer,
-    studies: Annotated[StudyList, Depends(list_of)],
+    shared: Shared,
     q: Annotated[str, Query(max_length=200)] = "",
     page: Annotated[int, Query(ge=1, le=10_000)] = 1,
 ) -> Response:
     """Return the list of studies, those at work first, then the newest."""
-    visible = [row for row in studies.rows() if principal.may_see(row.study.name)]
+    visible = [row for row in shared.study_list.rows() if principal.may_see(row.study.name)]
     matching = [row for row in visible if row.matches(q)]
     first_index = (page - 1) * PER_PAGE
     return render_page(
         request,
         "studies.html",
-        rows=studies.with_answers(matching[first_index : first_index + PER_PAGE]),
+        rows=shared.study_list.with_answers(matching[first_index : first_index + PER_PAGE]),
         num_visible=len(visible),
         num_matching=len(matching),
         page=page,
@@ -125,7 +125,7 @@ def sign_out(
 ) -> Response:
     """End the session of this browser, on every server."""
     if secret := sessions.read_cookie(request):
-        shared.guard.sessions.end(secret)
+        sessions.end(shared.store, secret)
     response = RedirectResponse("/sign-in", status_code=303, headers=HEADERS)
     sessions.delete_cookie(request, response)
     return response

@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from fastapi import Request
-
 from tempopt.errors import StudyNotFound, TempoptError
 from tempopt.report import headline
 from tempopt.report.study_result import load
@@ -110,12 +108,6 @@ class StudyList:
                 while len(self._answers) > _MAX_ANSWERS:
                     self._answers.popitem(last=False)
         return replace(row, answer=answer[0], is_gain=answer[1])
-
-
-async def list_of(request: Request) -> StudyList:
-    """Return the list of the server; a dependency."""
-    studies: StudyList = request.app.state.study_list
-    return studies
 
 
 def _row(summary: StudySummary, totals: dict[int, StudyTotals]) -> Row:

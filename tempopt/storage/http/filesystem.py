@@ -12,7 +12,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -63,13 +63,8 @@ class ServerFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 f"Checkpoints under {PROTOCOL}:// are behind a server, and {SERVER} does not say which."
             )
 
-    @contextmanager
-    def _server(self) -> Iterator[ServerConnection]:
-        connection = ServerConnection(self._url, lambda: token_for(self._url))
-        try:
-            yield connection
-        finally:
-            connection.close()
+    def _connect(self) -> closing[ServerConnection]:
+        return closing(ServerConnection(self._url, lambda: token_for(self._url)))
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:
@@ -81,16 +76,15 @@ class ServerFileSystem(AbstractFileSystem):  # type: ignore[misc]
         Raises:
             OSError: The server could not be reached for two minutes, or refuses it.
         """
-        study, run, file = _parts(self._strip_protocol(rpath))
+        path = self._strip_protocol(rpath)
         source = Path(lpath)
         size = source.stat().st_size
-        with self._server() as server:
-            where = _where(server, "put", study, run, file, size)
+        with self._connect() as server:
+            where = _where(server, "put", path, size)
             if not where["url"]:
-                path = f"/api/checkpoints/{study}/{run}/{file}"
-                self._put_pieces(server, path, source, int(where["piece"]))
+                self._put_pieces(server, f"/api/checkpoints/{path}", source, int(where["piece"]))
                 return
-            urls = _urls(where, lambda: _where(server, "put", study, run, file, size))
+            urls = _urls(where, lambda: _where(server, "put", path, size))
             _retry_while_unreachable(lambda: _put_signed(next(urls), source, size), self._url)
 
     def _put_pieces(self, server: ServerConnection, path: str, file: Path, piece: int) -> None:
@@ -146,23 +140,22 @@ class ServerFileSystem(AbstractFileSystem):  # type: ignore[misc]
             FileNotFoundError: It is not there.
             OSError: The server could not be reached for two minutes, or refuses it.
         """
-        study, run, file = _parts(self._strip_protocol(rpath))
-        with self._server() as server:
-            where = _where(server, "get", study, run, file, 0)
+        path = self._strip_protocol(rpath)
+        with self._connect() as server:
+            where = _where(server, "get", path)
             with Path(lpath).open("wb") as target:
                 if not where["url"]:
-                    path = f"/api/checkpoints/{study}/{run}/{file}"
-                    _retry_while_unreachable(lambda: _fetch(server.client, path, target), self._url)
+                    url = f"/api/checkpoints/{path}"
+                    _retry_while_unreachable(lambda: _fetch(server.client, url, target), self._url)
                     return
-                urls = _urls(where, lambda: _where(server, "get", study, run, file, 0))
+                urls = _urls(where, lambda: _where(server, "get", path))
                 with httpx.Client(timeout=httpx.Timeout(_SIGNED_SECONDS)) as client:
                     _retry_while_unreachable(lambda: _fetch(client, next(urls), target), self._url)
 
     def info(self, path: str, **options: Any) -> dict[str, Any]:
         """Return name and size of a file."""
-        study, run, file = _parts(self._strip_protocol(path))
-        with self._server() as server:
-            where = _where(server, "get", study, run, file, 0)
+        with self._connect() as server:
+            where = _where(server, "get", self._strip_protocol(path))
         return {"name": path, "size": where["size"], "type": "file"}
 
     def rm_file(self, path: str) -> None:
@@ -178,10 +171,11 @@ class _AgainError(Exception):
     """The server or the object store cannot do it just now."""
 
 
-def _where(
-    server: ServerConnection, purpose: str, study: str, run: str, file: str, size: int
-) -> dict[str, Any]:
-    body = {"study": study, "run": run, "file": file, "size": size, "purpose": purpose}
+def _where(server: ServerConnection, purpose: str, path: str, size: int = 0) -> dict[str, Any]:
+    parts = path.rsplit("/", 2)
+    if len(parts) != 3:
+        raise FileNotFoundError(f"{PROTOCOL}://{path} names no study, run and file.")
+    body = {**dict(zip(("study", "run", "file"), parts, strict=True)), "size": size, "purpose": purpose}
     answer: dict[str, Any] = _retry_while_unreachable(
         lambda: _request_json(server, "POST", "/api/checkpoints/where", json=body), server.url
     )
@@ -239,13 +233,6 @@ def _retry_while_unreachable(work: Callable[[], T], server: str) -> T:
             raise OSError(str(error)) from error
         time.sleep(pause * _JITTER.uniform(0.5, 1.0))
         pause = min(2 * pause, 10.0)
-
-
-def _parts(path: str) -> tuple[str, str, str]:
-    parts = path.rsplit("/", 2)
-    if len(parts) != 3:
-        raise FileNotFoundError(f"{PROTOCOL}://{path} names no study, run and file.")
-    return parts[0], parts[1], parts[2]
 
 
 def _put_signed(url: str, path: Path, size: int) -> None:

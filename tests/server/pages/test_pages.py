@@ -16,11 +16,11 @@ from starlette.testclient import TestClient
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from tempopt.report.page import html as page_html
+from tempopt.server import sessions
 from tempopt.server.app import create_app
 from tempopt.server.auth_throttle import AuthThrottle
 from tempopt.server.authenticator import FRESH_SECONDS
 from tempopt.server.pages.rendering import format_age, format_hours, format_value
-from tempopt.server.sessions import LIFE, SessionManager
 from tempopt.server.tokens import create_token
 from tempopt.storage import Store
 from tempopt.storage.opening import open_store
@@ -269,8 +269,7 @@ def test_signing_out_ends_the_session_on_every_server(
     assert browser.post("/sign-out").headers["location"] == "/sign-in" and not browser.cookies
     with httpx.Client(base_url=site.url, cookies=cookies, timeout=60) as thief:
         assert thief.get("/api/me").json()["error"]["code"] == "session_ended"
-    other_sessions = SessionManager(site.store)
-    assert other_sessions.token_of(next(iter(cookies.values()))) is None
+    assert sessions.token_of(site.store, next(iter(cookies.values()))) is None
     rows = site.store.audited(limit=3)[1:]
     assert [(row.action, row.status) for row in rows] == [("POST /sign-out", 303), ("POST /sign-in", 303)]
     assert next(iter(cookies.values())) not in repr(rows)
@@ -291,14 +290,14 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def test_a_session_lives_no_longer_than_its_token(store: Store) -> None:
-    sessions, now_utc = SessionManager(store), datetime.now(UTC)
-    _, expires = sessions.begin("a", until=None)
-    assert timedelta(0) <= expires - now_utc - LIFE < timedelta(minutes=1)
+    now_utc = datetime.now(UTC)
+    _, expires = sessions.begin(store, "a", until=None)
+    assert timedelta(0) <= expires - now_utc - sessions.LIFE < timedelta(minutes=1)
     soon = now_utc + timedelta(hours=1)
-    secret, expires = sessions.begin("a", until=soon)
-    assert expires == soon and sessions.token_of(secret) == "a"
-    expired_secret, _ = sessions.begin("a", until=now_utc - timedelta(seconds=1))
-    assert sessions.token_of(expired_secret) is None
+    secret, expires = sessions.begin(store, "a", until=soon)
+    assert expires == soon and sessions.token_of(store, secret) == "a"
+    expired_secret, _ = sessions.begin(store, "a", until=now_utc - timedelta(seconds=1))
+    assert sessions.token_of(store, expired_secret) is None
 
 
 @pytest.mark.parametrize("host", ["[", "a:99999999", "a:b", "::1", "a:²", "", "x" * 5000])
