@@ -15,7 +15,7 @@ from tempopt.server.metrics import Metrics
 from tempopt.server.pages import routes
 from tempopt.server.pages.study_list import StudyList
 from tempopt.server.reports import Reports
-from tempopt.server.study_sessions import StudySessionRegistry
+from tempopt.server.study_session import StudySessionRegistry
 from tempopt.storage.store import Store
 from tempopt.version import __version__
 
@@ -47,16 +47,7 @@ def create_app(store: Store, *, checkpoints: str) -> FastAPI:
     errors.install(app)
     app.add_middleware(BodyLimitMiddleware)
     app.add_middleware(Audit)
-    for module in (
-        agents,
-        audit,
-        checkpoint_routes,
-        me,
-        token_routes,
-        specs,
-        studies,
-        study_writes,
-    ):
+    for module in (agents, audit, checkpoint_routes, me, token_routes, specs, studies, study_writes):
         app.include_router(module.router)
     app.include_router(routes.router)
     app.add_middleware(monitoring.RequestMetricsMiddleware)

@@ -11,7 +11,7 @@ from tempopt.server.authenticator import Authenticator
 from tempopt.server.metrics import Metrics
 from tempopt.server.pages.study_list import StudyList
 from tempopt.server.reports import Reports
-from tempopt.server.study_sessions import StudySessionRegistry
+from tempopt.server.study_session import StudySessionRegistry
 from tempopt.storage.store import Store
 
 

@@ -21,11 +21,7 @@ from tempopt.storage.rows import WITHOUT_NUL
 
 LOGGER = logging.getLogger("tempopt.server")
 # What agents say all the time is in the study itself, and a check changes nothing.
-_UNAUDITED_PATHS = (
-    "/api/agents/sync",
-    "/api/checkpoints/",
-    "/api/check",
-)
+_UNAUDITED_PATHS = ("/api/agents/sync", "/api/checkpoints/", "/api/check")
 
 router = APIRouter(prefix="/api/audit", tags=["access"], responses=REFUSALS)
 
@@ -107,8 +103,7 @@ def audited(
     before: Annotated[int | None, Query(ge=0, le=2**53)] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     study: Annotated[
-        str,
-        Query(pattern=WITHOUT_NUL, max_length=255, description="Only of the study of this name."),
+        str, Query(pattern=WITHOUT_NUL, max_length=255, description="Only of the study of this name.")
     ] = "",
 ) -> list[AuditRow]:
     """Return what was done, newest first; `before` the number of the last line is the next page."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Coroutine
 from typing import Annotated, Any
 
-from fastapi import Depends, Request, Security
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi import Request, Security
+from fastapi.security import HTTPBearer
 
-from tempopt.server.app_state import ServerState, get_server_state
 from tempopt.server.authenticator import SCOPES, Authenticator, Principal, Scope, session_of
 from tempopt.server.errors import ApiError
 
@@ -23,7 +22,10 @@ def annotate_audit(request: Request, *, study: str = "", detail: str = "") -> No
     request.state.about = (study, detail)
 
 
-async def get_optional_principal(request: Request) -> Principal:
+_BEARER = HTTPBearer(auto_error=False, description="A token that `tempopt token create` has made.")
+
+
+async def identify_client(request: Request) -> Principal:
     """Return who asks, before anything of the body is read.
 
     Raises:
@@ -31,8 +33,11 @@ async def get_optional_principal(request: Request) -> Principal:
     """
     guard: Authenticator = request.app.state.tempopt.guard
     credentials = await _BEARER(request)
-    token = None if credentials is None else credentials.credentials
-    return await guard.identify(request, token, None if token is not None else session_of(request))
+    session = session_of(request) if credentials is None else None
+    principal = await guard.identify(request, credentials and credentials.credentials, session)
+    if session is not None:
+        request.state.session = session
+    return principal
 
 
 def check_scopes(principal: Principal, scopes: Collection[Scope]) -> None:
@@ -47,26 +52,15 @@ def check_scopes(principal: Principal, scopes: Collection[Scope]) -> None:
         )
 
 
-_BEARER = HTTPBearer(auto_error=False, description="A token that `tempopt token create` has made.")
-
-
 def require(*scopes: Scope) -> Callable[..., Coroutine[Any, Any, Principal]]:
     """Return the dependency of a route that asks for one of these scopes; admin may do everything."""
 
     # on the loop, since most requests need no more than a look at what is known: a thread costs more
-    async def principal(
-        request: Request,
-        shared: Annotated[ServerState, Depends(get_server_state)],
-        credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)] = None,
-    ) -> Principal:
-        token = None if credentials is None else credentials.credentials
-        session = None if token is not None else session_of(request)
-        caller = await shared.guard.identify(request, token, session)
-        request.state.principal = caller
-        if session is not None:
-            request.state.session = session
-        check_scopes(caller, scopes)
-        return caller
+    async def principal(request: Request, documented: Annotated[object, Security(_BEARER)]) -> Principal:
+        client = await identify_client(request)
+        request.state.principal = client
+        check_scopes(client, scopes)
+        return client
 
     principal.__dict__["scopes"] = scopes
     return principal

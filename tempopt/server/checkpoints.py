@@ -49,10 +49,7 @@ _FILE = re.compile(r"step-[0-9]{1,15}-[0-9]{1,9}\.ckpt")
 router = APIRouter(
     prefix="/api/checkpoints",
     tags=["checkpoints"],
-    responses={
-        **REFUSALS,
-        507: error_response_doc("The server has no room for the piece: `not_written`."),
-    },
+    responses={**REFUSALS, 507: error_response_doc("The server has no room for the piece: `not_written`.")},
 )
 Asking = Annotated[Principal, Depends(require("agent"))]
 Run = Annotated[str, Field(pattern=rf"^{_RUN.pattern}$", max_length=40, examples=["search-0012"])]

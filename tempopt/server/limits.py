@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tempopt.errors import unknown
-from tempopt.server.auth import get_optional_principal
+from tempopt.server.auth import identify_client
 from tempopt.server.errors import ApiError, answer
 
 LARGEST_BODY = 16 * 1024 * 1024
@@ -49,7 +49,7 @@ class BodyLimitMiddleware:
             return
         if b"transfer-encoding" in headers or (length.isdigit() and int(length) > LARGEST_UNKNOWN):
             try:
-                await get_optional_principal(Request(scope))
+                await identify_client(Request(scope))
             except ApiError as error:
                 refusal = answer(error.status, error.code, error.message, {**(error.headers or {}), **_CLOSE})
                 await refusal(scope, receive, send)

@@ -29,18 +29,7 @@ LONGEST = 200_000
 """Characters of a spec's text at the most."""
 # A check takes a core for tenths of a second; agents do not wait for it.
 _THINKING, _WAITING = threading.BoundedSemaphore(2), threading.BoundedSemaphore(8)
-_TEXT = """study:
-  name: max_retrieval
-  metric: val_accuracy
-  direction: maximize
-model: {class_path: lightning_modules.MaxRetrieval}
-trainer: {max_steps: 300}
-search:
-  temperature_init: {low: 0.25, high: 4, log: true}
-"""
-Yaml = Annotated[
-    str, Field(max_length=LONGEST, description="A study spec, as its YAML file has it.", examples=[_TEXT])
-]
+Yaml = Annotated[str, Field(max_length=LONGEST, description="A study spec, as its YAML file has it.")]
 
 
 class SpecText(Body):

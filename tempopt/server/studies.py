@@ -83,11 +83,7 @@ def summaries(principal: Seeing, shared: Shared) -> Response:
     return _answer(list[StudySummary], rows)
 
 
-@router.get(
-    "/studies/{name}",
-    summary="Show a study",
-    response_model=dict[str, Any],
-)
+@router.get("/studies/{name}", summary="Show a study", response_model=dict[str, Any])
 def show(study: ViewableStudy, shared: Shared) -> Response:
     """Return how a study stands: progress, baseline, best and verdict, as `tempopt show --json` prints it."""
     result = load(shared.store, study.name)
@@ -143,11 +139,7 @@ def row(study: ViewableStudy) -> Response:
 
 
 @router.get("/studies/{name}/tickets", summary="Tickets", response_model=list[TicketRow])
-def tickets(
-    study: ViewableStudy,
-    shared: Shared,
-    kinds: Kinds = None,
-) -> Response:
+def tickets(study: ViewableStudy, shared: Shared, kinds: Kinds = None) -> Response:
     """Return the tickets of a study in their order of work."""
     return _answer(
         list[TicketRow], [_public_ticket(ticket) for ticket in shared.store.tickets(study.id, kinds)]
@@ -160,11 +152,7 @@ def tickets(
     response_model=list[tuple[int, int, str, float | None]],
 )
 def measurements(
-    study: ViewableStudy,
-    shared: Shared,
-    ids: Ids = None,
-    names: Names = None,
-    prefixes: Prefixes = None,
+    study: ViewableStudy, shared: Shared, ids: Ids = None, names: Names = None, prefixes: Prefixes = None
 ) -> Response:
     """Return what runs measured: ticket id, step, name and value, null for what is not finite."""
     rows = shared.store.measurements(study.id, ids, names, prefixes=prefixes or ())
@@ -201,11 +189,7 @@ def jobs(name: Name, principal: Seeing, shared: Shared) -> Response:
 
 
 @router.get("/studies/{name}/news", summary="What became of tickets", response_model=StudyDelta)
-def news(
-    study: ViewableStudy,
-    shared: Shared,
-    since: Since,
-) -> Response:
+def news(study: ViewableStudy, shared: Shared, since: Since) -> Response:
     """Return the tickets that are not waiting any more, and what those that are over have measured."""
     study_news = shared.store.news(study.id, dict(_since(since)))
     tickets = [_public_ticket(ticket) for ticket in study_news.tickets]

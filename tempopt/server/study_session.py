@@ -28,8 +28,8 @@ from tempopt.agent.study_client import THOROUGH_SECONDS
 from tempopt.agent.ticket_transitions import apply_attempt_lost, apply_run_ended, to_pruned_outcome
 from tempopt.agent.worker_slot import initial_lease_seconds
 from tempopt.agent.write_queue import WriteQueue
+from tempopt.errors import StudyNotFound, UsageError
 from tempopt.sampling.arms import reports_by_ticket
-from tempopt.server.checkpoint_urls import to_agent, to_real
 from tempopt.server.errors import ApiError
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.changes import (
@@ -43,7 +43,7 @@ from tempopt.storage.changes import (
     RunStarted,
     WriteResult,
 )
-from tempopt.storage.checkpoints import join, run_name
+from tempopt.storage.checkpoints import belongs_to_run, join, run_name
 from tempopt.storage.http.protocol import RunReports, SyncRequest, SyncResponse, TakeResponse
 from tempopt.storage.http.wire import changes_from_plain, serialize
 from tempopt.storage.rows import TERMINAL_STATES, StudyRow, TicketRow
@@ -56,6 +56,7 @@ LOGGER = logging.getLogger("tempopt.server")
 # After a server was away, agents that could not renew their leases have this long to do so.
 _GRACE_SECONDS = 30.0
 _MOST_GONE = 4096
+_MAX_SESSIONS = 64
 # So much more than has passed since a ticket was taken an agent may say that its run has trained: two
 # servers' clocks may differ.
 _SLACK_SECONDS = 300.0
@@ -446,6 +447,41 @@ class StudySession:
             listener()
 
 
+def to_agent(url: str, study: str, run: str) -> str | None:
+    """Return the URL under which agents get a checkpoint; None if tempopt has not written it for that run.
+
+    Args:
+        url: Where it lies.
+        study: Name of the study.
+        run: Name of the run's folder.
+    """
+    if not belongs_to_run(url, study=study, run=run):
+        return None
+    return f"tempopt://{study}/{run}/{url.rpartition('/')[2]}"
+
+
+def to_real(change: CheckpointRecorded, study: str, run: str, root: str) -> str:
+    """Return where a checkpoint lies that an agent has put through the server.
+
+    Args:
+        change: What the agent says of it.
+        study: Name of the study.
+        run: Name of the run's folder.
+        root: URL of the folder under which the server keeps checkpoints.
+
+    Raises:
+        UsageError: It is no checkpoint of that run, or of another attempt or step.
+    """
+    file = f"step-{change.checkpoint.step}-{change.attempt}.ckpt"
+    expected_url = f"tempopt://{study}/{run}/{file}"
+    if change.checkpoint.url != expected_url:
+        raise UsageError(
+            f'"{change.checkpoint.url[:200]}" is no checkpoint of the run {run} of the study "{study}". '
+            f"That of step {change.checkpoint.step} of attempt {change.attempt} is named {expected_url}."
+        )
+    return join(root, study, run, file)
+
+
 def _total(row: TicketRow, run: RunReports | None) -> int | None:
     """Return the steps of a whole run, as its agent says or the store."""
     return run.total_steps if run is not None and run.total_steps is not None else row.total_steps
@@ -492,3 +528,68 @@ class _Logged(NullObserver):
     def note(self, text: str) -> None:
         """Write a line."""
         LOGGER.info("%s: %s", self._study, text)
+
+
+class StudySessionRegistry:
+    """One desk for each study with agents; threads may share them.
+
+    Args:
+        store: Where studies are.
+        checkpoints: URL of the folder under which checkpoints lie.
+    """
+
+    def __init__(self, store: Store, *, checkpoints: str) -> None:
+        self._store = store
+        self._checkpoints = checkpoints
+        self._started = time.monotonic()
+        self._lock = threading.Lock()
+        self._desks: OrderedDict[str, StudySession] = OrderedDict()
+        self._opening = threading.Lock()
+
+    def get(self, name: str, *, id: int | None = None) -> StudySession:
+        """Return the desk of a study.
+
+        Args:
+            id: Id that the study had when the caller saw it; None: whatever it has.
+
+        Raises:
+            StudyNotFound: There is no study of that name, or it is another one by now.
+        """
+        desk = self._desks.get(name)
+        if desk is None:
+            # a study is read once, however many agents come for it at the same moment
+            with self._opening:
+                desk = self._desks.get(name) or self._opened(name)
+        with self._lock:
+            if name in self._desks:
+                self._desks.move_to_end(name)
+        if id is not None and desk.study.id != id:
+            raise StudyNotFound(f'The study "{name}" was deleted, and another one of that name begun.')
+        return desk
+
+    def _opened(self, name: str) -> StudySession:
+        study = self._store.load_study(name)
+        desk = StudySession(self._store, study, checkpoints=self._checkpoints, started=self._started)
+        with self._lock:
+            self._desks[name] = desk
+            while len(self._desks) > _MAX_SESSIONS:
+                self._desks.popitem(last=False)
+        return desk
+
+    def close(self, name: str) -> None:
+        """Forget what is known of a study; it is read anew when an agent comes for it."""
+        with self._lock:
+            self._desks.pop(name, None)
+
+    def run_with_reload(self, name: str, do: Callable[[StudySession], T], *, id: int | None = None) -> T:
+        """Return what is done at the desk of a study.
+
+        Raises:
+            StudyNotFound: There is no such study any more.
+        """
+        desk = self.get(name, id=id)
+        try:
+            return do(desk)
+        except StudyNotFound:
+            self.close(name)
+            raise

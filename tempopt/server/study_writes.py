@@ -48,12 +48,6 @@ Version = Annotated[
         "another by now. With it a request that arrives twice adds its runs once.",
     ),
 ]
-_SPEC = {
-    "study": {"name": "max_retrieval", "metric": "val_accuracy", "direction": "maximize", "trials": 20},
-    "model": {"class_path": "lightning_modules.MaxRetrieval"},
-    "trainer": {"max_steps": 300},
-    "search": {"temperature_init": {"low": 0.25, "high": 4, "log": True}},
-}
 
 
 class SubmitStudyRequest(Body):
@@ -66,7 +60,7 @@ class SubmitStudyRequest(Body):
         enqueue: Parameter sets to try: the first trials of a new study, further trials of an existing one.
     """
 
-    spec: Annotated[dict[str, Any], Field(examples=[_SPEC])]
+    spec: dict[str, Any]
     trials: Annotated[int | None, Field(ge=1, le=_MOST_RUNS)] = None
     add_trials: Runs = 0
     enqueue: Sets

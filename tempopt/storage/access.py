@@ -12,9 +12,9 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select, update
 
 from tempopt.storage.access_rows import AuditRow, SessionRow, TokenRow
-from tempopt.storage.claims import now, sanitize_text
+from tempopt.storage.claims import now, shorten_text
 from tempopt.storage.database import Repository, read_transaction, write_transaction
-from tempopt.storage.models import AUDIT, MAX_NAME, SESSION, TOKEN
+from tempopt.storage.models import AUDIT, SESSION, TOKEN
 
 MOST_AUDITED = 100_000
 """Rows of the audit log that are kept of what was done, and a hundred more at most: the newest."""
@@ -62,19 +62,10 @@ class AccessRepository(Repository):
         """Write what was done; numbers are given here, and the oldest rows go, those of refusals apart."""
         if not rows:
             return
-        audit_rows = [
-            {
-                "moment": row.moment,
-                "name": (sanitize_text(row.name) or "")[:MAX_NAME],
-                "token": row.token[:MAX_NAME],
-                "address": row.address[:MAX_NAME],
-                "action": (sanitize_text(row.action) or "")[:MAX_NAME],
-                "status": row.status,
-                "study": (sanitize_text(row.study) or "")[:MAX_NAME],
-                "detail": (sanitize_text(row.detail) or "")[:MAX_NAME],
-            }
-            for row in rows
-        ]
+        names = [f.name for f in fields(AuditRow) if f.name != "number"]
+        audit_rows = [{name: getattr(row, name) for name in names} for row in rows]
+        for audit_row in audit_rows:
+            audit_row |= {k: shorten_text(value) for k, value in audit_row.items() if isinstance(value, str)}
         connection.execute(insert(AUDIT), audit_rows)
         newest = connection.scalar(select(func.max(AUDIT.c.number))) or 0
         if newest % _TIDY < len(audit_rows):

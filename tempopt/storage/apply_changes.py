@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,13 +26,14 @@ from tempopt.storage.claims import (
     change,
     now,
     sanitize_text,
+    shorten_text,
     stale_reason,
     values_after_lost_attempt,
     values_after_readoption,
 )
 from tempopt.storage.clock import Clock
 from tempopt.storage.database import Repository, write_transaction
-from tempopt.storage.models import ATTENTION_MAP, LOG, MAX_NAME, MEASUREMENT, TICKET
+from tempopt.storage.models import ATTENTION_MAP, LOG, MEASUREMENT, TICKET
 from tempopt.storage.queries import checkpoints, document, study_state
 from tempopt.storage.rows import TicketState, checkpoints_to_resume
 from tempopt.storage.trial_changes import TrialChange, TrialEnd
@@ -169,8 +169,8 @@ class _Ticket:
                     self.values |= {
                         "total_steps": event.total_steps,
                         "code": sanitize_text(event.code),
-                        "machine": _short(event.machine),
-                        "device": _short(event.device),
+                        "machine": shorten_text(event.machine),
+                        "device": shorten_text(event.device),
                     }
                 case MetricReported():
                     self.measured["report", event.step] = event.value
@@ -277,7 +277,7 @@ def _write_down(
 def _write_beside(connection: Connection, tickets: Sequence[_Ticket]) -> None:
     """Write what is kept beside the tickets: measurements, logs, maps and Optuna's trials."""
     measurements = [
-        {"ticket_id": t.row.id, "name": name, "step": step, "value": value if math.isfinite(value) else None}
+        {"ticket_id": t.row.id, "name": name, "step": step, "value": value}
         for t in tickets
         for (name, step), value in t.measured.items()
     ]
@@ -307,12 +307,6 @@ def _write_beside(connection: Connection, tickets: Sequence[_Ticket]) -> None:
 def _forget_after(connection: Connection, ticket_id: int, step: int) -> None:
     conditions = (MEASUREMENT.c.ticket_id == ticket_id, MEASUREMENT.c.name == "report")
     connection.execute(delete(MEASUREMENT).where(*conditions, MEASUREMENT.c.step > step))
-
-
-def _short(text: str | None) -> str | None:
-    """Return as much of a text as a column for names holds."""
-    storable_text = sanitize_text(text)
-    return None if storable_text is None else storable_text[:MAX_NAME]
 
 
 def _end_of(log: str) -> str:

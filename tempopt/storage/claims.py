@@ -13,7 +13,7 @@ from tempopt.errors import StaleAttempt
 from tempopt.storage import optuna_tables
 from tempopt.storage.changes import ClaimRequest, state_after_loss
 from tempopt.storage.clock import Clock
-from tempopt.storage.models import STUDY, TICKET
+from tempopt.storage.models import MAX_NAME, STUDY, TICKET
 from tempopt.storage.queries import ORDER, TICKET_COLUMNS, ticket_row, up_to
 from tempopt.storage.rows import TicketRow, TicketState, TrialParam
 from tempopt.storage.trial_changes import TrialChange, TrialEnd
@@ -200,3 +200,9 @@ def now() -> datetime:
 def sanitize_text(text: str | None) -> str | None:
     """Return a text that every database can hold: no NUL (PostgreSQL), no half surrogates (all)."""
     return None if text is None else text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+
+
+def shorten_text(text: str | None) -> str | None:
+    """Return as much of a text as a column for names holds."""
+    storable_text = sanitize_text(text)
+    return None if storable_text is None else storable_text[:MAX_NAME]

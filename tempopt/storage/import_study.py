@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -17,6 +18,7 @@ from tempopt.storage.models import ATTENTION_MAP, LOG, MEASUREMENT, STUDY, TICKE
 from tempopt.storage.optuna_tables import MANY
 from tempopt.storage.rows import TERMINAL_STATES, LogRow, Measurement, StudyRow, TicketRow, TrialParam
 from tempopt.storage.trial_changes import TrialChange, TrialEnd
+from tempopt.storage.upsert import insert_row
 
 # What is another in each database, or is told by the tickets that wait.
 _EXCLUDED_COLUMNS = ("id", "study_id", "lease", "agent", "trial_number")
@@ -56,26 +58,18 @@ def write(connection: Connection, whole_study: StudyDump, *, url_shown: str) -> 
     row = {name: getattr(study, name) for name in columns}
     row |= {"warm_start": list(whole_study.warm_start) or None}
     try:
-        key = connection.execute(insert(STUDY).values(row)).inserted_primary_key
+        study_id = insert_row(connection, STUDY, row)
     except IntegrityError:
         raise StorageError(
             f'The store {url_shown} has a study "{study.name}" already. Load it under another name: '
             "--name NAME"
         ) from None
-    assert key is not None, "one row was inserted"
-    ids = _write_tickets(connection, int(key[0]), whole_study.tickets)
-    _write_in_parts(
-        connection,
-        MEASUREMENT,
-        (
-            {
-                **dataclasses.asdict(measurement),
-                "ticket_id": ids[measurement.ticket_id],
-                "value": _finite(measurement.value),
-            }
-            for measurement in whole_study.measurements
-        ),
+    ids = _write_tickets(connection, study_id, whole_study.tickets)
+    measurements = (
+        {**dataclasses.asdict(measurement), "ticket_id": ids[measurement.ticket_id]}
+        for measurement in whole_study.measurements
     )
+    _write_in_parts(connection, MEASUREMENT, measurements)
     logs = (
         {**dataclasses.asdict(log), "ticket_id": ids[log.ticket_id], "text": sanitize_text(log.text)}
         for log in whole_study.logs
@@ -84,7 +78,7 @@ def write(connection: Connection, whole_study: StudyDump, *, url_shown: str) -> 
     maps = ({"ticket_id": ids[id], "maps": ticket_maps} for id, ticket_maps in whole_study.maps.items())
     _write_in_parts(connection, ATTENTION_MAP, maps)
     _write_trials(connection, whole_study, ids)
-    return int(key[0])
+    return study_id
 
 
 def _write_tickets(connection: Connection, study_id: int, tickets: Iterable[TicketRow]) -> dict[int, int]:
@@ -100,9 +94,7 @@ def _write_tickets(connection: Connection, study_id: int, tickets: Iterable[Tick
             "checkpoints": queries.document(ticket.checkpoints),
             "error": sanitize_text(ticket.error),
         }
-        key = connection.execute(insert(TICKET).values(row)).inserted_primary_key
-        assert key is not None, "one row was inserted"
-        ids[ticket.id] = int(key[0])
+        ids[ticket.id] = insert_row(connection, TICKET, row)
     return ids
 
 
@@ -135,15 +127,6 @@ def _write_trials(connection: Connection, whole_study: StudyDump, ids: Mapping[i
 
 
 def _write_in_parts(connection: Connection, table: Any, rows: Iterable[dict[str, Any]]) -> None:
-    part: list[dict[str, Any]] = []
-    for row in rows:
-        part.append(row)
-        if len(part) == MANY:
-            connection.execute(insert(table), part)
-            part = []
-    if part:
+    remaining = iter(rows)
+    while part := list(itertools.islice(remaining, MANY)):
         connection.execute(insert(table), part)
-
-
-def _finite(value: float) -> float | None:
-    return value if value - value == 0 else None

@@ -7,6 +7,7 @@ strings without CHECK, so that SQLite can take a new one without rebuilding the 
 from __future__ import annotations
 
 import json
+import math
 from datetime import UTC, datetime
 from typing import Any
 
@@ -71,6 +72,19 @@ class Utc(TypeDecorator[datetime]):
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         return None if value is None else value.replace(tzinfo=UTC)
+
+
+class Measured(TypeDecorator[float]):
+    """A measured value: NaN in Python and null in the table where it is not finite."""
+
+    impl = Double
+    cache_ok = True
+
+    def process_bind_param(self, value: float | None, dialect: Dialect) -> float | None:
+        return value if value is not None and math.isfinite(value) else None
+
+    def process_result_value(self, value: float | None, dialect: Dialect) -> float:
+        return math.nan if value is None else value
 
 
 METADATA = MetaData()
@@ -147,7 +161,7 @@ MEASUREMENT = Table(
     Column("ticket_id", ForeignKey("tempopt_ticket.id", name="tempopt_measurement_ticket"), primary_key=True),
     Column("name", String(MAX_NAME), primary_key=True),
     Column("step", BigInteger, primary_key=True, autoincrement=False),
-    Column("value", Double, comment="null: measured, and not a finite number"),
+    Column("value", Measured, comment="null: measured, and not a finite number"),
     **{**OPTIONS, "sqlite_autoincrement": False},
 )
 

@@ -42,7 +42,7 @@ from tempopt.errors import StorageError
 from tempopt.storage.optuna_calls import OURS
 from tempopt.storage.rows import TrialParam
 from tempopt.storage.trial_changes import TrialChange, TrialEnd
-from tempopt.storage.upsert import upsert
+from tempopt.storage.upsert import insert_row, upsert
 
 # Head of Optuna's own migrations, in Optuna 3.2 to 5.0 (optuna/storages/_rdb/alembic/versions).
 SCHEMA = "v3.2.0.a"
@@ -78,13 +78,7 @@ _PARAMS = Table(
     Column("distribution_json", Text),
 )
 _ATTRIBUTES, _SYSTEM_ATTRIBUTES = (
-    Table(
-        name,
-        _OPTUNA,
-        Column("trial_id", Integer),
-        Column("key", String(512)),
-        Column("value_json", Text),
-    )
+    Table(name, _OPTUNA, Column("trial_id", Integer), Column("key", String(512)), Column("value_json", Text))
     for name in ("trial_user_attributes", "trial_system_attributes")
 )
 _VALUES = Table(
@@ -189,13 +183,12 @@ def begin_trial(
             f"What tempopt has found is still there: tempopt show {study_name}. To search on, begin a study "
             "of another name, or resume this one, which makes Optuna's anew."
         )
-    number = connection.scalar(select(func.count()).where(_TRIALS.c.study_id == study_id))
+    number = connection.scalar(select(func.count()).where(_TRIALS.c.study_id == study_id)) or 0
     trial = {"study_id": study_id, "number": number, "state": "RUNNING", "datetime_start": _now()}
-    key = connection.execute(insert(_TRIALS).values(trial)).inserted_primary_key
-    assert key is not None and number is not None, "one row was inserted"
+    trial_id = insert_row(connection, _TRIALS, trial)
     rows = [
         {
-            "trial_id": key[0],
+            "trial_id": trial_id,
             "param_name": param.name,
             "param_value": param.value,
             "distribution_json": param.distribution,
@@ -204,9 +197,9 @@ def begin_trial(
     ]
     if rows:
         connection.execute(insert(_PARAMS), rows)
-    mark = {"trial_id": key[0], "key": TICKET, "value_json": json.dumps(ticket_id)}
+    mark = {"trial_id": trial_id, "key": TICKET, "value_json": json.dumps(ticket_id)}
     connection.execute(insert(_ATTRIBUTES).values(mark))
-    return key[0], number
+    return trial_id, number
 
 
 def write_trials(connection: Connection, changes: Mapping[int, TrialChange]) -> None:

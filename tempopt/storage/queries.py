@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
@@ -13,15 +12,7 @@ from tempopt.errors import StudyNotFound
 from tempopt.storage.changes import MOST_SECONDS, counted_seconds
 from tempopt.storage.clock import Clock
 from tempopt.storage.models import MEASUREMENT, STUDY, TICKET
-from tempopt.storage.rows import (
-    Checkpoint,
-    Kind,
-    Measurement,
-    StudyRow,
-    StudyState,
-    TicketRow,
-    is_finite,
-)
+from tempopt.storage.rows import Checkpoint, Kind, Measurement, StudyRow, StudyState, TicketRow, is_finite
 
 STAGES: dict[Kind, int] = {
     "baseline": 0,
@@ -120,15 +111,7 @@ def measurements(connection: Connection, *where: ColumnElement[bool]) -> list[Me
         .where(*where)
         .order_by(MEASUREMENT.c.ticket_id, MEASUREMENT.c.name, MEASUREMENT.c.step)
     )
-    return [
-        Measurement(
-            ticket_id=row.ticket_id,
-            step=row.step,
-            name=row.name,
-            value=math.nan if row.value is None else row.value,
-        )
-        for row in connection.execute(query)
-    ]
+    return [Measurement(**row._mapping) for row in connection.execute(query)]
 
 
 def of_kinds(kinds: Iterable[Kind] | None) -> ColumnElement[bool]:

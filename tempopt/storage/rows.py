@@ -10,14 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
-Kind = Literal[
-    "baseline",
-    "constant",
-    "search",
-    "choose",
-    "confirm",
-    "ablation",
-]
+Kind = Literal["baseline", "constant", "search", "choose", "confirm", "ablation"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 SEARCH_KINDS: tuple[Literal["baseline", "constant", "search"], ...] = ("baseline", "constant", "search")
 """The kinds whose runs look for the parameters; the others judge what was found."""

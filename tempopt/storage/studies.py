@@ -28,6 +28,7 @@ from tempopt.storage.rows import (
     StudyTotals,
     TicketState,
 )
+from tempopt.storage.upsert import insert_row
 
 
 class StudyRepository(Repository):
@@ -77,17 +78,13 @@ class StudyRepository(Repository):
             "parallel": parallel,
         }
         try:
-            result = connection.execute(
-                insert(STUDY).values({**values, "warm_start": list(warm_start) or None})
-            )
+            id = insert_row(connection, STUDY, {**values, "warm_start": list(warm_start) or None})
         except IntegrityError:
             raise StorageError(
                 f'The store {self.masked_url} has a study "{name}" already. Continue it '
                 f"(tempopt resume {name}), or choose another name."
             ) from None
-        key = result.inserted_primary_key
-        assert key is not None, "one row was inserted"
-        return StudyRow(id=key[0], **values)
+        return StudyRow(id=id, **values)
 
     @read_transaction
     def warm_start(self, connection: Connection, study_id: int) -> list[Any]:

@@ -1,12 +1,19 @@
-"""Insert-or-replace, which each database spells in its own way."""
+"""Rows inserted: one that gets its key, and many that replace those of their keys."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Table
+
+
+def insert_row(connection: Connection, table: Table, values: Mapping[str, Any]) -> int:
+    """Insert one row, and return the key that the database gives it."""
+    key = connection.execute(table.insert().values(dict(values))).inserted_primary_key
+    assert key is not None, "one row was inserted"
+    return int(key[0])
 
 
 def upsert(

@@ -253,12 +253,7 @@ class Session:
         launch = StudyLaunch(
             self._launcher, "local", self.store, spec, workers=self._workers, program=PROGRAM
         )
-        notes.lines += launch.start(
-            study,
-            None,
-            checkpoints_at=None,
-            overrides=spec.local_overrides,
-        )
+        notes.lines += launch.start(study, None, checkpoints_at=None, overrides=spec.local_overrides)
         self._launches[name] = launch
         notes.note("They leave when this session ends; call the tool again to continue the study.")
 

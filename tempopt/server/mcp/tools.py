@@ -167,10 +167,7 @@ def _compare(session: Session, arguments: schemas.CompareArguments) -> schemas.S
 def _build_start_response(session: Session, spec: StudySpec, notes: list[str]) -> schemas.StartAnswer:
     name = spec.study.name
     return schemas.StartAnswer(
-        study=name,
-        state=session.store.load_study(name).state,
-        notes=notes,
-        budget=_budget(session),
+        study=name, state=session.store.load_study(name).state, notes=notes, budget=_budget(session)
     )
 
 
@@ -231,22 +228,14 @@ def _export(session: Session, arguments: schemas.ExportArguments) -> schemas.Exp
     return schemas.Exported(study=result.name, format=arguments.format, text=text)
 
 
-@tool(
-    "List studies",
-    "List the studies of the store, and say what is left of the budget.",
-    reads_only=True,
-)
+@tool("List studies", "List the studies of the store, and say what is left of the budget.", reads_only=True)
 def _list(session: Session, arguments: schemas.ListArguments) -> schemas.ListAnswer:
     return schemas.ListAnswer(
-        studies=[summary_json(summary) for summary in session.store.list_studies()],
-        budget=_budget(session),
+        studies=[summary_json(summary) for summary in session.store.list_studies()], budget=_budget(session)
     )
 
 
-@tool(
-    "Stop a search",
-    "End the search of a study of this budget; what it has found is then confirmed.",
-)
+@tool("Stop a search", "End the search of a study of this budget; what it has found is then confirmed.")
 def _stop(session: Session, arguments: schemas.StudyArguments) -> schemas.StopAnswer:
     change = session.stop(arguments.study)
     if change.before == "done":

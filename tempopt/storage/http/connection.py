@@ -122,10 +122,6 @@ class ServerConnection:
         """Return what the server answers to a body of JSON data."""
         return self.request("POST", path, json=dict(body or {}), timeout=timeout)
 
-    def send(self, path: str, parameters: Mapping[str, Any], content: bytes) -> Any:
-        """Return what the server answers to bytes that are put under a path."""
-        return self.request("PUT", path, params=parameters, content=content)
-
     def request(
         self,
         method: str,
@@ -133,7 +129,6 @@ class ServerConnection:
         *,
         params: Mapping[str, Any] | None = None,
         json: Any = None,
-        content: bytes | None = None,
         timeout: float | None = None,
     ) -> Any:
         """Return the JSON data of an answer; None if it has none.
@@ -148,8 +143,6 @@ class ServerConnection:
             kwargs["params"] = {name: value for name, value in params.items() if value is not None}
         if json is not None:
             kwargs["json"] = json
-        if content is not None:
-            kwargs |= {"content": content, "headers": {"content-type": "application/octet-stream"}}
         # what only reads can be asked again: a reply that was lost is nothing that a person has to know
         pauses = [*_AGAIN_SECONDS] if method == "GET" else []
         while True:
