@@ -40,17 +40,11 @@ Asking = Annotated[Principal, Depends(require("agent"))]
 
 async def speaks(
     principal: Asking,
-    tempopt_protocol: Annotated[str | None, Header(description="Version that the agent speaks.")] = None,
+    version: Annotated[
+        int, Header(alias="tempopt-protocol", ge=0, le=10**8, description="Version that the agent speaks.")
+    ],
 ) -> None:
     """Refuse agents that are too old or too new; a dependency of every route for agents."""
-    header = tempopt_protocol or ""
-    version = int(header) if header.isascii() and header.isdecimal() and len(header) < 9 else None
-    if version is None:
-        raise ApiError(
-            400,
-            "protocol_missing",
-            f"Give the version that the agent speaks in the header Tempopt-Protocol, as in {PROTOCOL}.",
-        )
     if not PROTOCOL - 1 <= version <= PROTOCOL:
         status, code = (426, "agent_too_old") if version < PROTOCOL else (400, "agent_too_new")
         raise ApiError(

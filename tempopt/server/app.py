@@ -7,7 +7,6 @@ from fastapi import Depends, FastAPI
 from tempopt.server import agents, audit, errors, me, monitoring, specs, studies, study_writes, token_routes
 from tempopt.server import checkpoints as checkpoint_routes
 from tempopt.server.app_state import ServerState
-from tempopt.server.app_state import get_server_state as get_server_state
 from tempopt.server.audit import Audit
 from tempopt.server.authenticator import Authenticator
 from tempopt.server.limits import BodyLimitMiddleware, check_query

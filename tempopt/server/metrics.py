@@ -17,8 +17,8 @@ from tempopt.storage.store import Store
 _BUCKETS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 30.0)
 
 
-class Metrics:
-    """The metrics of one server.
+class Metrics(Collector):
+    """The metrics of one server: of its requests, and of the studies and tickets in its database.
 
     Args:
         store: Where studies are; it is asked at each scrape.
@@ -34,14 +34,8 @@ class Metrics:
             buckets=_BUCKETS,
             registry=self.registry,
         )
-        self.registry.register(_OfStore(store))
-
-
-class _OfStore(Collector):
-    """What the database tells: studies and tickets."""
-
-    def __init__(self, store: Store) -> None:
         self._store = store
+        self.registry.register(self)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the metrics as of now."""

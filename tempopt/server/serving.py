@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import ssl
@@ -10,17 +11,20 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tempopt.errors import UsageError
 from tempopt.server.app import create_app
 from tempopt.server.app_state import ServerState
-from tempopt.server.header_timeout import TimeoutH11Protocol
 from tempopt.storage.checkpoints import error_reason, normalize_checkpoint_url
 from tempopt.storage.store import Store
 
 # Requests that are under way when the server is asked to end have so long.
 _GRACE_SECONDS = 10
+LONGEST_HEAD_SECONDS = 30.0
+"""Seconds from the first byte of a request, or from the opening of a line, until its headers are there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +103,39 @@ def serve(
             server.run(sockets=[sock])
         finally:
             shared.is_shutting_down.set()
+
+
+class TimeoutH11Protocol(H11Protocol):
+    """HTTP as uvicorn speaks it, which waits for the headers of a request no longer than a while."""
+
+    longest = LONGEST_HEAD_SECONDS
+    _awaited: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for the first request."""
+        super().connection_made(transport)
+        self._await()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no more."""
+        self._stop()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take in what came; wait on if the headers are not all there."""
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:
+            self._stop()
+        elif self._awaited is None:
+            self._await()
+
+    def _await(self) -> None:
+        self._awaited = self.loop.call_later(self.longest, self.timeout_keep_alive_handler)
+
+    def _stop(self) -> None:
+        if self._awaited is not None:
+            self._awaited.cancel()
+            self._awaited = None
 
 
 class _Server(uvicorn.Server):

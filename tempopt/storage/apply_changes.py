@@ -227,11 +227,11 @@ class _Ticket:
 
     def _lose(self, event: AttemptLost) -> None:
         self._spend(event.seconds, event.gpu_seconds, event.log)
-        state, values = values_after_lost_attempt(self.row, event.error, event.max_attempts)
+        values = values_after_lost_attempt(self.row, event.error, event.max_attempts)
         self.values |= values
         if event.alone:
             self.values["alone"] = True
-        if state == "failed":
+        if values["state"] == "failed":
             self.trial.end = TrialEnd(outcome="failed", error=values["error"])
 
     def _spend(self, seconds: float, gpu_seconds: float, log: str) -> None:

@@ -31,7 +31,7 @@ Seconds = Annotated[float, Field(ge=0, le=MOST_SECONDS, strict=True)]
 
 
 def counted_seconds(seconds: float) -> float:
-    """Return seconds as they count: from 0 to :data:`MOST_SECONDS`, whatever an older version has stored."""
+    """Return seconds as they count: from 0 to :data:`MOST_SECONDS`, so that no sum of them overflows."""
     return max(seconds, 0.0) if seconds <= MOST_SECONDS else MOST_SECONDS
 
 

@@ -15,31 +15,13 @@ from tempopt.storage.changes import ClaimRequest, state_after_loss
 from tempopt.storage.clock import Clock
 from tempopt.storage.models import MAX_NAME, STUDY, TICKET
 from tempopt.storage.queries import ORDER, TICKET_COLUMNS, ticket_row, up_to
-from tempopt.storage.rows import TicketRow, TicketState, TrialParam
+from tempopt.storage.rows import TicketRow, TrialParam
 from tempopt.storage.trial_changes import TrialChange, TrialEnd
 
 # MySQL locks what it reads: with a sort it would lock all waiting tickets, and other agents would skip them.
 _NEXT_TICKET_HINT = (TICKET, "FORCE INDEX (tempopt_ticket_next)", "mysql")
-LOCKED_TICKET_COLUMNS = [
-    TICKET.c[name]
-    for name in (
-        "id",
-        "kind",
-        "number",
-        "state",
-        "outcome",
-        "attempt",
-        "failures",
-        "agent",
-        "seconds",
-        "checkpoint_seconds",
-        "checkpoints",
-        "gpu_seconds",
-        "peak_memory",
-        "trial_id",
-        "trial_number",
-    )
-]
+# What a write looks at before it changes a ticket: all but what may be long.
+LOCKED_TICKET_COLUMNS = [c for c in TICKET.c if c.name not in ("parameters", "sampled", "error", "code")]
 
 
 def claim_ticket(
@@ -93,21 +75,19 @@ def _reclaim(connection: Connection, study_id: int, agent: str, request: ClaimRe
             continue
         why = "died" if row.agent in request.dead else "made no step for as long as its lease"
         error = f"Attempt {row.attempt} was lost: its agent {row.agent} {why}."
-        state, values = values_after_lost_attempt(row, error, request.max_attempts)
+        values = values_after_lost_attempt(row, error, request.max_attempts)
         # It keeps the agent's name, so that the agent can readopt it until another claims it.
         change(connection, row.id, **values | {"agent": row.agent})
-        if state == "failed" and row.trial_id is not None:
+        if values["state"] == "failed" and row.trial_id is not None:
             failed[row.trial_id] = TrialChange(end=TrialEnd(outcome="failed", error=error))
     optuna_tables.write_trials(connection, failed)
 
 
-def values_after_lost_attempt(
-    row: Row[Any], error: str, max_attempts: int
-) -> tuple[TicketState, dict[str, Any]]:
-    """Return the state of a ticket whose attempt was lost, and its columns: it waits again, or has failed."""
+def values_after_lost_attempt(row: Row[Any], error: str, max_attempts: int) -> dict[str, Any]:
+    """Return the columns of a ticket whose attempt was lost: it waits again, or has failed for good."""
     state = state_after_loss(row.failures, max_attempts)
     is_last = state == "failed"
-    values = {
+    return {
         "state": state,
         "agent": row.agent if is_last else None,
         "lease": None,
@@ -116,7 +96,6 @@ def values_after_lost_attempt(
         "error": sanitize_text(error),
         "finished": now() if is_last else None,
     }
-    return state, values
 
 
 def release(connection: Connection, study_id: int, agents: Collection[str]) -> int:

@@ -77,10 +77,16 @@ _PARAMS = Table(
     Column("param_value", Double),
     Column("distribution_json", Text),
 )
-_ATTRIBUTES, _SYSTEM_ATTRIBUTES = (
-    Table(name, _OPTUNA, Column("trial_id", Integer), Column("key", String(512)), Column("value_json", Text))
-    for name in ("trial_user_attributes", "trial_system_attributes")
-)
+
+
+def _attributes_table(name: str, owner: str) -> Table:
+    columns = (Column(owner, Integer), Column("key", String(512)), Column("value_json", Text))
+    return Table(name, _OPTUNA, *columns)
+
+
+_ATTRIBUTES = _attributes_table("trial_user_attributes", "trial_id")
+_SYSTEM_ATTRIBUTES = _attributes_table("trial_system_attributes", "trial_id")
+_STUDY_ATTRIBUTES = _attributes_table("study_user_attributes", "study_id")
 _VALUES = Table(
     "trial_values",
     _OPTUNA,
@@ -99,13 +105,6 @@ _INTERMEDIATE = Table(
         "intermediate_value_type",
         Enum("FINITE", "INF_POS", "INF_NEG", "NAN", name="trialintermediatevaluetype"),
     ),
-)
-_STUDY_ATTRIBUTES = Table(
-    "study_user_attributes",
-    _OPTUNA,
-    Column("study_id", Integer),
-    Column("key", String(512)),
-    Column("value_json", Text),
 )
 # What else hangs on a trial and on a study, and goes with them.
 _HEARTBEATS = Table("trial_heartbeats", _OPTUNA, Column("trial_id", Integer))

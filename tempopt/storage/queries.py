@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, case, false, or_, select, true, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, false, or_, select, true, update
 
 from tempopt.errors import StudyNotFound
-from tempopt.storage.changes import MOST_SECONDS, counted_seconds
 from tempopt.storage.clock import Clock
 from tempopt.storage.models import MEASUREMENT, STUDY, TICKET
-from tempopt.storage.rows import Checkpoint, Kind, Measurement, StudyRow, StudyState, TicketRow, is_finite
+from tempopt.storage.rows import Checkpoint, Kind, Measurement, StudyRow, StudyState, TicketRow
 
 STAGES: dict[Kind, int] = {
     "baseline": 0,
@@ -31,7 +30,6 @@ TICKET_COLUMNS = [
     (TICKET.c.lease - Clock()).label("lease") if f.name == "lease" else TICKET.c[f.name]
     for f in fields(TicketRow)
 ]
-_SECONDS = ("seconds", "checkpoint_seconds", "gpu_seconds")
 
 
 def study_row(row: Row[Any]) -> StudyRow:
@@ -75,16 +73,7 @@ def deleted(study_id: int) -> StudyNotFound:
 
 def ticket_row(row: Row[Any]) -> TicketRow:
     """Return the plain form of a row of TICKET_COLUMNS."""
-    counts: dict[str, Any] = {name: counted_seconds(getattr(row, name)) for name in _SECONDS}
-    if row.value is not None and not is_finite(row.value):
-        # an older version has stored it
-        counts |= {"value": None, "outcome": "diverged" if row.outcome == "complete" else row.outcome}
-    return TicketRow(**{**row._mapping, **counts, "checkpoints": checkpoints(row.checkpoints)})
-
-
-def clamp_seconds(column: ColumnElement[float]) -> ColumnElement[float]:
-    """Return seconds in a column as they count, so that no sum of them overflows (``counted_seconds``)."""
-    return case((column > MOST_SECONDS, MOST_SECONDS), (column > 0.0, column), else_=0.0)
+    return TicketRow(**{**row._mapping, "checkpoints": checkpoints(row.checkpoints)})
 
 
 def checkpoints(document: list[dict[str, Any]] | None) -> tuple[Checkpoint, ...]:

@@ -175,8 +175,8 @@ class StudyRepository(Repository):
                 TICKET.c.study_id,
                 func.min(value).label("lowest"),
                 func.max(value).label("highest"),
-                func.sum(queries.clamp_seconds(TICKET.c.seconds)).label("seconds"),
-                func.sum(queries.clamp_seconds(TICKET.c.gpu_seconds)).label("gpu_seconds"),
+                func.sum(TICKET.c.seconds).label("seconds"),
+                func.sum(TICKET.c.gpu_seconds).label("gpu_seconds"),
             ).group_by(TICKET.c.study_id)
         )
         return {

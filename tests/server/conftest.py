@@ -13,7 +13,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from tempopt.server.app import create_app
-from tempopt.server.header_timeout import TimeoutH11Protocol
+from tempopt.server.serving import TimeoutH11Protocol
 from tempopt.server.tokens import create_token
 from tempopt.storage import Store
 from tempopt.storage.opening import open_store

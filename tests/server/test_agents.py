@@ -433,10 +433,10 @@ def test_a_paused_study_gives_no_tickets_and_takes_what_was_trained(
 @pytest.mark.parametrize(
     ("version", "status", "code"),
     [
-        (None, 400, "protocol_missing"),
-        ("x", 400, "protocol_missing"),
-        ("²", 400, "protocol_missing"),
-        ("1" * 50, 400, "protocol_missing"),
+        (None, 422, "invalid_request"),
+        ("x", 422, "invalid_request"),
+        ("²", 422, "invalid_request"),
+        ("1" * 50, 422, "invalid_request"),
         ("3", 426, "agent_too_old"),
         ("6", 400, "agent_too_new"),
         ("4", 200, ""),

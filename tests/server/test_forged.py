@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -25,7 +24,6 @@ from tempopt.storage.changes import (
     RunStarted,
 )
 from tempopt.storage.http.protocol import Renewal, RunReports
-from tempopt.storage.http.wire import PROTOCOL
 from tempopt.storage.models import TICKET
 from tempopt.storage.rows import LARGEST_VALUE, Checkpoint, TicketRow
 from tempopt.storage.store import Store
@@ -234,34 +232,6 @@ def test_time_that_has_passed_counts_as_it_was_told(running_server: RunningServe
         86400.0,
         86400.0,
     )
-
-
-def test_a_pool_whose_store_holds_times_without_end_is_served(
-    running_server: RunningServer, agent: HttpAgent
-) -> None:
-    """As an older version took them from agents."""
-    for _ in range(2):
-        ticket = agent.take()
-        assert ticket is not None
-        agent.report_training(ticket, [3.0, 2.0, 1.0])
-    for number, forged_seconds in enumerate((math.inf, 1.7e308)):
-        running_server.store._database.write(
-            lambda c, forged_seconds=forged_seconds, number=number: c.execute(  # type: ignore[misc]
-                update(TICKET)
-                .where(TICKET.c.number == number, TICKET.c.kind == "baseline")
-                .values(seconds=forged_seconds, gpu_seconds=forged_seconds)
-            )
-        )
-    headers = {"authorization": f"Bearer {running_server.token}", "tempopt-protocol": str(PROTOCOL)}
-    with httpx.Client(base_url=running_server.url, headers=headers, timeout=60) as client:
-        for is_deleted in (False, True):
-            if is_deleted:
-                assert client.delete("/api/studies/toy", params={"force": True}).status_code == 200
-            else:
-                assert client.get("/api/studies/toy").status_code == 200
-                assert client.get("/api/studies/toy/tickets").status_code == 200
-            for path in ("/api/agents/studies", "/api/studies", "/metrics"):
-                assert client.get(path).status_code == 200, path
 
 
 # ---- values

@@ -130,8 +130,5 @@ def _row(summary: StudySummary, totals: dict[int, StudyTotals]) -> Row:
 
 
 def _next_stage(summary: StudySummary) -> str:
-    for kind in KINDS:
-        counts = summary.tickets.get(kind, {})
-        if counts.get("running", 0) or counts.get("waiting", 0):
-            return kind
-    return ""
+    open_states = {"running", "waiting"}
+    return next((kind for kind in KINDS if open_states & summary.tickets.get(kind, {}).keys()), "")

@@ -24,8 +24,7 @@ from tempopt.errors import (
     TempoptError,
     UsageError,
 )
-from tempopt.storage.http.address import is_server as is_server
-from tempopt.storage.http.address import server_url as server_url
+from tempopt.storage.http.address import server_url
 from tempopt.storage.http.lazy_httpx import httpx
 from tempopt.storage.http.wire import PROTOCOL
 from tempopt.version import __version__
