@@ -212,30 +212,3 @@ def test_an_agent_that_begins_while_the_database_goes_away_says_so_in_words(
     monkeypatch.setattr("tempopt.storage.optuna_calls._storage", raise_refused)
     with pytest.raises(StoreUnreachable, match="Another program holds the database"):
         resume("toy", storage=URL, workers=1)
-
-
-@pytest.mark.usefixtures("fake_workers")
-@pytest.mark.long
-def test_a_study_in_tables_of_optuna_that_are_not_known_is_the_same_and_optuna_sees_it(
-    undisturbed_fake: EndedStudy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state_sets: list[set[str]] = []
-
-    def look(snapshot: Any) -> bool:
-        study = optuna.load_study(study_name="toy", storage=storage)
-        state_sets.append({trial.state.name for trial in study.get_trials(deepcopy=False)})
-        return False
-
-    monkeypatch.setattr("tempopt.storage.optuna_tables.SCHEMA", "one of another day")
-    storage = optuna.storages.RDBStorage(URL)
-    study_run = read_study(search(toy_spec(), storage=URL, workers=1, observer=Watcher(look, lambda: None)))
-    assert is_same_study(study_run, undisturbed_fake)
-    assert any("RUNNING" in states for states in state_sets)
-    trials = optuna.load_study(study_name="toy", storage=storage).trials
-    rows = [t for t in tickets() if t.kind == "search"]
-    assert [t.state.name.lower() for t in trials] == [row.outcome for row in rows]
-    assert [t.value for t in trials if t.state.name == "COMPLETE"] == [
-        row.value for row in rows if row.outcome == "complete"
-    ]
-    assert all(trial.intermediate_values for trial in trials)
-    storage.engine.dispose()
