@@ -1,75 +1,23 @@
-"""A server of the test's own, on a free port of this machine, in a thread of this process."""
+"""A server of the test's own, clients that show it a token, and agents that have joined its study."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import pytest
-import uvicorn
-from fastapi import FastAPI
 
+from tempopt.server import checkpoints as checkpoint_routes
+from tempopt.server import files
 from tempopt.server.app import create_app
-from tempopt.server.serving import TimeoutH11Protocol
 from tempopt.server.tokens import create_token
 from tempopt.storage import Store
+from tempopt.storage.http.filesystem import SERVER
 from tempopt.storage.opening import open_store
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningServer:
-    """A server that runs.
-
-    Args:
-        url: Of the server.
-        storage: URL of the database behind it.
-        store: The server's own store, open.
-        checkpoints: Folder under which it keeps checkpoints.
-        app: What answers.
-        token: One that may do everything; TEMPOPT_TOKEN in the test.
-    """
-
-    url: str
-    storage: str
-    store: Store
-    checkpoints: Path
-    app: FastAPI
-    token: str
-
-    def new_token(self, *scopes: str, studies: str = "") -> str:
-        """Return a token with these scopes, on studies whose names begin so."""
-        return create_token(self.store, name="other", scopes=scopes, studies=studies)[0]
-
-
-@contextmanager
-def serve_app(app: FastAPI, port: int = 0) -> Iterator[str]:
-    """Yield the URL of an application that is served in a thread; at port 0 of any port that is free."""
-    config = uvicorn.Config(
-        app,
-        host="127.0.0.1",
-        port=port,
-        http=TimeoutH11Protocol,
-        log_level="warning",
-        lifespan="off",
-        timeout_graceful_shutdown=1,
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        assert thread.is_alive(), "the server did not start"
-        thread.join(0.01)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        app.state.tempopt.is_shutting_down.set()
-        server.should_exit = True
-        thread.join(30)
-        assert not thread.is_alive(), "the server did not end"
+from tests.server.http_agent import HttpAgent, begin
+from tests.server.http_server import RunningServer as RunningServer
+from tests.server.http_server import serve_app as serve_app
 
 
 @pytest.fixture
@@ -91,3 +39,41 @@ def store(tmp_path: Path) -> Iterator[Store]:
     """A store of the test's own."""
     with open_store(f"sqlite:///{tmp_path / 'a.db'}") as store:
         yield store
+
+
+@pytest.fixture
+def client(running_server: RunningServer) -> Iterator[httpx.Client]:
+    """A client that may do everything."""
+    with running_server.client() as client:
+        yield client
+
+
+@pytest.fixture
+def agent(running_server: RunningServer) -> Iterator[HttpAgent]:
+    """An agent that has joined the study ``toy``."""
+    begin(running_server.store, lease=60, parallel=4, trials=12)
+    agent = HttpAgent(running_server)
+    agent.join()
+    with agent.http:
+        yield agent
+
+
+@pytest.fixture
+def holder(running_server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpAgent]:
+    """An agent that holds the run ``baseline-0000``, whose workers know the server."""
+    begin(running_server.store, lease=60)
+    token = running_server.new_token("agent")
+    monkeypatch.setenv(SERVER, running_server.url)
+    monkeypatch.setenv("TEMPOPT_TOKEN", token)
+    agent = HttpAgent(running_server, token=token)
+    agent.join()
+    agent.take_next()
+    with agent.http:
+        yield agent
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints go through the server in pieces of 1000 bytes."""
+    for module in (checkpoint_routes, files):
+        monkeypatch.setattr(module, "PIECE", 1000)

@@ -5,135 +5,25 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
-import httpx
 import pytest
 
 from tempopt.agent.remote_client import _parts
 from tempopt.server import agents
-from tempopt.spec.study_spec import StudySpec
+from tempopt.server.tokens import create_token
 from tempopt.storage.changes import (
     AttemptLost,
     AttemptReleased,
-    Change,
     CheckpointRecorded,
     MetricReported,
-    RunEnded,
-    RunOutcome,
     RunStarted,
 )
-from tempopt.storage.http.protocol import Renewal, RunReports, SyncRequest, TakeRequest
-from tempopt.storage.http.wire import PROTOCOL, change_to_plain, deserialize
-from tempopt.storage.optuna_calls import make_study
+from tempopt.storage.http.protocol import Renewal, TakeRequest
+from tempopt.storage.http.wire import deserialize
 from tempopt.storage.rows import Checkpoint, Measurement, TicketRow
-from tempopt.storage.store import Store
-from tempopt.verdict.stages import first_tickets
-from tests.server.conftest import RunningServer
-from tests.toy_study import toy_spec
-
-STEPS = 24
-
-
-class HttpAgent:
-    """An agent that trains nothing: it says what its caller passes.
-
-    Args:
-        server: The server.
-        name: Name of the agent.
-        token: That it shows; None: one with the scope ``agent`` and the name ``other``.
-    """
-
-    def __init__(self, server: RunningServer, name: str = "here:1:m:1.1", token: str | None = None) -> None:
-        token = token or server.new_token("agent")
-        headers = {"authorization": f"Bearer {token}", "tempopt-protocol": str(PROTOCOL)}
-        self.http = httpx.Client(base_url=server.url, headers=headers, timeout=60)
-        self.name, self.session = name, f"session{name.encode().hex()}"[:40]
-        self.study_id = 0
-
-    def join(self, study: str = "toy") -> dict[str, Any]:
-        """Join a study, and return the answer."""
-        body = {"study": study, "agent": self.name, "session": self.session}
-        answer: dict[str, Any] = self.http.post("/api/agents/join", json=body).raise_for_status().json()
-        self.study_id = answer["study"]["id"]
-        return answer
-
-    def sync_response(self, *changes: Change, **fields: Any) -> httpx.Response:
-        """Say what happened; return the raw answer."""
-        body = SyncRequest(
-            study="toy",
-            study_id=self.study_id,
-            agent=self.name,
-            session=self.session,
-            changes=[change_to_plain(change) for change in changes],
-            **fields,
-        )
-        return self.http.post("/api/agents/sync", json=body.model_dump(mode="json", exclude_defaults=True))
-
-    def sync(self, *changes: Change, **fields: Any) -> dict[str, Any]:
-        """Say what happened; return what the server answers."""
-        answer = self.sync_response(*changes, **fields)
-        assert answer.status_code == 200, answer.text
-        reply: dict[str, Any] = answer.json()
-        return reply
-
-    def take(self, held_ids: list[int] | None = None, wait: float = 0.0) -> TicketRow | None:
-        """Return a ticket, None if there is none just now."""
-        reply = self.sync(take=TakeRequest(held_ticket_ids=held_ids or [], wait=wait))["claim"]
-        return None if reply is None else deserialize(TicketRow, reply["ticket"])
-
-    def report_training(self, ticket: TicketRow, values: list[float]) -> dict[str, Any]:
-        """Say that a run reported these values, evenly, and came to its end; return the answer."""
-        steps = [STEPS // len(values) * (index + 1) for index in range(len(values))]
-        report_changes = [
-            MetricReported(ticket_id=ticket.id, attempt=ticket.attempt, step=s, value=v)
-            for s, v in zip(steps, values, strict=True)
-        ]
-        start_change = RunStarted(ticket_id=ticket.id, attempt=ticket.attempt, total_steps=STEPS, code="code")
-        return self.sync(
-            start_change,
-            *report_changes,
-            make_end(ticket, values[-1]),
-            runs=run_counts(ticket, dict(zip(steps, values, strict=True))),
-        )
-
-
-def make_end(ticket: TicketRow, value: float) -> RunEnded:
-    measurements = [Measurement(ticket_id=ticket.id, step=STEPS, name="validate", value=value)]
-    outcomes = RunOutcome(
-        outcome="complete", value=value, steps=STEPS, seconds=1.0, measurements=measurements
-    )
-    return RunEnded(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
-
-
-def run_counts(ticket: TicketRow, reports: dict[int, float]) -> dict[int, RunReports]:
-    return {ticket.id: RunReports(attempt=ticket.attempt, total_steps=STEPS, reports=list(reports.items()))}
-
-
-def begin(store: Store, **study: Any) -> StudySpec:
-    """Begin the study ``toy`` as a server does, and return its spec."""
-    spec = StudySpec.parse(toy_spec(**study), source="the test")
-    row = store.create_study("toy", spec.to_json(), spec.identity())
-    make_study(store.url, name="toy", direction="minimize", metric="val_loss")
-    store.add_tickets(row.id, first_tickets(spec))
-    return spec
-
-
-@pytest.fixture
-def agent(running_server: RunningServer) -> Iterator[HttpAgent]:
-    begin(running_server.store, lease=60, parallel=4, trials=12)
-    agent = HttpAgent(running_server)
-    agent.join()
-    yield agent
-    agent.http.close()
-
-
-def _row(server: RunningServer, ticket: TicketRow) -> TicketRow:
-    row = server.store.ticket(ticket.study_id, ticket.kind, ticket.number)
-    assert row is not None
-    return row
+from tests.server.http_agent import STEPS, HttpAgent, begin, make_end, run_counts
+from tests.server.http_server import RunningServer
 
 
 def test_a_ticket_comes_with_all_that_a_worker_needs_and_nothing_of_where_things_lie(
@@ -149,20 +39,18 @@ def test_a_ticket_comes_with_all_that_a_worker_needs_and_nothing_of_where_things
 
 
 def test_everything_that_is_said_may_be_said_again(running_server: RunningServer, agent: HttpAgent) -> None:
-    ticket = agent.take()
-    assert ticket is not None
+    ticket = agent.take_next()
     for _ in range(3):
         answer = agent.report_training(ticket, [3.0, 2.0, 1.0])
         assert answer["refused"] == [] and answer["pruned"] == {}
-    row = _row(running_server, ticket)
+    row = running_server.row(ticket)
     assert (row.state, row.outcome, row.value, row.attempt, row.seconds) == ("done", "complete", 1.0, 1, 1.0)
     reports = running_server.store.measurements(ticket.study_id, [ticket.id], ["report"])
     assert [(report.step, report.value) for report in reports] == [(8, 3.0), (16, 2.0), (24, 1.0)]
 
 
 def test_an_answer_that_was_lost_costs_no_failure(running_server: RunningServer, agent: HttpAgent) -> None:
-    first = agent.take()
-    assert first is not None
+    first = agent.take_next()
     retaken = agent.take()
     assert retaken is not None and retaken.id == first.id
     assert (retaken.attempt, retaken.failures) == (2, 0)
@@ -176,13 +64,12 @@ def test_a_run_is_pruned_where_it_would_be_on_the_database_however_late_that_is_
     values = {"baseline": [3.0, 2.0, 1.0], "constant": [3.0, 2.0, 1.0], "search": [3.0, 2.0, 1.0]}
     pruned_rows: list[TicketRow] = []
     for _ in range(17):
-        ticket = agent.take()
-        assert ticket is not None
+        ticket = agent.take_next()
         is_bad = ticket.kind == "search" and ticket.number >= 8
         answer = agent.report_training(ticket, [3.0, 9.0, 0.5] if is_bad else values[ticket.kind])
         assert answer["pruned"] == ({str(ticket.id): 16} if is_bad else {})
         if is_bad:
-            pruned_rows.append(_row(running_server, ticket))
+            pruned_rows.append(running_server.row(ticket))
     assert len(pruned_rows) == 4
     # the run went on to its end, and its last report was better than any other: it does not count
     assert {(row.state, row.outcome, row.value) for row in pruned_rows} == {("done", "pruned", 9.0)}
@@ -194,8 +81,7 @@ def test_a_server_that_was_started_anew_judges_a_run_by_all_of_its_reports(
     running_server: RunningServer, agent: HttpAgent
 ) -> None:
     for _ in range(13):
-        ticket = agent.take()
-        assert ticket is not None
+        ticket = agent.take_next()
         agent.report_training(ticket, [3.0, 2.0, 1.0])
     ticket = agent.take()
     assert ticket is not None and ticket.kind == "search" and ticket.number == 8
@@ -209,7 +95,7 @@ def test_a_server_that_was_started_anew_judges_a_run_by_all_of_its_reports(
     assert agent.sync(report_changes[1])["pruned"] == {str(ticket.id): 16}
     running_server.app.state.tempopt.study_sessions.close("toy")
     assert agent.sync(make_end(ticket, 0.1))["pruned"] == {str(ticket.id): 16}
-    assert (_row(running_server, ticket).outcome, _row(running_server, ticket).value) == ("pruned", 2.5)
+    assert (running_server.row(ticket).outcome, running_server.row(ticket).value) == ("pruned", 2.5)
 
 
 def test_who_comes_late_is_refused_and_what_another_does_stays(
@@ -226,27 +112,24 @@ def test_who_comes_late_is_refused_and_what_another_does_stays(
     answer = agent.report_training(late, [3.0, 2.0, 0.1])
     assert answer["refused"] == [late.id] and answer["claim"] is None
     assert (
-        _row(running_server, late).agent == f"{other_agent.name}@other"
-        and _row(running_server, late).state == "running"
+        running_server.row(late).agent == f"{other_agent.name}@other"
+        and running_server.row(late).state == "running"
     )
     assert other_agent.report_training(retaken, [3.0, 2.0, 1.0])["refused"] == []
-    assert _row(running_server, late).value == 1.0
+    assert running_server.row(late).value == 1.0
     other_agent.http.close()
 
 
 def test_a_token_of_another_name_cannot_speak_for_an_agent(
     running_server: RunningServer, agent: HttpAgent
 ) -> None:
-    from tempopt.server.tokens import create_token
-
-    ticket = agent.take()
-    assert ticket is not None
+    ticket = agent.take_next()
     thief = HttpAgent(
         running_server, agent.name, create_token(running_server.store, name="thief", scopes=["agent"])[0]
     )
     thief.join()
     assert thief.sync(make_end(ticket, 0.0))["refused"] == [ticket.id]
-    assert _row(running_server, ticket).state == "running"
+    assert running_server.row(ticket).state == "running"
     thief.http.close()
 
 
@@ -263,32 +146,30 @@ def test_two_agents_of_one_name_are_told_apart(running_server: RunningServer, ag
 
 
 def test_a_lost_and_a_returned_run_wait_again(running_server: RunningServer, agent: HttpAgent) -> None:
-    ticket = agent.take()
-    assert ticket is not None
+    ticket = agent.take_next()
     agent.sync(AttemptReleased(ticket_id=ticket.id, attempt=1, seconds=2.0))
-    assert (_row(running_server, ticket).state, _row(running_server, ticket).failures) == ("waiting", 0)
+    assert (running_server.row(ticket).state, running_server.row(ticket).failures) == ("waiting", 0)
     retaken = agent.take()
     assert retaken is not None and (retaken.id, retaken.attempt) == (ticket.id, 2)
     agent.sync(AttemptLost(ticket_id=ticket.id, attempt=2, error="it died", max_attempts=2))
-    assert (_row(running_server, ticket).state, _row(running_server, ticket).failures) == ("waiting", 1)
+    assert (running_server.row(ticket).state, running_server.row(ticket).failures) == ("waiting", 1)
     last = agent.take()
     assert last is not None and last.id == ticket.id
     agent.sync(AttemptLost(ticket_id=ticket.id, attempt=3, error="it died", max_attempts=2))
-    assert _row(running_server, ticket).state == "failed"
+    assert running_server.row(ticket).state == "failed"
 
 
 def test_checkpoints_are_recorded_where_the_server_has_them_and_come_back_for_the_next_attempt(
     running_server: RunningServer, agent: HttpAgent
 ) -> None:
-    ticket = agent.take()
-    assert ticket is not None
+    ticket = agent.take_next()
     url = "tempopt://toy/baseline-0000/step-8-1.ckpt"
     checkpoint = Checkpoint(step=8, url=url, digest="d", size=5)
     folder = running_server.checkpoints / "toy" / "baseline-0000"
     folder.mkdir(parents=True)
     (folder / "step-8-1.ckpt").write_bytes(b"12345")
     agent.sync(CheckpointRecorded(ticket_id=ticket.id, attempt=1, checkpoint=checkpoint))
-    (row_checkpoint,) = _row(running_server, ticket).checkpoints
+    (row_checkpoint,) = running_server.row(ticket).checkpoints
     assert row_checkpoint.url.endswith(str(folder / "step-8-1.ckpt"))
     agent.sync(AttemptReleased(ticket_id=ticket.id, attempt=1))
     reply = agent.sync(take=TakeRequest())["claim"]
@@ -314,21 +195,19 @@ def test_checkpoints_are_recorded_where_the_server_has_them_and_come_back_for_th
 def test_a_checkpoint_of_another_place_is_refused(
     running_server: RunningServer, agent: HttpAgent, url: str
 ) -> None:
-    ticket = agent.take()
-    assert ticket is not None
+    ticket = agent.take_next()
     change = CheckpointRecorded(
         ticket_id=ticket.id, attempt=1, checkpoint=Checkpoint(step=8, url=url, digest="d", size=5)
     )
     answer = agent.sync_response(change)
     assert answer.status_code == 400 and "no checkpoint of the run" in answer.json()["error"]["message"]
-    assert _row(running_server, ticket).checkpoints == ()
+    assert running_server.row(ticket).checkpoints == ()
 
 
 def test_measurements_of_another_ticket_are_refused_and_the_server_goes_on(
     running_server: RunningServer, agent: HttpAgent
 ) -> None:
-    ticket = agent.take()
-    assert ticket is not None
+    ticket = agent.take_next()
     change = make_end(ticket, 1.0)
     foreign = [
         dataclasses.replace(measurement, ticket_id=ticket.id + 1)
@@ -339,7 +218,7 @@ def test_measurements_of_another_ticket_are_refused_and_the_server_goes_on(
     )
     assert agent.sync_response(foreign_change).status_code == 400
     assert agent.sync(change)["refused"] == []
-    assert _row(running_server, ticket).value == 1.0
+    assert running_server.row(ticket).value == 1.0
 
 
 def test_reporting_the_last_run_opens_the_next_stage_and_ends_the_study(
@@ -389,11 +268,10 @@ def test_who_waits_for_a_ticket_is_answered_as_soon_as_there_is_one(
 def test_who_leaves_gives_back_what_was_given_a_moment_ago(
     running_server: RunningServer, agent: HttpAgent
 ) -> None:
-    ticket = agent.take()
-    assert ticket is not None
+    ticket = agent.take_next()
     body = {"study": "toy", "study_id": agent.study_id, "agent": agent.name, "session": agent.session}
     assert agent.http.post("/api/agents/leave", json=body).json() == {"released": 1, "status": "left"}
-    assert (_row(running_server, ticket).state, _row(running_server, ticket).failures) == ("waiting", 0)
+    assert (running_server.row(ticket).state, running_server.row(ticket).failures) == ("waiting", 0)
 
 
 def test_a_study_that_was_deleted_or_begun_anew_is_none_of_the_agents(
@@ -419,12 +297,11 @@ def test_an_agent_is_not_told_where_the_database_is(running_server: RunningServe
 def test_a_paused_study_gives_no_tickets_and_takes_what_was_trained(
     running_server: RunningServer, agent: HttpAgent
 ) -> None:
-    ticket = agent.take()
-    assert ticket is not None
+    ticket = agent.take_next()
     running_server.store.set_state(agent.study_id, "paused")
     answer = agent.sync(make_end(ticket, 1.0), take=TakeRequest())
     assert answer["state"] == "paused" and answer["claim"] is None and not answer["over"]
-    assert _row(running_server, ticket).state == "done"
+    assert running_server.row(ticket).state == "done"
     body = {"study": "toy", "agent": agent.name, "session": agent.session}
     error = agent.http.post("/api/agents/join", json=body).json()["error"]
     assert "tempopt resume toy" in error["message"]
@@ -472,10 +349,9 @@ def test_an_outage_that_was_long_is_told_in_parts_that_keep_the_order() -> None:
 def test_leases_are_renewed_by_steps_and_for_no_longer_than_a_run_may_take(
     running_server: RunningServer, agent: HttpAgent
 ) -> None:
-    ticket = agent.take()
-    assert ticket is not None
+    ticket = agent.take_next()
     agent.sync(renew={ticket.id: Renewal(attempt=1, step=7)}, lease=80_000.0)
-    row = _row(running_server, ticket)
+    row = running_server.row(ticket)
     assert row.steps == 7 and row.lease is not None and 100 < row.lease <= 180
 
 

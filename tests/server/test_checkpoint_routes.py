@@ -22,20 +22,10 @@ from tempopt.storage.changes import RunEnded, RunOutcome
 from tempopt.storage.checkpoints import open_filesystem
 from tempopt.storage.http import filesystem
 from tempopt.storage.http.filesystem import SERVER
-from tests.server.conftest import RunningServer, serve_app
-from tests.server.test_agents import HttpAgent
-from tests.server.test_checkpoints import (
-    FILE,
-    RUN,
-    URL,
-    _put,
-    _record_checkpoint,
-    _ticket,
-    agent,  # noqa: F401  # a fixture
-    small_pieces,  # noqa: F401  # a fixture
-)
+from tests.server.http_agent import FILE, RUN, URL, HttpAgent, held_ticket, put_piece, record_checkpoint
+from tests.server.http_server import RunningServer, serve_app
 
-pytestmark = pytest.mark.usefixtures("agent")
+pytestmark = pytest.mark.usefixtures("holder")
 WHERE = "/api/checkpoints/where"
 
 
@@ -45,7 +35,7 @@ pytest_plugins = ["tests.training.object_store"]
 @pytest.fixture
 def in_bucket(
     running_server: RunningServer,
-    agent: HttpAgent,  # noqa: F811
+    holder: HttpAgent,
     bucket: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[str]:
@@ -53,7 +43,7 @@ def in_bucket(
     monkeypatch.setattr(filesystem, "_JOINED_PAUSE_SECONDS", 0.0)
     with serve_app(create_app(running_server.store, checkpoints=f"{bucket}/kept")) as url:
         monkeypatch.setenv(SERVER, url)
-        agent.http.base_url = httpx.URL(url)
+        holder.http.base_url = httpx.URL(url)
         yield f"{bucket}/kept/toy/{RUN}"
 
 
@@ -70,9 +60,9 @@ def _files_in(folder: str) -> dict[str, bytes]:
     return {name.rpartition("/")[2]: fs.cat_file(name) for name in fs.find(path)}
 
 
-def _step(agent: HttpAgent, step: int, content: bytes = b"abc", **options: Any) -> httpx.Response:  # noqa: F811
+def _step(holder: HttpAgent, step: int, content: bytes = b"abc", **options: Any) -> httpx.Response:
     query_params = {"upload": "0" * 16, "offset": 0, "total": len(content), **options}
-    return agent.http.put(
+    return holder.http.put(
         f"/api/checkpoints/toy/{RUN}/step-{step}-1.ckpt", params=query_params, content=content
     )
 
@@ -80,10 +70,10 @@ def _step(agent: HttpAgent, step: int, content: bytes = b"abc", **options: Any) 
 @pytest.mark.parametrize("size", [0, 1, 1000, 1001, 23_456])
 def test_a_store_that_signs_nothing_gets_files_in_pieces_through_the_server(
     running_server: RunningServer,
-    agent: HttpAgent,  # noqa: F811
+    holder: HttpAgent,
     in_bucket: str,
     disable_signing: None,
-    small_pieces: None,  # noqa: F811
+    small_pieces: None,
     tmp_path: Path,
     size: int,
 ) -> None:
@@ -92,19 +82,19 @@ def test_a_store_that_signs_nothing_gets_files_in_pieces_through_the_server(
     fs, path = open_filesystem(URL)
     fs.put_file(str(tmp_path / "a"), path)
     assert _files_in(in_bucket) == {FILE: content}
-    _record_checkpoint(agent, _ticket(running_server), content)
+    record_checkpoint(holder, held_ticket(running_server), content)
     fs.get_file(path, str(tmp_path / "b"))
     assert (tmp_path / "b").read_bytes() == content
     if size > 10:
         for byte_range, expected_bytes in (("bytes=3-9", content[3:10]), ("bytes=900-", content[900:])):
-            answer = agent.http.get(f"/api/checkpoints/toy/{RUN}/{FILE}", headers={"range": byte_range})
+            answer = holder.http.get(f"/api/checkpoints/toy/{RUN}/{FILE}", headers={"range": byte_range})
             assert (answer.status_code, answer.content) == (206, expected_bytes)
 
 
 def test_what_is_too_large_for_one_signed_request_comes_in_pieces(
-    agent: HttpAgent,  # noqa: F811
+    holder: HttpAgent,
     in_bucket: str,
-    small_pieces: None,  # noqa: F811
+    small_pieces: None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -118,30 +108,30 @@ def test_what_is_too_large_for_one_signed_request_comes_in_pieces(
 
 
 def test_pieces_of_an_object_may_come_twice_and_it_is_there_whole_or_not_at_all(
-    agent: HttpAgent,  # noqa: F811
+    holder: HttpAgent,
     in_bucket: str,
     disable_signing: None,
 ) -> None:
     uploads_url = f"/api/checkpoints/toy/{RUN}/{FILE}/uploads/{'0' * 16}"
-    assert agent.http.get(uploads_url).json() == {"bytes": 0, "is_complete": False}
+    assert holder.http.get(uploads_url).json() == {"bytes": 0, "is_complete": False}
     for _ in range(2):
-        assert _put(agent, 0, b"abc", 8).json() == {"bytes": 3, "is_complete": False}
-    assert _put(agent, 6, b"gh", 8).json()["error"]["code"] == "piece_missing"
-    assert agent.http.get(uploads_url).json() == {"bytes": 3, "is_complete": False}
+        assert put_piece(holder, 0, b"abc", 8).json() == {"bytes": 3, "is_complete": False}
+    assert put_piece(holder, 6, b"gh", 8).json()["error"]["code"] == "piece_missing"
+    assert holder.http.get(uploads_url).json() == {"bytes": 3, "is_complete": False}
     assert FILE not in _files_in(in_bucket)
-    assert _put(agent, 3, b"def", 8).json() == {"bytes": 6, "is_complete": False}
+    assert put_piece(holder, 3, b"def", 8).json() == {"bytes": 6, "is_complete": False}
     for _ in range(2):
-        assert _put(agent, 6, b"gh", 8).json() == {"bytes": 8, "is_complete": True}
-    assert agent.http.get(uploads_url).json() == {"bytes": 8, "is_complete": True}
-    assert _put(agent, 8, b"", 8).json() == {"bytes": 8, "is_complete": True}
+        assert put_piece(holder, 6, b"gh", 8).json() == {"bytes": 8, "is_complete": True}
+    assert holder.http.get(uploads_url).json() == {"bytes": 8, "is_complete": True}
+    assert put_piece(holder, 8, b"", 8).json() == {"bytes": 8, "is_complete": True}
     assert _files_in(in_bucket)[FILE] == b"abcdefgh"
 
 
 def test_a_large_file_is_asked_for_again_until_it_is_in_its_place(
-    agent: HttpAgent,  # noqa: F811
+    holder: HttpAgent,
     in_bucket: str,
     disable_signing: None,
-    small_pieces: None,  # noqa: F811
+    small_pieces: None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -174,7 +164,7 @@ def test_a_large_file_is_asked_for_again_until_it_is_in_its_place(
 
 
 def test_an_object_that_cannot_be_put_together_is_not_there_and_is_tried_again(
-    agent: HttpAgent,  # noqa: F811
+    holder: HttpAgent,
     in_bucket: str,
     disable_signing: None,
     monkeypatch: pytest.MonkeyPatch,
@@ -190,30 +180,30 @@ def test_an_object_that_cannot_be_put_together_is_not_there_and_is_tried_again(
 
     monkeypatch.setattr(type(fs), "_cat_file", fail_once)
     type(fs).clear_instance_cache()
-    _put(agent, 0, b"abc", 6)
-    response = _put(agent, 3, b"def", 6)
+    put_piece(holder, 0, b"abc", 6)
+    response = put_piece(holder, 3, b"def", 6)
     assert (response.status_code, response.json()["error"]["code"]) == (503, "checkpoints_away")
     assert FILE not in _files_in(in_bucket)
-    assert _put(agent, 3, b"def", 6).json() == {"bytes": 6, "is_complete": True}
+    assert put_piece(holder, 3, b"def", 6).json() == {"bytes": 6, "is_complete": True}
     assert _files_in(in_bucket) == {FILE: b"abcdef"}
 
 
 def test_a_signed_request_takes_a_file_of_the_size_that_was_said_alone(
-    agent: HttpAgent,  # noqa: F811
+    holder: HttpAgent,
     in_bucket: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     body = {"study": "toy", "run": RUN, "file": FILE, "size": 1000, "purpose": "put"}
-    url = httpx.URL(agent.http.post(WHERE, json=body).json()["url"])
+    url = httpx.URL(holder.http.post(WHERE, json=body).json()["url"])
     url_params = dict(url.params)
     assert (url_params["X-Amz-SignedHeaders"], url_params["X-Amz-Expires"]) == ("content-length;host", "900")
     monkeypatch.setattr(files, "LARGEST", 999)
-    assert agent.http.post(WHERE, json=body).json()["error"]["code"] == "too_large"
+    assert holder.http.post(WHERE, json=body).json()["error"]["code"] == "too_large"
 
 
 def test_a_worker_without_any_key_of_the_bucket_puts_and_gets_and_loads_no_client_of_it(
     running_server: RunningServer,
-    agent: HttpAgent,  # noqa: F811
+    holder: HttpAgent,
     in_bucket: str,
     tmp_path: Path,
 ) -> None:
@@ -235,7 +225,7 @@ def test_a_worker_without_any_key_of_the_bucket_puts_and_gets_and_loads_no_clien
 
     worker(f"fs.put_file({str(tmp_path / 'a')!r}, path)")
     assert _files_in(in_bucket) == {FILE: content}
-    _record_checkpoint(agent, _ticket(running_server), content)
+    record_checkpoint(holder, held_ticket(running_server), content)
     worker(f"fs.get_file(path, {str(tmp_path / 'b')!r})")
     assert (tmp_path / "b").read_bytes() == content
 
@@ -249,25 +239,25 @@ def _in_folder(server: RunningServer, name: str) -> bool:
 
 def test_unrecorded_files_are_limited_to_four(
     running_server: RunningServer,
-    agent: HttpAgent,  # noqa: F811
+    holder: HttpAgent,
 ) -> None:
-    _step(agent, 2)
-    _record_checkpoint(agent, _ticket(running_server), b"abc", step=2)
+    _step(holder, 2)
+    record_checkpoint(holder, held_ticket(running_server), b"abc", step=2)
     (running_server.checkpoints / "toy" / RUN / "log.txt").write_text("kept")
     for step in range(10, 20):
-        assert _step(agent, step).json()["is_complete"]
+        assert _step(holder, step).json()["is_complete"]
     names = {path.name for path in (running_server.checkpoints / "toy" / RUN).iterdir()}
     recorded_files, newest = {"step-2-1.ckpt", "log.txt"}, {f"step-{step}-1.ckpt" for step in range(15, 20)}
     assert names == recorded_files | newest
     # the one that is put just now is not counted, whatever its number
-    _step(agent, 1)
+    _step(holder, 1)
     assert _in_folder(running_server, "step-1-1.ckpt") and _in_folder(running_server, "step-2-1.ckpt")
 
 
-def test_unrecorded_objects_are_limited_to_four(agent: HttpAgent, in_bucket: str) -> None:  # noqa: F811
+def test_unrecorded_objects_are_limited_to_four(holder: HttpAgent, in_bucket: str) -> None:
     for step in range(10, 20):
         body = {"study": "toy", "run": RUN, "file": f"step-{step}-1.ckpt", "size": 3, "purpose": "put"}
-        httpx.put(agent.http.post(WHERE, json=body).json()["url"], content=b"abc").raise_for_status()
+        httpx.put(holder.http.post(WHERE, json=body).json()["url"], content=b"abc").raise_for_status()
     assert sorted(_files_in(in_bucket)) == [f"step-{step}-1.ckpt" for step in range(15, 20)]
 
 
@@ -275,7 +265,7 @@ def test_unrecorded_objects_are_limited_to_four(agent: HttpAgent, in_bucket: str
 @pytest.mark.parametrize("fixture_name", ["running_server", "in_bucket"])
 def test_what_was_broken_off_goes_with_the_study(
     running_server: RunningServer,
-    agent: HttpAgent,  # noqa: F811
+    holder: HttpAgent,
     disable_signing: None,
     request: pytest.FixtureRequest,
     fixture_name: str,
@@ -283,7 +273,7 @@ def test_what_was_broken_off_goes_with_the_study(
 ) -> None:
     request.getfixturevalue(fixture_name)
     study = running_server.store.load_study("toy")
-    _put(agent, 0, b"abc", 8)
+    put_piece(holder, 0, b"abc", 8)
     folder = request.getfixturevalue("in_bucket") if fixture_name == "in_bucket" else ""
     folder = folder or str(running_server.checkpoints / "toy" / RUN)
     base = folder.removesuffix(f"/toy/{RUN}")
@@ -291,37 +281,37 @@ def test_what_was_broken_off_goes_with_the_study(
     assert len(_files_in(folder)) == 1
     if clear_study is collect_garbage:
         outcomes = RunOutcome(outcome="complete", value=1.0, steps=24, seconds=1.0)
-        agent.sync(RunEnded(ticket_id=_ticket(running_server).id, attempt=1, outcomes=outcomes))
+        holder.sync(RunEnded(ticket_id=held_ticket(running_server).id, attempt=1, outcomes=outcomes))
     else:
-        body = {"study": "toy", "agent": agent.name, "session": agent.session, "study_id": agent.study_id}
-        agent.http.post("/api/agents/leave", json=body).raise_for_status()
+        body = {"study": "toy", "agent": holder.name, "session": holder.session, "study_id": holder.study_id}
+        holder.http.post("/api/agents/leave", json=body).raise_for_status()
     clear_study(running_server.storage, "toy")
     assert _files_in(folder) == {}
 
 
-def test_one_run_has_one_name(running_server: RunningServer, agent: HttpAgent) -> None:  # noqa: F811
+def test_one_run_has_one_name(running_server: RunningServer, holder: HttpAgent) -> None:
     for run in ("baseline-00000", "baseline-000000000"):
         query_params: dict[str, Any] = {"upload": "0" * 16, "offset": 0, "total": 3}
-        answer = agent.http.put(f"/api/checkpoints/toy/{run}/{FILE}", params=query_params, content=b"abc")
+        answer = holder.http.put(f"/api/checkpoints/toy/{run}/{FILE}", params=query_params, content=b"abc")
         assert answer.json()["error"]["code"] == "checkpoint_not_found"
     assert not running_server.checkpoints.exists()
 
 
 def test_a_study_is_not_known_by_another_spelling(
     running_server: RunningServer,
-    agent: HttpAgent,  # noqa: F811
+    holder: HttpAgent,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # as on databases that compare names without regard to case
     row = running_server.store.load_study("toy")
     monkeypatch.setattr(type(running_server.store), "load_study", lambda self, name: dataclasses.replace(row))
     body = {"study": "TOY", "run": RUN, "file": FILE, "size": 3, "purpose": "put"}
-    assert agent.http.post(WHERE, json=body).json()["error"]["code"] == "study_not_found"
+    assert holder.http.post(WHERE, json=body).json()["error"]["code"] == "study_not_found"
 
 
 def test_a_disk_that_is_full_is_said_at_once(
     running_server: RunningServer,
-    agent: HttpAgent,  # noqa: F811
+    holder: HttpAgent,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -329,7 +319,7 @@ def test_a_disk_that_is_full_is_said_at_once(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "pwrite", full)
-    answer = _put(agent, 0, b"abc", 3)
+    answer = put_piece(holder, 0, b"abc", 3)
     assert (answer.status_code, answer.json()["error"]["code"]) == (507, "not_written")
     (tmp_path / "a").write_bytes(b"abc")
     fs, path = open_filesystem(URL)

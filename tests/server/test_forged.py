@@ -27,9 +27,9 @@ from tempopt.storage.http.protocol import Renewal, RunReports
 from tempopt.storage.models import TICKET
 from tempopt.storage.rows import LARGEST_VALUE, Checkpoint, TicketRow
 from tempopt.storage.store import Store
-from tests.server.conftest import RunningServer
-from tests.server.test_agents import STEPS, HttpAgent, make_end, run_counts
-from tests.server.test_agents import agent as agent
+from tests.server.http_agent import STEPS, HttpAgent, make_end, run_counts
+from tests.server.http_server import RunningServer
+from tests.storage.scenes import assert_fields
 
 REPORTS = {8: 3.0, 16: 2.0, 24: 1.0}
 
@@ -45,15 +45,10 @@ def liar(running_server: RunningServer, agent: HttpAgent) -> Iterator[HttpAgent]
     liar_agent.http.close()
 
 
-def _row(server: RunningServer, ticket: TicketRow) -> TicketRow:
-    return next(row for row in server.store.tickets(ticket.study_id) if row.id == ticket.id)
-
-
 def _prunable(agent: HttpAgent) -> TicketRow:
     """Return a search ticket that the agent has taken, whose run would be pruned if it did badly."""
     for _ in range(13):
-        ticket = agent.take()
-        assert ticket is not None
+        ticket = agent.take_next()
         agent.report_training(ticket, [3.0, 2.0, 1.0])
     ticket = agent.take()
     assert ticket is not None and ticket.kind == "search" and ticket.number == 8
@@ -84,7 +79,7 @@ def test_what_others_say_of_a_run_neither_prunes_it_nor_keeps_it_from_being_prun
     bad_report, _ = _said_of(ticket, 16, 9.0)
     assert agent.sync(bad_report, runs=run_counts(ticket, {8: 3.0}))["pruned"] == {str(ticket.id): 16}
     agent.sync(make_end(ticket, 0.5), runs=run_counts(ticket, {8: 3.0, 16: 9.0}))
-    assert (_row(running_server, ticket).outcome, _row(running_server, ticket).value) == ("pruned", 9.0)
+    assert (running_server.row(ticket).outcome, running_server.row(ticket).value) == ("pruned", 9.0)
 
 
 def test_a_good_run_ends_as_it_did_whatever_others_have_said_of_it(
@@ -95,18 +90,17 @@ def test_a_good_run_ends_as_it_did_whatever_others_have_said_of_it(
     liar.sync(forged_report, runs=run_counts(ticket, {16: 99.0}))
     answer = agent.report_training(ticket, [3.0, 2.0, 0.5])
     assert answer["pruned"] == {} and answer["refused"] == []
-    assert (_row(running_server, ticket).outcome, _row(running_server, ticket).value) == ("complete", 0.5)
+    assert (running_server.row(ticket).outcome, running_server.row(ticket).value) == ("complete", 0.5)
 
 
 def test_nothing_that_others_say_of_a_run_is_kept(
     running_server: RunningServer, agent: HttpAgent, liar: HttpAgent
 ) -> None:
-    ticket = agent.take()
-    assert ticket is not None
+    ticket = agent.take_next()
     file = f"tempopt://toy/{ticket.kind}-{ticket.number:04d}/step-8-1.ckpt"
     checkpoint = Checkpoint(step=8, url=file, digest="d", size=5)
     of_it: dict[str, Any] = {"ticket_id": ticket.id, "attempt": ticket.attempt}
-    row_before = _row(running_server, ticket)
+    row_before = running_server.row(ticket)
     for change in (
         RunStarted(**of_it, total_steps=1, code="forged"),
         CheckpointRecorded(**of_it, checkpoint=checkpoint),
@@ -116,21 +110,15 @@ def test_nothing_that_others_say_of_a_run_is_kept(
     ):
         answer = liar.sync(change, renew={ticket.id: Renewal(attempt=1, step=23)})
         assert answer["refused"] == [ticket.id]
-        row_after = _row(running_server, ticket)
-        assert (
-            row_after.state,
-            row_after.agent,
-            row_after.code,
-            row_after.steps,
-            row_after.checkpoints,
-            row_after.error,
-        ) == (
-            "running",
-            row_before.agent,
-            None,
-            None,
-            (),
-            None,
+        row_after = running_server.row(ticket)
+        assert_fields(
+            row_after,
+            state="running",
+            agent=row_before.agent,
+            code=None,
+            steps=None,
+            checkpoints=(),
+            error=None,
         )
     assert "forged" not in liar.join()["codes"]
     assert agent.report_training(ticket, [3.0, 2.0, 1.0])["refused"] == []
@@ -139,8 +127,7 @@ def test_nothing_that_others_say_of_a_run_is_kept(
 def test_of_tickets_that_are_not_there_nothing_is_taken(
     running_server: RunningServer, agent: HttpAgent
 ) -> None:
-    ticket = agent.take()
-    assert ticket is not None
+    ticket = agent.take_next()
     of_it: dict[str, Any] = {"ticket_id": 2**31 - 1, "attempt": 1}
     checkpoint = Checkpoint(step=8, url="tempopt://toy/search-0000/step-8-1.ckpt", digest="d", size=5)
     report = MetricReported(ticket_id=ticket.id, attempt=1, step=8, value=3.0)
@@ -157,33 +144,31 @@ def test_a_run_whose_pruning_report_is_told_no_more_still_ends(
     agent.sync(*(_said_of(ticket, step, value)[0] for step, value in ((8, 3.0), (16, 9.0))))
     answer = agent.sync_response(make_end(ticket, 0.5), runs=run_counts(ticket, {8: 3.0}))
     assert answer.status_code == 200, answer.text
-    assert (_row(running_server, ticket).outcome, _row(running_server, ticket).value) == ("pruned", 9.0)
+    assert (running_server.row(ticket).outcome, running_server.row(ticket).value) == ("pruned", 9.0)
 
 
 def test_an_attempt_that_is_ended_before_an_older_one_is_judged_all_the_same(
     running_server: RunningServer, agent: HttpAgent
 ) -> None:
-    first = agent.take()
-    assert first is not None
+    first = agent.take_next()
     agent.sync(AttemptReleased(ticket_id=first.id, attempt=1))
     retaken = agent.take()
     assert retaken is not None and (retaken.id, retaken.attempt) == (first.id, 2)
     older = AttemptReleased(ticket_id=first.id, attempt=1, seconds=5.0)
     assert agent.sync(make_end(retaken, 1.0), older, runs=run_counts(retaken, REPORTS))["refused"] == []
-    assert (_row(running_server, first).outcome, _row(running_server, first).seconds) == ("complete", 1.0)
+    assert (running_server.row(first).outcome, running_server.row(first).seconds) == ("complete", 1.0)
 
 
 @pytest.mark.parametrize("name", ["step-10-9.ckpt", "step-9-1.ckpt", "step-10-01.ckpt"])
 def test_a_checkpoint_of_another_attempt_or_step_is_refused(
     running_server: RunningServer, agent: HttpAgent, name: str
 ) -> None:
-    ticket = agent.take()
-    assert ticket is not None
+    ticket = agent.take_next()
     url = f"tempopt://toy/{ticket.kind}-{ticket.number:04d}/{name}"
     checkpoint = Checkpoint(step=10, url=url, digest="d", size=5)
     answer = agent.sync_response(CheckpointRecorded(ticket_id=ticket.id, attempt=1, checkpoint=checkpoint))
     assert answer.status_code == 400 and "step-10-1.ckpt" in answer.json()["error"]["message"]
-    assert _row(running_server, ticket).checkpoints == ()
+    assert running_server.row(ticket).checkpoints == ()
 
 
 # ---- time
@@ -194,8 +179,7 @@ def test_no_more_time_counts_than_has_passed_since_a_run_was_taken(
 ) -> None:
     max_seconds = 3600.0
     for change in (RunEnded, AttemptLost, AttemptReleased):
-        ticket = agent.take()
-        assert ticket is not None
+        ticket = agent.take_next()
         of_it: dict[str, Any] = {"ticket_id": ticket.id, "attempt": ticket.attempt}
         times: dict[str, Any] = {"seconds": 1e9, "gpu_seconds": 1e9}
         if change is RunEnded:
@@ -206,7 +190,7 @@ def test_no_more_time_counts_than_has_passed_since_a_run_was_taken(
         else:
             late_change = AttemptReleased(**of_it, **times)
         assert agent.sync(late_change, runs=run_counts(ticket, REPORTS))["refused"] == []
-        row = _row(running_server, ticket)
+        row = running_server.row(ticket)
         assert (
             0 < row.seconds < max_seconds
             and 0 < row.gpu_seconds < max_seconds
@@ -216,8 +200,7 @@ def test_no_more_time_counts_than_has_passed_since_a_run_was_taken(
 
 
 def test_time_that_has_passed_counts_as_it_was_told(running_server: RunningServer, agent: HttpAgent) -> None:
-    ticket = agent.take()
-    assert ticket is not None
+    ticket = agent.take_next()
     assert ticket.started is not None
     earlier = ticket.started - timedelta(days=30)
     running_server.store._database.write(
@@ -228,10 +211,7 @@ def test_time_that_has_passed_counts_as_it_was_told(running_server: RunningServe
     change = RunEnded(ticket_id=ticket.id, attempt=1, outcomes=outcomes)
     agent.sync(change, runs=run_counts(ticket, REPORTS))
     agent.sync(change, runs=run_counts(ticket, REPORTS))
-    assert (_row(running_server, ticket).seconds, _row(running_server, ticket).gpu_seconds) == (
-        86400.0,
-        86400.0,
-    )
+    assert_fields(running_server.row(ticket), seconds=86400.0, gpu_seconds=86400.0)
 
 
 # ---- values
@@ -242,8 +222,7 @@ def test_a_run_whose_metric_is_beyond_the_largest_that_counts_has_diverged(
     running_server: RunningServer, agent: HttpAgent, value: float
 ) -> None:
     for _ in range(17):
-        ticket = agent.take()
-        assert ticket is not None
+        ticket = agent.take_next()
         is_bad = ticket.kind == "search" and ticket.number % 2 == 1
         assert (
             agent.report_training(ticket, [3.0, value if is_bad else 2.0, value if is_bad else 1.0])[
@@ -251,7 +230,7 @@ def test_a_run_whose_metric_is_beyond_the_largest_that_counts_has_diverged(
             ]
             == []
         )
-        row = _row(running_server, ticket)
+        row = running_server.row(ticket)
         if is_bad:
             assert row.value is None and row.outcome in ("diverged", "pruned")
         else:
@@ -269,10 +248,9 @@ def test_a_study_of_the_largest_values_that_count_is_served(
 ) -> None:
     values = (LARGEST_VALUE, -LARGEST_VALUE, 0.5)
     for number in range(17):
-        ticket = agent.take()
-        assert ticket is not None
+        ticket = agent.take_next()
         agent.report_training(ticket, [3.0, 2.0, values[number % 3]])
-        assert _row(running_server, ticket).outcome in ("complete", "pruned")
+        assert running_server.row(ticket).outcome in ("complete", "pruned")
 
 
 # ---- what no run can have done, and no database holds
@@ -355,8 +333,7 @@ UNFIT: list[dict[str, Any]] = [
 def test_what_no_run_can_have_done_is_refused_and_nothing_is_written(
     running_server: RunningServer, agent: HttpAgent
 ) -> None:
-    ticket = agent.take()
-    assert ticket is not None
+    ticket = agent.take_next()
     body = {"study": "toy", "study_id": agent.study_id, "agent": agent.name, "session": agent.session}
     for change in UNFIT:
         change_body = {"ticket_id": ticket.id, "attempt": 1} | change
@@ -365,7 +342,7 @@ def test_what_no_run_can_have_done_is_refused_and_nothing_is_written(
         answer = agent.http.post("/api/agents/sync", json={**body, "changes": [change_body]})
         assert answer.status_code in (400, 422), (change, answer.text)
         assert len(answer.json()["error"]["message"]) < 1000
-        row = _row(running_server, ticket)
+        row = running_server.row(ticket)
         assert (row.state, row.seconds, row.gpu_seconds, row.total_steps) == ("running", 0.0, 0.0, None)
     assert running_server.store.measurements(ticket.study_id, [ticket.id]) == []
     assert agent.report_training(ticket, [3.0, 2.0, 1.0])["refused"] == []

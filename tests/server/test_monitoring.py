@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tempopt.errors import StoreUnreachable
 from tempopt.storage import Store
 from tempopt.storage.rows import NewTicket
-from tests.server.conftest import RunningServer
+from tests.server.http_server import RunningServer
 
 
 def read(server: RunningServer) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:

@@ -9,9 +9,8 @@ import pytest
 
 from tempopt.server import authenticator
 from tempopt.storage.rows import TicketRow
-from tests.server.conftest import RunningServer
-from tests.server.test_agents import HttpAgent
-from tests.server.test_agents import agent as agent
+from tests.server.http_agent import HttpAgent
+from tests.server.http_server import RunningServer
 
 
 @pytest.fixture(autouse=True)

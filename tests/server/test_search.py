@@ -10,7 +10,7 @@ import pytest
 
 from tempopt.api.calls import search
 from tempopt.service.progress import LineProgress
-from tests.server.conftest import RunningServer
+from tests.server.http_server import RunningServer
 from tests.toy_study import REPOSITORY, toy_spec, work_in
 
 CLUSTER = REPOSITORY / "tests" / "cluster"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,8 @@ import yaml
 from tempopt import cli
 from tempopt.server import specs
 from tests.refused_specs import REFUSED
-from tests.server.conftest import RunningServer
-from tests.server.test_studies import api_client, code
+from tests.server.http_server import RunningServer
+from tests.server.test_studies import code
 from tests.toy_study import toy_spec
 
 TWO_FAULTS = """study:
@@ -34,12 +33,6 @@ from pathlib import Path
 Path({path!r}).write_text("imported")
 class Model: ...
 """
-
-
-@pytest.fixture
-def client(running_server: RunningServer) -> Iterator[httpx.Client]:
-    with api_client(running_server, running_server.token) as client:
-        yield client
 
 
 def text_of(spec: dict[str, Any]) -> str:
@@ -188,7 +181,7 @@ def test_a_token_is_told_nothing_of_studies_that_it_may_not_see(
     running_server: RunningServer, client: httpx.Client
 ) -> None:
     client.post("/api/studies", json={"spec": toy_spec()})
-    with api_client(running_server, running_server.new_token("submit", studies="vision-")) as team_client:
+    with running_server.client(running_server.new_token("submit", studies="vision-")) as team_client:
         report = check(team_client, text_of(toy_spec()))
         other_name = check(team_client, text_of(toy_spec(name="other")))
         warm = check(team_client, text_of(toy_spec(name="vision-a", warm_start=["toy"])))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 
 from tempopt.errors import StudyFailed
 from tests.report.made_study import World, make, write
-from tests.server.conftest import RunningServer
+from tests.server.http_server import RunningServer
 from tests.storage.scenes import take_next
 from tests.toy_study import toy_spec
 
@@ -24,17 +23,6 @@ Path({path!r}).write_text("imported")
 class Model: ...
 class Schedule: ...
 """
-
-
-@pytest.fixture
-def client(running_server: RunningServer) -> Iterator[httpx.Client]:
-    with api_client(running_server, running_server.token) as client:
-        yield client
-
-
-def api_client(server: RunningServer, token: str) -> httpx.Client:
-    """Return a client that shows a token."""
-    return httpx.Client(base_url=server.url, headers={"authorization": f"Bearer {token}"}, timeout=60)
 
 
 def code(answer: httpx.Response) -> str:
@@ -52,7 +40,7 @@ def begin_study(client: httpx.Client, **study: Any) -> dict[str, Any]:
 
 
 def test_a_token_is_told_what_it_may_do(running_server: RunningServer) -> None:
-    with api_client(running_server, running_server.new_token("submit", studies="to")) as client:
+    with running_server.client(running_server.new_token("submit", studies="to")) as client:
         identity = client.get("/api/me").json()
     assert (identity["name"], identity["prefix"]) == ("other", "to")
     assert "submit" in identity["scopes"]
@@ -75,7 +63,7 @@ def test_a_priority_above_0_takes_an_administrator(
     running_server: RunningServer, client: httpx.Client
 ) -> None:
     spec = {"spec": toy_spec(name="to", priority=1)}
-    with api_client(running_server, running_server.new_token("submit")) as submitter:
+    with running_server.client(running_server.new_token("submit")) as submitter:
         response = submitter.post("/api/studies", json=spec)
         assert response.status_code == 403, response.text
         assert "takes a token with the scope admin" in response.json()["error"]["message"]
@@ -112,34 +100,6 @@ def test_a_wrong_spec_is_refused_and_nothing_is_written(
     assert answer.status_code == 422, answer.text
     assert code(answer) == "spec"
     assert message in answer.json()["error"]["message"]
-    assert running_server.store.list_studies() == []
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"{",
-        b"[]",
-        b'{"spec": 3}',
-        b'{"spec": {}, "add_trials": -1}',
-        b'{"spec": {}, "unknown": 1}',
-        b'{"spec": {"a": "\\u0000"}}',
-        b'{"spec": {"a": "\\ud800"}}',
-        b'{"spec": {"a": ' + b"[" * 500 + b"]" * 500 + b"}}",
-        b'{"spec": {"a": ' + b"[" * 200_000 + b"]" * 200_000 + b"}}",
-        b'{"spec": {"study": {"name": NaN}}}',
-        b'{"spec": {"study": {"name": 1e999}}}',
-        b'{"spec": {"study": {"name": "' + b"x" * 10_000 + b'"}}}',
-        b"\xff\xfe",
-    ],
-)
-def test_an_odd_body_is_refused_in_words(
-    running_server: RunningServer, client: httpx.Client, body: bytes
-) -> None:
-    answer = client.post("/api/studies", content=body, headers={"content-type": "application/json"})
-    assert answer.status_code in (400, 422), answer.text
-    assert len(answer.json()["error"]["message"]) < 2500
     assert running_server.store.list_studies() == []
 
 
@@ -183,18 +143,6 @@ assert not [name for name in ("trap", "torch", "lightning") if name in sys.modul
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert not marker.exists()
-
-
-def test_runs_are_added_once_though_the_request_comes_twice(
-    running_server: RunningServer, client: httpx.Client
-) -> None:
-    version = begin_study(client)["version"]
-    body = {"add_trials": 3, "version": version}
-    answers = [client.post("/api/studies/toy/resume", json=body) for _ in range(2)]
-    assert [response.status_code for response in answers] == [200, 409]
-    assert code(answers[1]) == "study_changed"
-    study = running_server.store.load_study("toy")
-    assert len(running_server.store.tickets(study.id, ["search"])) == 11
 
 
 def test_a_verdict_is_explained_on_request_and_nothing_is_before_there_is_one(
@@ -254,47 +202,11 @@ def test_a_study_at_work_is_deleted_by_force_alone(
     assert client.delete("/api/studies/toy?force=true").json()["agents"] == ["far:7"]
 
 
-READS = ["", "/row", "/tickets", "/measurements", "/logs", "/maps?ids=1", "/warm-start", "/news?since=none"]
-READS += ["/report", "/export", "/verdict"]
-WRITES = ["pause", "stop", "resume", "enqueue", "gc"]
-
-
-def test_what_a_token_may_not_see_is_not_there_for_it(
-    running_server: RunningServer, client: httpx.Client
-) -> None:
-    begin_study(client)
-    begin_study(client, name="mine-1")
-    with api_client(
-        running_server, running_server.new_token("submit", "view", studies="mine-")
-    ) as prefix_client:
-        assert [row["study"] for row in prefix_client.get("/api/studies").json()] == ["mine-1"]
-        assert [summary["study"]["name"] for summary in prefix_client.get("/api/summaries").json()] == [
-            "mine-1"
-        ]
-        answers = [prefix_client.get(f"/api/studies/toy{part}") for part in READS]
-        answers += [prefix_client.get("/api/studies/toy/jobs"), prefix_client.get("/api/studies/mine-2")]
-        answers += [
-            prefix_client.post(f"/api/studies/toy/{verb}", json={"sets": [{}]}) for verb in WRITES[:1]
-        ]
-        answers += [
-            prefix_client.post("/api/studies/toy/resume", json={}),
-            prefix_client.delete("/api/studies/toy"),
-        ]
-        answers += [
-            prefix_client.post("/api/studies", json={"spec": toy_spec(name="mine-3", warm_start=["toy"])})
-        ]
-    for answer in answers:
-        assert (answer.status_code, code(answer)) == (404, "study_not_found"), answer.request.url
-        assert '"toy"' not in answer.text or "toy" in str(answer.request.url) + str(answer.request.content)
-    assert "Known: mine-1." in answers[0].json()["error"]["message"]
-    assert running_server.store.load_study("toy").state == "running"
-
-
 def test_a_token_of_some_studies_begins_no_other_and_is_told_which(
     running_server: RunningServer, client: httpx.Client
 ) -> None:
     begin_study(client)
-    with api_client(running_server, running_server.new_token("submit", studies="mine-")) as prefix_client:
+    with running_server.client(running_server.new_token("submit", studies="mine-")) as prefix_client:
         existing_response, missing_response = (
             prefix_client.post("/api/studies", json={"spec": toy_spec(name=name)}) for name in ("toy", "new")
         )
@@ -313,25 +225,6 @@ def test_a_body_without_its_header_is_refused_with_the_header(client: httpx.Clie
     assert "Content-Type: application/json" in answer.text and "/openapi.json" in answer.text
     response = client.post("/api/studies", json={"spec": 1})
     assert response.status_code == 422 and "Content-Type" not in response.text
-
-
-def test_who_may_look_may_not_change(running_server: RunningServer, client: httpx.Client) -> None:
-    begin_study(client)
-    with api_client(running_server, running_server.new_token("view")) as viewer:
-        answers = [viewer.post(f"/api/studies/toy/{verb}", json={"sets": [{}]}) for verb in WRITES]
-        answers += [viewer.post("/api/studies", json={"spec": toy_spec()}), viewer.delete("/api/studies/toy")]
-    assert {(response.status_code, code(response)) for response in answers} == {(403, "forbidden")}
-    with api_client(running_server, running_server.new_token("agent")) as agent:
-        answers = [agent.get(f"/api/studies/toy{part}") for part in READS] + [agent.get("/api/studies")]
-    assert {(response.status_code, code(response)) for response in answers} == {(403, "forbidden")}
-
-
-def test_without_a_token_nothing_is_told(running_server: RunningServer, client: httpx.Client) -> None:
-    begin_study(client)
-    for part in READS:
-        answer = httpx.get(f"{running_server.url}/api/studies/toy{part}", timeout=60)
-        assert answer.status_code in (401, 429)
-        assert "toy" not in answer.text
 
 
 @pytest.mark.parametrize(
@@ -384,19 +277,6 @@ def test_what_is_shown_is_what_the_command_line_shows(
     page = client.get(f"/api/studies/{synthetic.row.name}/report?plotlyjs=cdn")
     assert page.headers["content-type"].startswith("text/html")
     assert synthetic.row.name in page.text
-
-
-def test_every_route_is_documented_with_what_it_refuses(client: httpx.Client) -> None:
-    paths = client.get("/openapi.json").json()["paths"]
-    study_paths = {
-        path: methods for path, methods in paths.items() if path.startswith(("/api/studies", "/api/me"))
-    }
-    assert len(study_paths) == 19
-    for path, methods in study_paths.items():
-        for method, route in methods.items():
-            assert route["summary"], (path, method)
-            assert route["description"], (path, method)
-            assert {"401", "403", "404", "422", "503"} <= route["responses"].keys(), (path, method)
 
 
 def test_what_fails_in_a_study_is_told_as_such(client: httpx.Client) -> None:

@@ -41,6 +41,11 @@ def only_ticket(store: Store, study_id: int) -> TicketRow:
     return ticket
 
 
+def assert_fields(row: object, **expected: Any) -> None:
+    """Check that fields of a row are as expected."""
+    assert {name: getattr(row, name) for name in expected} == expected
+
+
 def complete(value: float = 0.5, **fields: Any) -> RunOutcome:
     """Return how a run ends well."""
     return RunOutcome(outcome="complete", value=value, steps=100, seconds=2.5, **fields)

@@ -8,6 +8,7 @@ import pytest
 
 from tempopt.storage.changes import MOST_SECONDS, MetricReported, RunOutcome, counted_seconds
 from tempopt.storage.rows import LARGEST_VALUE, Measurement, is_finite
+from tests.storage.scenes import assert_fields
 
 BEYOND = [math.nextafter(LARGEST_VALUE, math.inf), -1e160, 1.7e308]
 
@@ -32,11 +33,7 @@ def test_a_complete_run_whose_value_is_beyond_the_largest_has_diverged(value: fl
     outcomes = RunOutcome(outcome="complete", value=value, steps=9, seconds=1.0)
     assert (outcomes.outcome, outcomes.value, outcomes.diverged_at) == ("diverged", None, 9)
     pruned_outcomes = RunOutcome(outcome="pruned", value=value, steps=9, seconds=1.0)
-    assert (pruned_outcomes.outcome, pruned_outcomes.value, pruned_outcomes.diverged_at) == (
-        "pruned",
-        None,
-        None,
-    )
+    assert_fields(pruned_outcomes, outcome="pruned", value=None, diverged_at=None)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from tempopt.training.messages import RunRequest
 from tests.fake_worker import FakeWorker
 from tests.report.full_text import full_lines
 from tests.servers import PrivateServer
+from tests.storage.scenes import assert_fields
 from tests.toy_study import (
     SMALL,
     EndedStudy,
@@ -204,11 +205,7 @@ def test_runs_that_were_lost_are_asked_for_again_and_nothing_was_decided_without
         result = resume("toy", storage=url, workers=1, retry_failed=True, observer=watcher)
         assert is_same_study(read_study(result, url), in_peace)
         (retrained_ticket,) = [ticket for ticket in tickets(url) if ticket.id == failed_ticket.id]
-        assert (retrained_ticket.attempt, retrained_ticket.failures, retrained_ticket.trial_number) == (
-            2,
-            0,
-            failed_ticket.trial_number,
-        )
+        assert_fields(retrained_ticket, attempt=2, failures=0, trial_number=failed_ticket.trial_number)
         trial = storage.get_all_trials(1)[retrained_ticket.trial_number or 0]
         assert (trial.state.name, trial.value) == (
             "COMPLETE",

@@ -21,7 +21,16 @@ from tempopt.storage import Store
 from tempopt.storage.changes import AttemptLost, AttemptReleased, Change, ClaimRequest
 from tempopt.storage.opening import open_store
 from tempopt.storage.rows import TERMINAL_STATES, Kind, TicketRow
-from tests.storage.scenes import HOUR, PARAMETERS, SAMPLED, TRIAL, make_end, new_ticket, reported
+from tests.storage.scenes import (
+    HOUR,
+    PARAMETERS,
+    SAMPLED,
+    TRIAL,
+    assert_fields,
+    make_end,
+    new_ticket,
+    reported,
+)
 
 NUM_TICKETS = 4
 MAX_ATTEMPTS = 2
@@ -138,10 +147,7 @@ class Tickets(RuleBasedStateMachine):
         self.state[ticket.number], self.holder[ticket.number] = "running", agent
         self.attempt[ticket.number] += 1
         self.may_come_back[ticket.number] = None
-        assert (ticket.attempt, ticket.failures) == (
-            self.attempt[ticket.number],
-            self.failures[ticket.number],
-        )
+        assert_fields(ticket, attempt=self.attempt[ticket.number], failures=self.failures[ticket.number])
         return ticket
 
     @rule(run=runs)

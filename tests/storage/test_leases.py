@@ -20,6 +20,7 @@ from tests.storage.scenes import (
     PARAMETERS,
     SAMPLED,
     TRIAL,
+    assert_fields,
     complete,
     make_end,
     make_kept,
@@ -224,18 +225,8 @@ def test_late_work_counts_if_the_next_attempt_has_not_begun(
     for _ in range(2):
         assert store.write(study.id, changes, agent="agent", lease=HOUR).refused == {}
     ended_ticket = of_search(store, study)
-    assert (ended_ticket.state, ended_ticket.outcome, ended_ticket.value, ended_ticket.attempt) == (
-        "done",
-        "complete",
-        0.25,
-        1,
-    )
-    assert (ended_ticket.failures, ended_ticket.error, ended_ticket.agent, ended_ticket.lease) == (
-        0,
-        None,
-        "agent",
-        None,
-    )
+    assert_fields(ended_ticket, state="done", outcome="complete", value=0.25, attempt=1)
+    assert_fields(ended_ticket, failures=0, error=None, agent="agent", lease=None)
     assert [m.value for m in store.measurements(study.id)] == [1.0]
     assert [(log.agent, log.text) for log in store.logs(study.id)] == [("agent", "printed")]
     (trial,) = optuna_study.get_trials()
@@ -251,12 +242,7 @@ def test_a_run_that_is_still_at_work_after_the_lease_goes_on(
     renew = {} if changes else {silent_ticket.id: 1}
     assert store.write(study.id, changes, agent="agent", renew=renew, lease=HOUR).refused == {}
     running_ticket = of_search(store, study)
-    assert (running_ticket.state, running_ticket.agent, running_ticket.attempt, running_ticket.failures) == (
-        "running",
-        "agent",
-        1,
-        0,
-    )
+    assert_fields(running_ticket, state="running", agent="agent", attempt=1, failures=0)
     assert running_ticket.lease is not None and running_ticket.lease > HOUR - 300
     assert take(store, study.id, "second") is None
 

@@ -28,6 +28,7 @@ from tests.storage.scenes import (
     PARAMETERS,
     SAMPLED,
     TRIAL,
+    assert_fields,
     complete,
     make_end,
     new_ticket,
@@ -248,11 +249,7 @@ def test_the_ticket_knows_its_trial_and_the_trial_its_ticket(
     ticket = take_next(store, study)
     assert store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL) == 1
     begun_ticket = only_ticket(store, study.id)
-    assert (begun_ticket.trial_number, begun_ticket.parameters, begun_ticket.sampled) == (
-        1,
-        PARAMETERS,
-        SAMPLED,
-    )
+    assert_fields(begun_ticket, trial_number=1, parameters=PARAMETERS, sampled=SAMPLED)
     assert optuna_study.get_trials()[1].user_attrs == {"tempopt:ticket": ticket.id}
 
 

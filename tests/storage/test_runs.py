@@ -26,6 +26,7 @@ from tests.storage.scenes import (
     PARAMETERS,
     SAMPLED,
     TRIAL,
+    assert_fields,
     complete,
     make_end,
     make_kept,
@@ -67,23 +68,9 @@ def test_a_finished_ticket_knows_how_its_run_ended(store: Store, ticket: TicketR
     reply = write(store, ticket, make_end(ticket, outcomes))
     assert reply == WriteResult(refused={}, state="running", version=1)
     ended_ticket = only_ticket(store, ticket.study_id)
-    assert (ended_ticket.state, ended_ticket.outcome, ended_ticket.value, ended_ticket.steps) == (
-        "done",
-        "complete",
-        0.1 + 0.2,
-        100,
-    )
-    assert (ended_ticket.total_steps, ended_ticket.code, ended_ticket.parameters) == (
-        500,
-        "sha256:1",
-        PARAMETERS,
-    )
-    assert (
-        ended_ticket.seconds,
-        ended_ticket.checkpoint_seconds,
-        ended_ticket.error,
-        ended_ticket.lease,
-    ) == (2.5, 0.25, None, None)
+    assert_fields(ended_ticket, state="done", outcome="complete", value=0.1 + 0.2, steps=100)
+    assert_fields(ended_ticket, total_steps=500, code="sha256:1", parameters=PARAMETERS)
+    assert_fields(ended_ticket, seconds=2.5, checkpoint_seconds=0.25, error=None, lease=None)
     assert ended_ticket.finished is not None and ended_ticket.started is not None
     assert ended_ticket.finished >= ended_ticket.started
     assert store.measurements(ticket.study_id) == [measurement]
@@ -95,23 +82,14 @@ def test_a_diverged_run_has_no_value_and_the_step_at_which_it_happened(
     outcomes = RunOutcome(outcome="diverged", value=None, steps=7, seconds=1.0, diverged_at=7)
     write(store, ticket, make_end(ticket, outcomes))
     ended_ticket = only_ticket(store, ticket.study_id)
-    assert (ended_ticket.state, ended_ticket.outcome, ended_ticket.value, ended_ticket.diverged_at) == (
-        "done",
-        "diverged",
-        None,
-        7,
-    )
+    assert_fields(ended_ticket, state="done", outcome="diverged", value=None, diverged_at=7)
 
 
 def test_a_run_that_cannot_be_trained_ends_as_failed_with_its_error(store: Store, ticket: TicketRow) -> None:
     outcomes = RunOutcome(outcome="failed", value=None, steps=0, seconds=1.0, error="no such layer")
     write(store, ticket, make_end(ticket, outcomes))
     failed_ticket = only_ticket(store, ticket.study_id)
-    assert (failed_ticket.state, failed_ticket.outcome, failed_ticket.error) == (
-        "failed",
-        "failed",
-        "no such layer",
-    )
+    assert_fields(failed_ticket, state="failed", outcome="failed", error="no such layer")
 
 
 def test_a_ticket_given_back_is_taken_again_as_the_next_attempt(
@@ -135,11 +113,7 @@ def test_a_ticket_fails_for_good_after_the_last_attempt(
     last = take_next(store, study)
     write(store, last, make_lost(last, 2))
     failed_ticket = only_ticket(store, study.id)
-    assert (failed_ticket.state, failed_ticket.outcome, failed_ticket.error) == (
-        "failed",
-        "failed",
-        "out of memory",
-    )
+    assert_fields(failed_ticket, state="failed", outcome="failed", error="out of memory")
     assert (failed_ticket.attempt, failed_ticket.failures, failed_ticket.seconds) == (3, 2, 1.0)
     assert failed_ticket.finished is not None
 

@@ -18,8 +18,7 @@ from tempopt.server.tokens import create_token
 from tempopt.service import remote_study
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage import Store
-from tests.server.conftest import RunningServer
-from tests.server.conftest import running_server as running_server
+from tests.server.http_server import RunningServer
 from tests.server.mcp.rows import SMALL_RUNS, begin_study, state_after
 from tests.toy_study import SMALL, toy_spec, work_in
 

@@ -228,18 +228,3 @@ def test_a_budget_that_is_spent_pauses_a_study_until_there_is_more(team: Team) -
     run(begins)
     run(is_paused)
     run(goes_on)
-
-
-@pytest.mark.nightly
-def test_on_a_database_this_machine_trains(tmp_path: Path) -> None:
-    desk = tmp_path / "desk"
-    desk.mkdir()
-    arguments: dict[str, Any] = {"spec": _spec("toy")}
-
-    async def codes() -> None:
-        async with session("--workers", "1", folder=desk, **install_modules(tmp_path / "code")) as coder:
-            await coder.ask("search", **arguments)
-            await coder.until_done("toy")
-            assert (await coder.ask("search", **arguments))["state"] == "done"
-
-    run(codes)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tempopt.errors import AccessDenied, UsageError
+from tempopt.errors import UsageError
 from tempopt.server.mcp import session as sessions
 from tempopt.server.mcp.budget import Budget
 from tempopt.server.mcp.session import Session
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.opening import open_store
-from tests.server.conftest import RunningServer
-from tests.server.conftest import running_server as running_server
+from tests.server.http_server import RunningServer
 from tests.server.mcp.rows import SMALL_RUNS, begin_study, state_after
 from tests.toy_study import SMALL, toy_spec, work_in
 
@@ -83,25 +81,6 @@ def test_studies_of_others_are_neither_continued_nor_stopped(url: str) -> None:
                 session_call()
     with Session(url, user="ada", budget=Budget()) as session:
         assert session.stop("hers").withdrawn == 1
-
-
-@pytest.fixture
-def viewer(running_server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
-    monkeypatch.setenv("TEMPOPT_TOKEN", running_server.new_token("view"))
-    with Session(running_server.url, user=None, budget=Budget()) as session:
-        yield session
-
-
-def test_a_viewers_token_reads_and_begins_and_stops_nothing(
-    running_server: RunningServer, viewer: Session
-) -> None:
-    spec = StudySpec.parse(toy_spec(**SMALL), source="the test")
-    begin_study(running_server.store, "there", owner="other", hours=None)
-    assert [entry.study.name for entry in viewer.store.list_studies()] == ["there"]
-    for session_call in (lambda: viewer.begin(spec), lambda: viewer.stop("there")):
-        with pytest.raises(AccessDenied, match=r"may view, .* takes the scope submit"):
-            session_call()
-    assert running_server.store.load_study("there").state == "running"
 
 
 def test_behind_a_server_the_user_is_the_tokens(running_server: RunningServer) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tempopt.server.app import create_app
 from tempopt.server.tokens import create_token
 from tempopt.storage.opening import open_store
-from tests.server.conftest import RunningServer, serve_app
+from tests.server.http_server import RunningServer, serve_app
 from tests.server.pages.made_studies import fill
 
 

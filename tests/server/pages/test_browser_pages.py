@@ -12,7 +12,7 @@ import pytest
 
 from tempopt.server.pages import routes
 from tempopt.server.tokens import create_token
-from tests.server.conftest import RunningServer
+from tests.server.http_server import RunningServer
 
 pytestmark = pytest.mark.browser
 PATIENCE = 120_000

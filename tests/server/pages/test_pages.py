@@ -24,7 +24,7 @@ from tempopt.server.pages.rendering import format_age, format_hours, format_valu
 from tempopt.server.tokens import create_token
 from tempopt.storage import Store
 from tempopt.storage.opening import open_store
-from tests.server.conftest import RunningServer
+from tests.server.http_server import RunningServer
 from tests.server.pages.conftest import Browser
 
 _NAMES = re.compile(r'<th scope="row"><a href="/studies/([^"]*)">')

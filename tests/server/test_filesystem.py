@@ -22,17 +22,8 @@ from tempopt.storage.http.filesystem import SERVER, ServerFileSystem
 from tempopt.storage.rows import Checkpoint
 from tempopt.training.messages import CheckpointFailed, CheckpointRef, Started
 from tempopt.training.run import Run
-from tests.server.conftest import RunningServer, running_server, serve_app  # noqa: F401  # a fixture
-from tests.server.test_agents import HttpAgent
-from tests.server.test_checkpoints import (
-    FILE,
-    RUN,
-    URL,
-    _record_checkpoint,
-    _ticket,
-    agent,  # noqa: F401  # a fixture
-    small_pieces,  # noqa: F401  # a fixture
-)
+from tests.server.http_agent import FILE, RUN, URL, HttpAgent, held_ticket, record_checkpoint
+from tests.server.http_server import RunningServer, serve_app
 
 Handler = Callable[[httpx.Request], httpx.Response]
 CONTENT = bytes(range(256)) * 20
@@ -78,9 +69,9 @@ def _refusal(status: int, code: str) -> httpx.Response:
 
 
 def test_an_upload_goes_on_where_it_was_when_the_server_is_started_again(
-    running_server: RunningServer,  # noqa: F811
-    agent: HttpAgent,  # noqa: F811
-    small_pieces: None,  # noqa: F811
+    running_server: RunningServer,
+    holder: HttpAgent,
+    small_pieces: None,
     source: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -117,9 +108,9 @@ def test_an_upload_goes_on_where_it_was_when_the_server_is_started_again(
 
 
 def test_an_upload_of_which_the_server_has_lost_pieces_is_sent_again_from_there(
-    running_server: RunningServer,  # noqa: F811
-    agent: HttpAgent,  # noqa: F811
-    small_pieces: None,  # noqa: F811
+    running_server: RunningServer,
+    holder: HttpAgent,
+    small_pieces: None,
     source: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -326,9 +317,9 @@ class _Clock:
 
 
 def test_a_token_that_is_replaced_on_the_way_is_read_anew(
-    running_server: RunningServer,  # noqa: F811
-    agent: HttpAgent,  # noqa: F811
-    small_pieces: None,  # noqa: F811
+    running_server: RunningServer,
+    holder: HttpAgent,
+    small_pieces: None,
     source: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -358,9 +349,9 @@ def test_a_token_that_is_replaced_on_the_way_is_read_anew(
 
 
 def test_a_run_keeps_and_goes_on_behind_a_server_as_in_a_folder(
-    running_server: RunningServer,  # noqa: F811
-    agent: HttpAgent,  # noqa: F811
-    small_pieces: None,  # noqa: F811
+    running_server: RunningServer,
+    holder: HttpAgent,
+    small_pieces: None,
     request_for: Any,
     listener: Any,
     tmp_path: Path,
@@ -379,7 +370,7 @@ def test_a_run_keeps_and_goes_on_behind_a_server_as_in_a_folder(
     assert [checkpoint.url for checkpoint in checkpoints["behind"]] == [
         f"tempopt://toy/{RUN}/step-{step}-1.ckpt" for step in (8, 4)
     ]
-    attempt = _taken_again(running_server, agent, checkpoints["behind"])
+    attempt = _taken_again(running_server, holder, checkpoints["behind"])
     channels = {"local": listener(), "behind": listener(), "undisturbed": listener()}
     runs_by_name = {
         "local": Run(dataclasses.replace(local, attempt=2, resume=checkpoints["local"]), channels["local"]),
@@ -404,9 +395,9 @@ def test_a_run_keeps_and_goes_on_behind_a_server_as_in_a_folder(
     assert list((tmp_path / "near").iterdir()) == []
 
 
-def _taken_again(server: RunningServer, agent: HttpAgent, checkpoints: list[CheckpointRef]) -> int:  # noqa: F811
+def _taken_again(server: RunningServer, holder: HttpAgent, checkpoints: list[CheckpointRef]) -> int:
     """Have the run's checkpoints recorded and the run returned and taken again; return its attempt."""
-    ticket = _ticket(server)
+    ticket = held_ticket(server)
     for saved_checkpoint in reversed(checkpoints):
         checkpoint = Checkpoint(
             step=saved_checkpoint.step,
@@ -414,16 +405,16 @@ def _taken_again(server: RunningServer, agent: HttpAgent, checkpoints: list[Chec
             digest=saved_checkpoint.digest,
             size=saved_checkpoint.size,
         )
-        agent.sync(CheckpointRecorded(ticket_id=ticket.id, attempt=ticket.attempt, checkpoint=checkpoint))
-    agent.sync(AttemptReleased(ticket_id=ticket.id, attempt=ticket.attempt))
-    ticket_row = agent.take()
+        holder.sync(CheckpointRecorded(ticket_id=ticket.id, attempt=ticket.attempt, checkpoint=checkpoint))
+    holder.sync(AttemptReleased(ticket_id=ticket.id, attempt=ticket.attempt))
+    ticket_row = holder.take()
     assert ticket_row is not None and ticket_row.id == ticket.id
     return ticket_row.attempt
 
 
 def test_a_run_that_may_not_put_goes_on_without_a_checkpoint(
-    running_server: RunningServer,  # noqa: F811
-    agent: HttpAgent,  # noqa: F811
+    running_server: RunningServer,
+    holder: HttpAgent,
     request_for: Any,
     listener: Any,
     tmp_path: Path,
@@ -436,8 +427,8 @@ def test_a_run_that_may_not_put_goes_on_without_a_checkpoint(
 
 
 def test_what_the_server_has_not_any_more_is_no_checkpoint_to_go_on_from(
-    running_server: RunningServer,  # noqa: F811
-    agent: HttpAgent,  # noqa: F811
+    running_server: RunningServer,
+    holder: HttpAgent,
     request_for: Any,
     listener: Any,
     tmp_path: Path,
@@ -446,7 +437,7 @@ def test_what_the_server_has_not_any_more_is_no_checkpoint_to_go_on_from(
     channel, second_channel = listener(die_at=10), listener()
     with pytest.raises(SystemExit):
         Run(request, channel).execute()
-    attempt = _taken_again(running_server, agent, channel.saved)
+    attempt = _taken_again(running_server, holder, channel.saved)
     (running_server.checkpoints / "toy" / RUN / "step-8-1.ckpt").unlink()
     Run(dataclasses.replace(request, attempt=attempt, resume=channel.saved), second_channel).execute()
     (start_message,) = second_channel.messages_of(Started)
@@ -454,12 +445,12 @@ def test_what_the_server_has_not_any_more_is_no_checkpoint_to_go_on_from(
 
 
 def test_a_file_that_was_recorded_is_seen(
-    running_server: RunningServer,  # noqa: F811
-    agent: HttpAgent,  # noqa: F811
+    running_server: RunningServer,
+    holder: HttpAgent,
     source: Path,
 ) -> None:
     fs, path = open_filesystem(URL)
     fs.put_file(str(source), path)
     assert not fs.exists(path)
-    _record_checkpoint(agent, _ticket(running_server), CONTENT)
+    record_checkpoint(holder, held_ticket(running_server), CONTENT)
     assert fs.exists(path) and fs.info(path)["size"] == len(CONTENT)
