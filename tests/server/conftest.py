@@ -54,8 +54,8 @@ def agent(running_server: RunningServer) -> Iterator[HttpAgent]:
     begin(running_server.store, lease=60, parallel=4, trials=12)
     agent = HttpAgent(running_server)
     agent.join()
-    with agent.http:
-        yield agent
+    yield agent
+    agent.http.close()
 
 
 @pytest.fixture
@@ -68,8 +68,8 @@ def holder(running_server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> It
     agent = HttpAgent(running_server, token=token)
     agent.join()
     agent.take_next()
-    with agent.http:
-        yield agent
+    yield agent
+    agent.http.close()
 
 
 @pytest.fixture

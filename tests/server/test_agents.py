@@ -190,6 +190,9 @@ def test_checkpoints_are_recorded_where_the_server_has_them_and_come_back_for_th
         "tempopt://toy/baseline-0000/step-8-1.ckpt\n",
         "tempopt://toy/baseline-0000/step-8-1.ckpt.writing",
         "tempopt://toy/baseline-0000/resume-1.ckpt",
+        "tempopt://toy/baseline-0000/step-8-9.ckpt",
+        "tempopt://toy/baseline-0000/step-9-1.ckpt",
+        "tempopt://toy/baseline-0000/step-8-01.ckpt",
     ],
 )
 def test_a_checkpoint_of_another_place_is_refused(

@@ -1,10 +1,14 @@
-"""Checkpoints through a server: what an agent may put and get, attacks, and interruptions."""
+"""Checkpoints through a server: in pieces and by signed requests, what is kept of them, who may do what."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
+import subprocess
+import sys
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,10 @@ import httpx
 import pytest
 
 from tempopt.errors import UsageError
+from tempopt.server import checkpoints as routes
+from tempopt.server import files, uploads
 from tempopt.server.app import create_app
+from tempopt.service.lifecycle import collect_garbage, delete
 from tempopt.storage.changes import AttemptReleased, RunEnded, RunOutcome
 from tempopt.storage.checkpoints import open_filesystem
 from tempopt.storage.http import filesystem
@@ -20,47 +27,315 @@ from tempopt.storage.http.filesystem import SERVER, ServerFileSystem
 from tests.server.http_agent import FILE, RUN, URL, HttpAgent, held_ticket, put_piece, record_checkpoint
 from tests.server.http_server import RunningServer, serve_app
 
+pytestmark = pytest.mark.usefixtures("holder")
+WHERE = "/api/checkpoints/where"
+
+
 pytest_plugins = ["tests.training.object_store"]
 
 
-@pytest.mark.parametrize("size", [0, 1, 999, 1000, 1001, 54_321])
+@pytest.fixture
+def in_bucket(
+    running_server: RunningServer,
+    holder: HttpAgent,
+    bucket: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[str]:
+    """The URL of the run's folder in a bucket, below which a second server keeps checkpoints."""
+    monkeypatch.setattr(filesystem, "_JOINED_PAUSE_SECONDS", 0.0)
+    with serve_app(create_app(running_server.store, checkpoints=f"{bucket}/kept")) as url:
+        monkeypatch.setenv(SERVER, url)
+        holder.http.base_url = httpx.URL(url)
+        yield f"{bucket}/kept/toy/{RUN}"
+
+
+@pytest.fixture
+def disable_signing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for object stores that sign no requests, or not with these keys."""
+    monkeypatch.setattr(routes, "_SIGNING", ())
+
+
+def _files_in(folder: str) -> dict[str, bytes]:
+    """Return what lies in a folder, by name."""
+    fs, path = open_filesystem(folder)
+    fs.invalidate_cache()
+    return {name.rpartition("/")[2]: fs.cat_file(name) for name in fs.find(path)}
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def run_folder(request: pytest.FixtureRequest, running_server: RunningServer, disable_signing: None) -> str:
+    """Where the checkpoints of the run lie, which come in pieces through the server."""
+    if request.param == "bucket":
+        return str(request.getfixturevalue("in_bucket"))
+    return str(running_server.checkpoints / "toy" / RUN)
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 1001, 23_456])
 def test_a_file_comes_back_as_it_was_put(
-    running_server: RunningServer, holder: HttpAgent, small_pieces: None, tmp_path: Path, size: int
+    running_server: RunningServer,
+    holder: HttpAgent,
+    run_folder: str,
+    small_pieces: None,
+    tmp_path: Path,
+    size: int,
 ) -> None:
     content = os.urandom(size)
     (tmp_path / "a").write_bytes(content)
     fs, path = open_filesystem(URL)
     fs.put_file(str(tmp_path / "a"), path)
-    assert [path.name for path in (running_server.checkpoints / "toy" / RUN).iterdir()] == [FILE]
+    assert _files_in(run_folder) == {FILE: content}
     record_checkpoint(holder, held_ticket(running_server), content)
     fs.get_file(path, str(tmp_path / "b"))
     assert (tmp_path / "b").read_bytes() == content and fs.size(path) == size
-
-
-def test_a_part_of_a_file_can_be_fetched(
-    running_server: RunningServer, holder: HttpAgent, tmp_path: Path
-) -> None:
-    (tmp_path / "a").write_bytes(bytes(range(256)))
-    fs, path = open_filesystem(URL)
-    fs.put_file(str(tmp_path / "a"), path)
-    record_checkpoint(holder, held_ticket(running_server), bytes(256))
-    answer = holder.http.get(f"/api/checkpoints/toy/{RUN}/{FILE}", headers={"range": "bytes=10-19"})
-    assert (answer.status_code, answer.content) == (206, bytes(range(10, 20)))
+    if size > 10:
+        for byte_range, expected_bytes in (("bytes=3-9", content[3:10]), ("bytes=900-", content[900:])):
+            answer = holder.http.get(f"/api/checkpoints/toy/{RUN}/{FILE}", headers={"range": byte_range})
+            assert (answer.status_code, answer.content) == (206, expected_bytes)
 
 
 def test_pieces_may_come_twice_and_a_file_is_there_whole_or_not_at_all(
-    running_server: RunningServer, holder: HttpAgent
+    holder: HttpAgent, run_folder: str
 ) -> None:
-    target = running_server.checkpoints / "toy" / RUN / FILE
-    assert put_piece(holder, 0, b"abc", 8).json() == {"bytes": 3, "is_complete": False}
-    assert put_piece(holder, 0, b"abc", 8).json() == {"bytes": 3, "is_complete": False}
-    assert not target.exists()
+    uploads_url = f"/api/checkpoints/toy/{RUN}/{FILE}/uploads/{'0' * 16}"
+    assert holder.http.get(uploads_url).json() == {"bytes": 0, "is_complete": False}
+    for _ in range(2):
+        assert put_piece(holder, 0, b"abc", 8).json() == {"bytes": 3, "is_complete": False}
     assert put_piece(holder, 6, b"gh", 8).json()["error"]["code"] == "piece_missing"
+    assert holder.http.get(uploads_url).json() == {"bytes": 3, "is_complete": False}
+    assert FILE not in _files_in(run_folder)
     assert put_piece(holder, 3, b"def", 8).json() == {"bytes": 6, "is_complete": False}
-    assert put_piece(holder, 6, b"gh", 8).json() == {"bytes": 8, "is_complete": True}
     # the answer to the last one was lost
-    assert put_piece(holder, 6, b"gh", 8).json() == {"bytes": 8, "is_complete": True}
-    assert target.read_bytes() == b"abcdefgh" and len(list(target.parent.iterdir())) == 1
+    for _ in range(2):
+        assert put_piece(holder, 6, b"gh", 8).json() == {"bytes": 8, "is_complete": True}
+    assert holder.http.get(uploads_url).json() == {"bytes": 8, "is_complete": True}
+    assert put_piece(holder, 8, b"", 8).json() == {"bytes": 8, "is_complete": True}
+    assert _files_in(run_folder)[FILE] == b"abcdefgh"
+
+
+def _step(holder: HttpAgent, step: int, content: bytes = b"abc", **options: Any) -> httpx.Response:
+    query_params = {"upload": "0" * 16, "offset": 0, "total": len(content), **options}
+    return holder.http.put(
+        f"/api/checkpoints/toy/{RUN}/step-{step}-1.ckpt", params=query_params, content=content
+    )
+
+
+def test_what_is_too_large_for_one_signed_request_comes_in_pieces(
+    holder: HttpAgent,
+    in_bucket: str,
+    small_pieces: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(routes, "LARGEST_SIGNED", 2000)
+    fs, path = open_filesystem(URL)
+    for size in (2000, 2001):
+        content = os.urandom(size)
+        (tmp_path / "a").write_bytes(content)
+        fs.put_file(str(tmp_path / "a"), path)
+        assert _files_in(in_bucket) == {FILE: content}
+
+
+def test_a_large_file_is_asked_for_again_until_it_is_in_its_place(
+    holder: HttpAgent,
+    in_bucket: str,
+    disable_signing: None,
+    small_pieces: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(uploads, "_JOIN_SECONDS", 0.0)
+    go_on, has_joined, join, begun_uploads = threading.Event(), threading.Event(), uploads._join, []
+
+    def slow(*args: Any) -> None:
+        begun_uploads.append(args)
+        go_on.wait(30)
+        join(*args)
+        has_joined.set()
+
+    monkeypatch.setattr(uploads, "_join", slow)
+    content = os.urandom(4321)
+    (tmp_path / "a").write_bytes(content)
+    fs, path = open_filesystem(URL)
+    send, answers = fs._sent, []
+
+    def record_answer(*args: Any) -> Any:
+        answers.append(send(*args))
+        if len(answers) > 6:
+            # the last piece, and twice more
+            go_on.set()
+        return answers[-1]
+
+    monkeypatch.setattr(fs, "_sent", record_answer)
+    fs.put_file(str(tmp_path / "a"), path)
+    assert has_joined.wait(30)
+    assert _files_in(in_bucket) == {FILE: content} and len(begun_uploads) == 1
+
+
+def test_an_object_that_cannot_be_put_together_is_not_there_and_is_tried_again(
+    holder: HttpAgent,
+    in_bucket: str,
+    disable_signing: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fs, _ = open_filesystem(in_bucket)
+    cat, failures = type(fs)._cat_file, [True]
+
+    async def fail_once(self: Any, path: str, *args: Any, **options: Any) -> Any:
+        if failures and path.endswith(".3.writing"):
+            failures.clear()
+            raise OSError("reset")
+        return await cat(self, path, *args, **options)
+
+    monkeypatch.setattr(type(fs), "_cat_file", fail_once)
+    type(fs).clear_instance_cache()
+    put_piece(holder, 0, b"abc", 6)
+    response = put_piece(holder, 3, b"def", 6)
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "checkpoints_away")
+    assert FILE not in _files_in(in_bucket)
+    assert put_piece(holder, 3, b"def", 6).json() == {"bytes": 6, "is_complete": True}
+    assert _files_in(in_bucket) == {FILE: b"abcdef"}
+
+
+def test_a_signed_request_takes_a_file_of_the_size_that_was_said_alone(
+    holder: HttpAgent,
+    in_bucket: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    body = {"study": "toy", "run": RUN, "file": FILE, "size": 1000, "purpose": "put"}
+    url = httpx.URL(holder.http.post(WHERE, json=body).json()["url"])
+    url_params = dict(url.params)
+    assert (url_params["X-Amz-SignedHeaders"], url_params["X-Amz-Expires"]) == ("content-length;host", "900")
+    monkeypatch.setattr(files, "LARGEST", 999)
+    assert holder.http.post(WHERE, json=body).json()["error"]["code"] == "too_large"
+
+
+def test_a_worker_without_any_key_of_the_bucket_puts_and_gets_and_loads_no_client_of_it(
+    running_server: RunningServer,
+    holder: HttpAgent,
+    in_bucket: str,
+    tmp_path: Path,
+) -> None:
+    content = os.urandom(100_000)
+    (tmp_path / "a").write_bytes(content)
+
+    def worker(statements: str) -> None:
+        code = (
+            "import os, sys; from tempopt.storage.checkpoints import open_filesystem;"
+            "assert not [name for name in os.environ if name.startswith('AWS')];"
+            f"fs, path = open_filesystem({URL!r}); {statements};"
+            "assert not {'s3fs', 'botocore', 'sqlalchemy'} & set(sys.modules)"
+        )
+        names = ("TEMPOPT_SERVER", "TEMPOPT_TOKEN")
+        env = {"HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+        env |= {name: os.environ[name] for name in names}
+        result = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+        assert (result.returncode, result.stderr) == (0, "")
+
+    worker(f"fs.put_file({str(tmp_path / 'a')!r}, path)")
+    assert _files_in(in_bucket) == {FILE: content}
+    record_checkpoint(holder, held_ticket(running_server), content)
+    worker(f"fs.get_file(path, {str(tmp_path / 'b')!r})")
+    assert (tmp_path / "b").read_bytes() == content
+
+
+# ---- what is kept
+
+
+def _in_folder(server: RunningServer, name: str) -> bool:
+    return (server.checkpoints / "toy" / RUN / name).exists()
+
+
+def test_unrecorded_files_are_limited_to_four(
+    running_server: RunningServer,
+    holder: HttpAgent,
+) -> None:
+    _step(holder, 2)
+    record_checkpoint(holder, held_ticket(running_server), b"abc", step=2)
+    (running_server.checkpoints / "toy" / RUN / "log.txt").write_text("kept")
+    for step in range(10, 20):
+        assert _step(holder, step).json()["is_complete"]
+    names = {path.name for path in (running_server.checkpoints / "toy" / RUN).iterdir()}
+    recorded_files, newest = {"step-2-1.ckpt", "log.txt"}, {f"step-{step}-1.ckpt" for step in range(15, 20)}
+    assert names == recorded_files | newest
+    # the one that is put just now is not counted, whatever its number
+    _step(holder, 1)
+    assert _in_folder(running_server, "step-1-1.ckpt") and _in_folder(running_server, "step-2-1.ckpt")
+
+
+def test_unrecorded_objects_are_limited_to_four(holder: HttpAgent, in_bucket: str) -> None:
+    for step in range(10, 20):
+        body = {"study": "toy", "run": RUN, "file": f"step-{step}-1.ckpt", "size": 3, "purpose": "put"}
+        httpx.put(holder.http.post(WHERE, json=body).json()["url"], content=b"abc").raise_for_status()
+    assert sorted(_files_in(in_bucket)) == [f"step-{step}-1.ckpt" for step in range(15, 20)]
+
+
+@pytest.mark.parametrize("clear_study", [delete, collect_garbage], ids=["delete", "gc"])
+@pytest.mark.parametrize("fixture_name", ["running_server", "in_bucket"])
+def test_what_was_broken_off_goes_with_the_study(
+    running_server: RunningServer,
+    holder: HttpAgent,
+    disable_signing: None,
+    request: pytest.FixtureRequest,
+    fixture_name: str,
+    clear_study: Callable[..., Any],
+) -> None:
+    request.getfixturevalue(fixture_name)
+    study = running_server.store.load_study("toy")
+    put_piece(holder, 0, b"abc", 8)
+    folder = request.getfixturevalue("in_bucket") if fixture_name == "in_bucket" else ""
+    folder = folder or str(running_server.checkpoints / "toy" / RUN)
+    base = folder.removesuffix(f"/toy/{RUN}")
+    running_server.store.set_checkpoints(study.id, base)
+    assert len(_files_in(folder)) == 1
+    if clear_study is collect_garbage:
+        outcomes = RunOutcome(outcome="complete", value=1.0, steps=24, seconds=1.0)
+        holder.sync(RunEnded(ticket_id=held_ticket(running_server).id, attempt=1, outcomes=outcomes))
+    else:
+        body = {"study": "toy", "agent": holder.name, "session": holder.session, "study_id": holder.study_id}
+        holder.http.post("/api/agents/leave", json=body).raise_for_status()
+    clear_study(running_server.storage, "toy")
+    assert _files_in(folder) == {}
+
+
+def test_one_run_has_one_name(running_server: RunningServer, holder: HttpAgent) -> None:
+    for run in ("baseline-00000", "baseline-000000000"):
+        query_params: dict[str, Any] = {"upload": "0" * 16, "offset": 0, "total": 3}
+        answer = holder.http.put(f"/api/checkpoints/toy/{run}/{FILE}", params=query_params, content=b"abc")
+        assert answer.json()["error"]["code"] == "checkpoint_not_found"
+    assert not running_server.checkpoints.exists()
+
+
+def test_a_study_is_not_known_by_another_spelling(
+    running_server: RunningServer,
+    holder: HttpAgent,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # as on databases that compare names without regard to case
+    row = running_server.store.load_study("toy")
+    monkeypatch.setattr(type(running_server.store), "load_study", lambda self, name: dataclasses.replace(row))
+    body = {"study": "TOY", "run": RUN, "file": FILE, "size": 3, "purpose": "put"}
+    assert holder.http.post(WHERE, json=body).json()["error"]["code"] == "study_not_found"
+
+
+def test_a_disk_that_is_full_is_said_at_once(
+    running_server: RunningServer,
+    holder: HttpAgent,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*args: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    answer = put_piece(holder, 0, b"abc", 3)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (507, "not_written")
+    (tmp_path / "a").write_bytes(b"abc")
+    fs, path = open_filesystem(URL)
+    with pytest.raises(OSError, match="No space left on device"):
+        fs.put_file(str(tmp_path / "a"), path)
+
+
+# ---- what may be put and got, and attacks
 
 
 def test_what_was_broken_off_does_not_fill_the_disk(running_server: RunningServer, holder: HttpAgent) -> None:
@@ -79,44 +354,6 @@ def test_a_piece_that_is_too_large_or_longer_than_the_file_is_refused(
     ):
         assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
     assert not (running_server.checkpoints / "toy" / RUN / FILE).exists()
-
-
-def test_a_worker_puts_its_file_through_a_server_that_is_started_again(
-    running_server: RunningServer,
-    holder: HttpAgent,
-    small_pieces: None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(filesystem.time, "sleep", lambda seconds: threading.Event().wait(0.001))
-    content = os.urandom(10_000)
-    (tmp_path / "a").write_bytes(content)
-    fs, path = open_filesystem(URL)
-    send, calls = fs._sent, []
-
-    def fail_send(*args: Any) -> Any:
-        calls.append(args)
-        if len(calls) % 3 == 1:
-            raise httpx.ConnectError("refused")
-        response = send(*args)
-        if len(calls) % 3 == 2:
-            # it was written, and the answer was lost
-            raise httpx.ReadError("reset")
-        return response
-
-    monkeypatch.setattr(fs, "_sent", fail_send)
-    fs.put_file(str(tmp_path / "a"), path)
-    assert (running_server.checkpoints / "toy" / RUN / FILE).read_bytes() == content and len(calls) > 20
-
-
-def test_a_server_that_stays_away_is_told_as_a_checkpoint_that_could_not_be_written(
-    running_server: RunningServer, holder: HttpAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(SERVER, "http://127.0.0.1:9")
-    monkeypatch.setattr(filesystem, "_PATIENCE_SECONDS", 0.0)
-    (tmp_path / "a").write_bytes(b"x")
-    with pytest.raises(OSError, match="cannot be reached"):
-        ServerFileSystem().put_file(str(tmp_path / "a"), f"toy/{RUN}/{FILE}")
 
 
 def _codes(holder: HttpAgent, run: str, file: str, study: str = "toy") -> set[str]:

@@ -147,16 +147,18 @@ def test_a_server_that_loses_every_piece_is_given_up(
         make_file_system(handler).put_file(str(source), f"toy/{RUN}/{FILE}")
 
 
+@pytest.mark.parametrize("sends_all", [False, True])
 def test_a_download_that_breaks_off_goes_on_where_it_was(
     make_file_system: Callable[[Handler], ServerFileSystem],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    sends_all: bool,
 ) -> None:
     monkeypatch.setattr(filesystem, "_CHUNK", 1024)
     ranges: list[str | None] = []
 
     def broken_content() -> Iterator[bytes]:
-        yield CONTENT[: 1024 * 4]
+        yield CONTENT[:4096]
         raise httpx.ReadError("reset")
 
     def handler(request: httpx.Request) -> httpx.Response:
@@ -165,32 +167,12 @@ def test_a_download_that_breaks_off_goes_on_where_it_was(
         ranges.append(request.headers.get("range"))
         if len(ranges) == 1:
             return httpx.Response(200, content=broken_content())
-        return httpx.Response(206, content=CONTENT[1024 * 4 :])
+        return (
+            httpx.Response(200, content=CONTENT) if sends_all else httpx.Response(206, content=CONTENT[4096:])
+        )
 
     make_file_system(handler).get_file(f"toy/{RUN}/{FILE}", str(tmp_path / "got"))
     assert ranges == [None, "bytes=4096-"] and (tmp_path / "got").read_bytes() == CONTENT
-
-
-def test_a_server_that_sends_all_of_it_again_is_understood(
-    make_file_system: Callable[[Handler], ServerFileSystem],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(filesystem, "_CHUNK", 1024)
-    urls: list[str] = []
-
-    def broken_content() -> Iterator[bytes]:
-        yield CONTENT[:2048]
-        raise httpx.ReadError("reset")
-
-    def handler(request: httpx.Request) -> httpx.Response:
-        if request.method == "POST":
-            return httpx.Response(200, json={"url": "", "piece": 1000, "size": len(CONTENT)})
-        urls.append(str(request.url))
-        return httpx.Response(200, content=broken_content() if len(urls) == 1 else CONTENT)
-
-    make_file_system(handler).get_file(f"toy/{RUN}/{FILE}", str(tmp_path / "got"))
-    assert (tmp_path / "got").read_bytes() == CONTENT
 
 
 # ---- what may pass, and what may not
@@ -410,20 +392,6 @@ def _taken_again(server: RunningServer, holder: HttpAgent, checkpoints: list[Che
     ticket_row = holder.take()
     assert ticket_row is not None and ticket_row.id == ticket.id
     return ticket_row.attempt
-
-
-def test_a_run_that_may_not_put_goes_on_without_a_checkpoint(
-    running_server: RunningServer,
-    holder: HttpAgent,
-    request_for: Any,
-    listener: Any,
-    tmp_path: Path,
-) -> None:
-    request = request_for(checkpoints="tempopt://toy/baseline-0001", folder=str(tmp_path / "near"))
-    channel = listener()
-    outcome = Run(request, channel).execute()
-    assert outcome.state == "complete" and channel.saved == []
-    assert "baseline-0001" in channel.messages_of(CheckpointFailed)[0].why
 
 
 def test_what_the_server_has_not_any_more_is_no_checkpoint_to_go_on_from(

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import http.client
 import itertools
 import json
-import math
-import re
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +15,6 @@ import pytest
 
 from tempopt.server.limits import LARGEST_BODY, LARGEST_ELSEWHERE, LARGEST_UNKNOWN, BodyLimitMiddleware
 from tempopt.server.serving import TimeoutH11Protocol
-from tempopt.storage.rows import TicketRow
 from tests.server.http_server import RunningServer
 from tests.toy_study import toy_spec
 
@@ -76,19 +71,6 @@ def test_unknown_fields_are_refused(client: httpx.Client, path: str) -> None:
     assert "of_another_version" in answer.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("path", BODIES)
-def test_bodies_of_other_kinds_are_refused(client: httpx.Client, path: str) -> None:
-    for kind in (
-        "text/plain",
-        "application/xml",
-        "multipart/form-data",
-        "application/x-www-form-urlencoded",
-        "",
-    ):
-        answer = client.post(path, content=json.dumps(BODIES[path]), headers={"content-type": kind})
-        assert _refusal(answer) == (422, "invalid_request"), kind
-
-
 UNFIT = {
     "5000 digits": b"1" * 5000,
     "400 digits": b"-" + b"9" * 400,
@@ -118,73 +100,6 @@ def test_values_that_nothing_can_hold_are_refused_wherever_they_are(client: http
         prefix = json.dumps(fields).encode()[:-1] + (b", " if fields else b"")
         body = prefix + f'"{key}": '.encode() + value + b"}"
         assert _refusal(client.post(path, content=body, headers=JSON)) in CODES, (name, key)
-
-
-def _rows(server: RunningServer) -> list[TicketRow]:
-    """Return the tickets of the study, but for how long their leases still are."""
-    rows = server.store.tickets(server.store.load_study("toy").id)
-    return [dataclasses.replace(row, lease=None) for row in rows]
-
-
-BEGAN: dict[str, Any] = {"type": "RunStarted", "total_steps": 24, "code": "code"}
-LOST: dict[str, Any] = {"type": "AttemptLost", "error": "it fell", "max_attempts": 3}
-OUTCOMES = {"outcome": "complete", "value": 0.5, "steps": 24, "seconds": 1.0}
-RUN_END: dict[str, Any] = {"type": "RunEnded", "outcomes": OUTCOMES}
-REPORTED: dict[str, Any] = {"type": "MetricReported", "step": 4, "value": 0.5}
-NAMELESS = {"ticket_id": 1, "step": 24, "name": "\0", "value": 1.0}
-CHANGES: list[list[dict[str, Any]]] = [
-    [{}],
-    [{"type": "Dropped"}],
-    [{"type": ["RunStarted"]}],
-    [BEGAN | {"ticket_id": 10**400}],
-    [BEGAN | {"ticket_id": "1; DROP TABLE tempopt_ticket"}],
-    [BEGAN | {"attempt": 2**31}],
-    [BEGAN | {"attempt": None}],
-    [BEGAN | {"total_steps": 10**30}],
-    [BEGAN | {"of_another_version": 1}],
-    [REPORTED | {"step": 10**30}],
-    [REPORTED | {"value": [[[]]]}],
-    [REPORTED | {"value": math.inf}],
-    [
-        {
-            "type": "CheckpointRecorded",
-            "checkpoint": {"step": 1, "url": "file:///etc/passwd", "digest": "d", "size": 1},
-        }
-    ],
-    [RUN_END | {"outcomes": {"outcome": "won"}}],
-    [RUN_END | {"outcomes": None}],
-    [RUN_END | {"outcomes": OUTCOMES | {"value": None}}],
-    [RUN_END | {"outcomes": OUTCOMES | {"seconds": math.nan}}],
-    [RUN_END | {"outcomes": OUTCOMES | {"measurements": [NAMELESS]}}],
-    [RUN_END | {"outcomes": OUTCOMES | {"measurements": [None]}}],
-    [RUN_END | {"outcomes": OUTCOMES | {"measurements": 5}}],
-    [LOST | {"max_attempts": 10**20}],
-    [LOST, REPORTED],
-    [RUN_END, RUN_END],
-]
-
-
-def test_changes_that_make_no_sense_are_refused_and_nothing_is_written(
-    running_server: RunningServer, client: httpx.Client
-) -> None:
-    study = running_server.store.load_study("toy")
-    body_base = {**BODIES["/api/agents/sync"], "study_id": study.id}
-    assert client.post("/api/agents/join", json=BODIES["/api/agents/join"]).status_code == 200
-    ticket = client.post("/api/agents/sync", json={**body_base, "take": {}}).json()["claim"]["ticket"]
-    rows_before = _rows(running_server)
-    for changes in CHANGES:
-        body = {
-            **body_base,
-            "changes": [{"ticket_id": ticket["id"], "attempt": 1} | change for change in changes],
-        }
-        answer = client.post("/api/agents/sync", content=json.dumps(body), headers=JSON)
-        assert _refusal(answer) in CODES, changes
-        assert _rows(running_server) == rows_before, changes
-    valid_changes = [
-        {"ticket_id": ticket["id"], "attempt": 1} | change for change in (BEGAN, REPORTED, RUN_END)
-    ]
-    answer = client.post("/api/agents/sync", json={**body_base, "changes": valid_changes})
-    assert (answer.status_code, answer.json()["refused"]) == (200, [])
 
 
 @pytest.mark.parametrize("length", [str(LARGEST_BODY + 1), "9" * 18, "9" * 40])
@@ -270,46 +185,6 @@ def test_slow_connections_do_not_block_other_clients(
     finally:
         for line in lines:
             line.close()
-
-
-@pytest.mark.parametrize(
-    "payload",
-    [
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-        b"GET / HTTP/9.9\r\n\r\n",
-        b"nonsense\r\n\r\n",
-        b"GET /api/me HTTP/1.1\r\nhost: a\r\n" + b"x: " + b"y" * 200_000 + b"\r\n\r\n",
-        b"POST /api/studies HTTP/1.1\r\nhost: a\r\ncontent-length: -1\r\n\r\n",
-        b"POST /api/studies HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n123456",
-        b"POST /api/studies HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
-    ],
-    ids=["TLS", "version", "nonsense", "long header", "negative length", "two lengths", "no chunk"],
-)
-def test_what_is_no_request_ends_that_line_alone(
-    running_server: RunningServer, client: httpx.Client, payload: bytes
-) -> None:
-    with _line(running_server) as line:
-        line.sendall(payload)
-        reply = b""
-        # a client that is not read from may be cut off while it sends
-        with contextlib.suppress(OSError):
-            line.shutdown(socket.SHUT_WR)
-            while piece := line.recv(65536):
-                reply += piece
-    assert reply == b"" or re.match(rb"HTTP/1\.1 4\d\d ", reply)
-
-
-@pytest.mark.parametrize(
-    "date", ["Thu, 01 Jan 1970 00:00:00 GMT", "Fri, 31 Dec 9999 23:59:59 GMT", "yesterday"]
-)
-def test_the_clock_of_the_client_does_not_matter(client: httpx.Client, date: str) -> None:
-    headers = {"date": date, "if-modified-since": date, "last-event-id": "9" * 15}
-    response = client.post("/api/agents/join", json=BODIES["/api/agents/join"], headers=headers)
-    assert response.status_code == 200
-    body = {**BODIES["/api/agents/sync"], "study_id": response.json()["study"]["id"], "take": {}}
-    first = client.post("/api/agents/sync", json=body, headers=headers).json()
-    assert first["claim"]["ticket"]["state"] == "running"
-    assert 0 <= first["age"] < 3600
 
 
 def test_requests_that_come_twice_do_once_what_they_do(

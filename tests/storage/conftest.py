@@ -10,6 +10,7 @@ from pathlib import Path
 
 import optuna
 import pytest
+from sqlalchemy import Engine, event
 
 from tempopt.storage import Store
 from tempopt.storage.opening import open_store
@@ -115,3 +116,16 @@ def storage(store: Store) -> Iterator[optuna.storages.RDBStorage]:
 def optuna_study(storage: optuna.storages.RDBStorage, study: StudyRow) -> optuna.Study:
     """Optuna's study that belongs to ours."""
     return optuna.create_study(study_name=study.name, storage=storage)
+
+
+@pytest.fixture
+def statements() -> Iterator[list[str]]:
+    """The SQL that was sent since the test began."""
+    sent: list[str] = []
+
+    def record(*arguments: object) -> None:
+        sent.append(str(arguments[2]))
+
+    event.listen(Engine, "before_cursor_execute", record)
+    yield sent
+    event.remove(Engine, "before_cursor_execute", record)

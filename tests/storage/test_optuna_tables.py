@@ -16,6 +16,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.storages import RDBStorage
 from optuna.storages._rdb.models import BaseModel
 from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy import text
 
 from tempopt.errors import StorageError
 from tempopt.storage import Store
@@ -463,3 +464,28 @@ def test_the_store_is_made_in_a_database_that_optuna_had_first(url: str) -> None
     assert json.loads(json.dumps(study.best_params)) == {"x": 0.5}
     storage.engine.dispose()
     open_store(url, create=False).close()
+
+
+# ---- without tables that are known
+
+
+@pytest.mark.parametrize("obstacle", ["another version", "no tables"])
+def test_without_optuna_a_study_is_searched_all_the_same(
+    store: Store,
+    study: StudyRow,
+    obstacle: str,
+    request: pytest.FixtureRequest,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    if obstacle == "another version":
+        request.getfixturevalue("optuna_study")
+        store._database.write(lambda c: c.execute(text("UPDATE alembic_version SET version_num = 'v9'")))
+    store.add_tickets(study.id, [new_ticket(0)])
+    ticket = take_next(store, study)
+    assert store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL) is None
+    store.write(study.id, [reported(ticket, 3, 0.25), make_end(ticket)], agent="agent", lease=HOUR)
+    assert only_ticket(store, study.id).state == "done"
+    warnings = [record.getMessage() for record in caplog.records if record.name == "tempopt"]
+    assert len(warnings) == (obstacle == "another version") and all("version v9" in text for text in warnings)
+    store.delete_study("example")
+    assert store.list_studies() == []

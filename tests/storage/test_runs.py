@@ -333,3 +333,159 @@ def test_of_a_ticket_that_its_agent_has_taken_again_only_the_latest_attempt_spea
     assert reply.refused == {}
     assert only_ticket(store, study.id).state == "running"
     assert len(store.measurements(study.id)) == 1
+
+
+# ---- what attempts took of cards
+
+
+def write_twice(store: Store, study: StudyRow, change: Change) -> TicketRow:
+    """Write a change twice, as after a lost answer, and return the ticket."""
+    for _ in range(2):
+        assert store.write(study.id, [change], agent="agent", lease=HOUR).refused == {}
+    return only_ticket(store, study.id)
+
+
+def test_seconds_of_cards_add_up_over_attempts_and_the_highest_memory_stays(
+    store: Store, study: StudyRow, ticket: TicketRow
+) -> None:
+    assert (ticket.gpu_seconds, ticket.peak_memory, ticket.alone) == (0.0, None, False)
+    returned_change = AttemptReleased(
+        ticket_id=ticket.id, attempt=1, seconds=4.0, gpu_seconds=1.0, peak_memory=3 * 2**40
+    )
+    row = write_twice(store, study, returned_change)
+    assert (row.gpu_seconds, row.peak_memory) == (1.0, 3 * 2**40)
+    take_next(store, study)
+    lost_change = AttemptLost(
+        ticket_id=ticket.id, attempt=2, error="x", max_attempts=9, seconds=2.0, gpu_seconds=0.5
+    )
+    row = write_twice(store, study, lost_change)
+    assert (row.gpu_seconds, row.peak_memory) == (1.5, 3 * 2**40)
+    last = take_next(store, study)
+    assert (last.gpu_seconds, last.peak_memory) == (1.5, 3 * 2**40)
+    outcomes = RunOutcome(
+        outcome="complete", value=0.5, steps=1, seconds=8.0, gpu_seconds=16.0, peak_memory=2 * 2**40
+    )
+    row = write_twice(store, study, make_end(last, outcomes))
+    assert (row.seconds, row.gpu_seconds, row.peak_memory) == (14.0, 17.5, 3 * 2**40)
+
+
+def test_a_run_without_a_card_has_taken_nothing_of_any(
+    store: Store, study: StudyRow, ticket: TicketRow
+) -> None:
+    row = write_twice(store, study, make_end(ticket))
+    assert (row.gpu_seconds, row.peak_memory) == (0.0, None)
+
+
+def test_a_claim_says_that_the_run_needs_a_gpu_of_its_own(
+    store: Store, study: StudyRow, ticket: TicketRow
+) -> None:
+    lost_change = AttemptLost(
+        ticket_id=ticket.id, attempt=1, error="CUDA out of memory", max_attempts=2, alone=True
+    )
+    assert write_twice(store, study, lost_change).alone
+    retaken = take_next(store, study, "another agent")
+    assert (retaken.alone, retaken.failures) == (True, 1)
+    # and it stays so when that agent is lost, and when it gives the ticket back
+    returned_change = AttemptReleased(ticket_id=ticket.id, attempt=2)
+    assert store.write(study.id, [returned_change], agent="another agent", lease=HOUR).refused == {}
+    third = take_next(store, study, "third agent", lease=-1.0)
+    assert third.alone
+    assert take_next(store, study, "fourth agent", max_attempts=9).alone
+
+
+# ---- where runs are trained and how far they are
+
+
+def make_start(ticket: TicketRow, machine: str = "node7", device: str = "NVIDIA H200 (cuda:0)") -> RunStarted:
+    return RunStarted(
+        ticket_id=ticket.id,
+        attempt=ticket.attempt,
+        total_steps=100,
+        code="c",
+        machine=machine,
+        device=device,
+    )
+
+
+def test_the_machine_and_the_device_are_those_of_the_latest_attempt(
+    store: Store, study: StudyRow, ticket: TicketRow
+) -> None:
+    assert (ticket.machine, ticket.device, ticket.steps) == (None, None, None)
+    returned_change = AttemptReleased(ticket_id=ticket.id, attempt=1)
+    store.write(study.id, [make_start(ticket), returned_change], agent="agent", lease=HOUR)
+    row = only_ticket(store, study.id)
+    assert (row.agent, row.machine, row.device) == (None, "node7", "NVIDIA H200 (cuda:0)")
+    retaken = take_next(store, study, "another agent")
+    store.write(
+        study.id, [make_start(retaken, "node8", "cpu\0" + "x" * 999)], agent="another agent", lease=HOUR
+    )
+    row = only_ticket(store, study.id)
+    assert (row.machine, row.device) == ("node8", ("cpu\\0" + "x" * 999)[:255])
+
+
+def test_steps_are_told_with_the_leases_that_they_earn(store: Store, study: StudyRow) -> None:
+    store.add_tickets(study.id, [new_ticket(n, "baseline") for n in range(4)])
+    runs = [take_next(store, study) for _ in range(4)]
+    renew = {run.id: 1 for run in runs}
+    steps = {runs[0].id: 10, runs[1].id: 20, runs[2].id: 30}
+    changes = [make_start(runs[0]), reported(runs[1], 19, 0.5)]
+    store.write(study.id, changes, agent="agent", renew=renew, steps=steps, lease=HOUR)
+    assert [t.steps for t in store.tickets(study.id)] == [10, 20, 30, None]
+    # an attempt that begins again from a checkpoint is where it is, and the end of a run has the last word
+    steps = {runs[0].id: 5, runs[1].id: 99}
+    store.write(study.id, [make_end(runs[1])], agent="agent", renew=renew, steps=steps, lease=HOUR)
+    assert [t.steps for t in store.tickets(study.id)] == [5, 100, 30, None]
+
+
+def test_steps_of_an_attempt_that_is_another_s_by_now_are_refused(
+    store: Store, study: StudyRow, ticket: TicketRow
+) -> None:
+    store.release(study.id, ["agent"])
+    other_ticket = take_next(store, study, "another agent")
+    renewed = {"renew": {ticket.id: 2}, "steps": {ticket.id: 3}}
+    store.write(study.id, [], agent="another agent", lease=HOUR, **renewed)  # type: ignore[arg-type]
+    stale = {"renew": {ticket.id: 1}, "steps": {ticket.id: 70}}
+    reply = store.write(study.id, [], agent="agent", lease=HOUR, **stale)  # type: ignore[arg-type]
+    assert list(reply.refused) == [other_ticket.id]
+    assert only_ticket(store, study.id).steps == 3
+
+
+def test_steps_cost_no_statement_more_than_the_leases_do(
+    store: Store, study: StudyRow, statements: list[str]
+) -> None:
+    store.add_tickets(study.id, [new_ticket(n) for n in range(5)])
+    runs = [take_next(store, study) for _ in range(5)]
+    counts = []
+    for steps in ({}, {run.id: run.number for run in runs}):
+        statements.clear()
+        renew = {run.id: 1 for run in runs}
+        store.write(study.id, [], agent="agent", renew=renew, steps=steps, lease=HOUR)
+        counts.append(len(statements))
+    assert counts[0] == counts[1]
+
+
+def test_nothing_is_taken_of_a_study_that_rests(store: Store, study: StudyRow, ticket: TicketRow) -> None:
+    store.add_tickets(study.id, [new_ticket(1)])
+    store.set_state(study.id, "paused")
+    with pytest.raises(AssertionError):
+        take_next(store, study, "another agent")
+    # what was begun may end
+    assert store.write(study.id, [make_end(ticket)], agent="agent", lease=HOUR).refused == {}
+    store.set_state(study.id, "running")
+    assert take_next(store, study, "another agent").number == 1
+
+
+@pytest.mark.usefixtures("optuna_study")
+def test_a_trial_ends_with_one_statement_for_its_numbers(
+    store: Store, study: StudyRow, statements: list[str]
+) -> None:
+    """However many end together, their numbers are one statement."""
+    store.add_tickets(study.id, [new_ticket(n) for n in range(8)])
+    runs = [take_next(store, study) for _ in range(8)]
+    for run in runs:
+        store.begin(run.id, 1, PARAMETERS, SAMPLED, TRIAL)
+    for tickets in (runs[:1], runs[1:]):
+        statements.clear()
+        outcomes = complete(0.5, attributes={"tau_final": 0.5, "gain": 0.125})
+        store.write(study.id, [make_end(run, outcomes) for run in tickets], agent="agent", lease=HOUR)
+        assert sum("attributes" in statement for statement in statements) == 1

@@ -20,7 +20,16 @@ from tempopt.storage import Store
 from tempopt.storage.changes import RunOutcome
 from tempopt.storage.opening import open_store
 from tempopt.storage.queries import KIND_OF, STAGES
-from tempopt.storage.rows import KINDS, LARGEST_VALUE, Kind, Measurement, NewTicket, StudyRow, TicketRow
+from tempopt.storage.rows import (
+    KINDS,
+    LARGEST_VALUE,
+    Kind,
+    Measurement,
+    NewTicket,
+    StudyRow,
+    StudyTotals,
+    TicketRow,
+)
 from tempopt.storage.ticket_queries import ARMS
 from tests.storage.scenes import HOUR, complete, make_end, new_ticket, only_ticket, reported, take, take_next
 
@@ -479,3 +488,80 @@ def test_opening_a_store_loads_no_migrations(tmp_path: Path, environment: dict[s
 def _run_code(environment: dict[str, str], code: str, *arguments: str) -> str:
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.strip()
+
+
+# ---- jobs
+
+
+def test_jobs_are_there_before_the_study_is_and_go_with_it(store: Store) -> None:
+    store.add_jobs("early", "slurm", {"partition": "gpu"}, ["7_0", "7_1"])
+    store.add_jobs("another", "ray", {}, ["a"])
+    first, second = store.jobs("early")
+    assert (first.id, second.id) == ("7_0", "7_1")
+    assert (first.launcher, first.options) == ("slurm", {"partition": "gpu"})
+    assert abs((datetime.now(UTC) - first.created).total_seconds()) < 3600
+    store.create_study("early", {}, "")
+    assert store.jobs("early") == [first, second]
+    store.delete_study("early")
+    assert store.jobs("early") == []
+    assert [job.id for job in store.jobs("another")] == ["a"]
+
+
+def test_jobs_that_are_told_again_are_no_jobs_more(store: Store) -> None:
+    store.add_jobs("x", "ray", {"address": "here"}, ["a", "b", "a"])
+    jobs_before = store.jobs("x")
+    store.add_jobs("x", "ray", {"address": "there"}, ["b", "c"])
+    store.add_jobs("x", "slurm", {}, ["b"])
+    assert store.jobs("x")[:2] == jobs_before
+    assert [(job.launcher, job.id) for job in store.jobs("x")] == [
+        ("ray", "a"),
+        ("ray", "b"),
+        ("ray", "c"),
+        ("slurm", "b"),
+    ]
+
+
+def test_forgotten_jobs_are_gone(store: Store) -> None:
+    store.add_jobs("x", "ray", {}, ["a", "b", "c"])
+    store.add_jobs("y", "ray", {}, ["a"])
+    store.forget_jobs("x", ["a", "c", "never was"])
+    assert [job.id for job in store.jobs("x")] == ["b"]
+    assert [job.id for job in store.jobs("y")] == ["a"]
+    store.forget_jobs("x", [])
+    assert [job.id for job in store.jobs("x")] == ["b"]
+
+
+# ---- totals
+
+
+def _end(store: Store, study: StudyRow, outcomes: RunOutcome) -> None:
+    """Have the next ticket of a study taken, and end so."""
+    change = make_end(take_next(store, study), outcomes)
+    assert not store.write(study.id, [change], agent="agent", lease=HOUR).refused
+
+
+def test_totals_are_of_each_study_and_the_best_of_complete_search_trials_alone(store: Store) -> None:
+    first_study, second_study, empty = (
+        store.create_study(name, {}, "0") for name in ("one", "other", "empty")
+    )
+    store.add_tickets(
+        first_study.id, [new_ticket(0, "baseline"), *(new_ticket(number) for number in range(3))]
+    )
+    store.add_tickets(second_study.id, [new_ticket(0)])
+    # the baseline's comes first, and is the highest
+    for value in (9.0, 0.25, 0.75):
+        _end(store, first_study, complete(value, gpu_seconds=1.5))
+    take_next(store, first_study)
+    _end(store, second_study, complete(0.5))
+    totals = store.totals()
+    assert totals[first_study.id] == StudyTotals(lowest=0.25, highest=0.75, seconds=7.5, gpu_seconds=4.5)
+    assert totals[second_study.id] == StudyTotals(lowest=0.5, highest=0.5, seconds=2.5, gpu_seconds=0.0)
+    assert empty.id not in totals
+
+
+def test_there_is_no_best_before_a_search_trial_is_complete(store: Store) -> None:
+    study = store.create_study("one", {}, "0")
+    store.add_tickets(study.id, [new_ticket(0, "baseline"), new_ticket(0)])
+    _end(store, study, complete(0.5))
+    assert store.totals()[study.id].highest is None
+    assert store.totals()[study.id].seconds == pytest.approx(2.5)
