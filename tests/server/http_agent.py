@@ -37,6 +37,7 @@ class HttpAgent:
     """
 
     def __init__(self, server: RunningServer, name: str = "here:1:m:1.1", token: str | None = None) -> None:
+        self.server = server
         self.http: httpx.Client = server.client(token or server.new_token("agent"))
         self.name, self.session = name, f"session{name.encode().hex()}"[:40]
         self.study_id = 0
@@ -77,6 +78,12 @@ class HttpAgent:
         ticket = self.take(held_ids)
         assert ticket is not None
         return ticket
+
+    def row(self, ticket: TicketRow) -> TicketRow:
+        """Return a ticket as it is now."""
+        row = self.server.store.ticket(ticket.study_id, ticket.kind, ticket.number)
+        assert row is not None
+        return row
 
     def report_training(self, ticket: TicketRow, values: list[float]) -> dict[str, Any]:
         """Say that a run reported these values, evenly, and came to its end; return the answer."""
@@ -122,9 +129,9 @@ FILE = "step-8-1.ckpt"
 URL = f"tempopt://toy/{RUN}/{FILE}"
 
 
-def held_ticket(server: RunningServer) -> TicketRow:
+def held_ticket(holder: HttpAgent) -> TicketRow:
     """Return the ticket of that run as it is now."""
-    ticket = server.store.ticket(1, "baseline", 0)
+    ticket = holder.server.store.ticket(1, "baseline", 0)
     assert ticket is not None
     return ticket
 

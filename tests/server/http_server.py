@@ -16,7 +16,6 @@ from tempopt.server.serving import TimeoutH11Protocol
 from tempopt.server.tokens import create_token
 from tempopt.storage import Store
 from tempopt.storage.http.wire import PROTOCOL
-from tempopt.storage.rows import TicketRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +46,6 @@ class RunningServer:
         """Return a client that shows a token; None: the one that may do everything."""
         headers = {"authorization": f"Bearer {token or self.token}", "tempopt-protocol": str(PROTOCOL)}
         return httpx.Client(base_url=self.url, headers=headers, timeout=60)
-
-    def row(self, ticket: TicketRow) -> TicketRow:
-        """Return a ticket as it is now."""
-        row = self.store.ticket(ticket.study_id, ticket.kind, ticket.number)
-        assert row is not None
-        return row
 
 
 @contextmanager

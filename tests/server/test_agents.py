@@ -5,29 +5,23 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tempopt.agent.remote_client import _parts
-from tempopt.server import agents
+from tempopt.server import agents, authenticator
 from tempopt.server.tokens import create_token
-from tempopt.storage.changes import (
-    AttemptLost,
-    AttemptReleased,
-    CheckpointRecorded,
-    MetricReported,
-    RunStarted,
-)
+from tempopt.storage.changes import AttemptReleased, CheckpointRecorded, MetricReported, RunStarted
 from tempopt.storage.http.protocol import Renewal, TakeRequest
 from tempopt.storage.http.wire import deserialize
 from tempopt.storage.rows import Checkpoint, Measurement, TicketRow
 from tests.server.http_agent import STEPS, HttpAgent, begin, make_end, run_counts
-from tests.server.http_server import RunningServer
 
 
 def test_a_ticket_comes_with_all_that_a_worker_needs_and_nothing_of_where_things_lie(
-    running_server: RunningServer, agent: HttpAgent
+    agent: HttpAgent,
 ) -> None:
     reply = agent.sync(take=TakeRequest())["claim"]
     ticket, request = reply["ticket"], reply["request"]
@@ -35,21 +29,21 @@ def test_a_ticket_comes_with_all_that_a_worker_needs_and_nothing_of_where_things
     assert request["checkpoints"] == "tempopt://toy/baseline-0000"
     assert request["folder"] is request["program"] is None
     text = str(reply) + str(agent.join())
-    assert str(running_server.checkpoints) not in text and "sqlite" not in text
+    assert str(agent.server.checkpoints) not in text and "sqlite" not in text
 
 
-def test_everything_that_is_said_may_be_said_again(running_server: RunningServer, agent: HttpAgent) -> None:
+def test_everything_that_is_said_may_be_said_again(agent: HttpAgent) -> None:
     ticket = agent.take_next()
     for _ in range(3):
         answer = agent.report_training(ticket, [3.0, 2.0, 1.0])
         assert answer["refused"] == [] and answer["pruned"] == {}
-    row = running_server.row(ticket)
+    row = agent.row(ticket)
     assert (row.state, row.outcome, row.value, row.attempt, row.seconds) == ("done", "complete", 1.0, 1, 1.0)
-    reports = running_server.store.measurements(ticket.study_id, [ticket.id], ["report"])
+    reports = agent.server.store.measurements(ticket.study_id, [ticket.id], ["report"])
     assert [(report.step, report.value) for report in reports] == [(8, 3.0), (16, 2.0), (24, 1.0)]
 
 
-def test_an_answer_that_was_lost_costs_no_failure(running_server: RunningServer, agent: HttpAgent) -> None:
+def test_an_answer_that_was_lost_costs_no_failure(agent: HttpAgent) -> None:
     first = agent.take_next()
     retaken = agent.take()
     assert retaken is not None and retaken.id == first.id
@@ -59,7 +53,7 @@ def test_an_answer_that_was_lost_costs_no_failure(running_server: RunningServer,
 
 
 def test_a_run_is_pruned_where_it_would_be_on_the_database_however_late_that_is_told(
-    running_server: RunningServer, agent: HttpAgent
+    agent: HttpAgent,
 ) -> None:
     values = {"baseline": [3.0, 2.0, 1.0], "constant": [3.0, 2.0, 1.0], "search": [3.0, 2.0, 1.0]}
     pruned_rows: list[TicketRow] = []
@@ -69,17 +63,15 @@ def test_a_run_is_pruned_where_it_would_be_on_the_database_however_late_that_is_
         answer = agent.report_training(ticket, [3.0, 9.0, 0.5] if is_bad else values[ticket.kind])
         assert answer["pruned"] == ({str(ticket.id): 16} if is_bad else {})
         if is_bad:
-            pruned_rows.append(running_server.row(ticket))
+            pruned_rows.append(agent.row(ticket))
     assert len(pruned_rows) == 4
     # the run went on to its end, and its last report was better than any other: it does not count
     assert {(row.state, row.outcome, row.value) for row in pruned_rows} == {("done", "pruned", 9.0)}
-    reports = running_server.store.measurements(agent.study_id, [pruned_rows[0].id])
+    reports = agent.server.store.measurements(agent.study_id, [pruned_rows[0].id])
     assert [(report.name, report.step) for report in reports] == [("report", 8), ("report", 16)]
 
 
-def test_a_server_that_was_started_anew_judges_a_run_by_all_of_its_reports(
-    running_server: RunningServer, agent: HttpAgent
-) -> None:
+def test_a_server_that_was_started_anew_judges_a_run_by_all_of_its_reports(agent: HttpAgent) -> None:
     for _ in range(13):
         ticket = agent.take_next()
         agent.report_training(ticket, [3.0, 2.0, 1.0])
@@ -90,51 +82,44 @@ def test_a_server_that_was_started_anew_judges_a_run_by_all_of_its_reports(
     ]
     start_change = RunStarted(ticket_id=ticket.id, attempt=1, total_steps=STEPS, code="code")
     assert agent.sync(start_change, report_changes[0], runs=run_counts(ticket, {8: 2.5}))["pruned"] == {}
-    running_server.app.state.tempopt.study_sessions.close("toy")
+    agent.server.app.state.tempopt.study_sessions.close("toy")
     # nothing is said of the reports before: the store knows them
     assert agent.sync(report_changes[1])["pruned"] == {str(ticket.id): 16}
-    running_server.app.state.tempopt.study_sessions.close("toy")
+    agent.server.app.state.tempopt.study_sessions.close("toy")
     assert agent.sync(make_end(ticket, 0.1))["pruned"] == {str(ticket.id): 16}
-    assert (running_server.row(ticket).outcome, running_server.row(ticket).value) == ("pruned", 2.5)
+    assert (agent.row(ticket).outcome, agent.row(ticket).value) == ("pruned", 2.5)
 
 
-def test_who_comes_late_is_refused_and_what_another_does_stays(
-    running_server: RunningServer, agent: HttpAgent
-) -> None:
-    late, other_agent = agent.take(), HttpAgent(running_server, "there:2:m:1.1")
+def test_who_comes_late_is_refused_and_what_another_does_stays(agent: HttpAgent) -> None:
+    late, other_agent = agent.take(), HttpAgent(agent.server, "there:2:m:1.1")
     assert late is not None
     other_agent.join()
-    running_server.store.write(late.study_id, [], agent=f"{agent.name}@other", renew={late.id: 1}, lease=-1.0)
-    running_server.app.state.tempopt.study_sessions._started -= 3600
-    running_server.app.state.tempopt.study_sessions.close("toy")
+    agent.server.store.write(late.study_id, [], agent=f"{agent.name}@other", renew={late.id: 1}, lease=-1.0)
+    agent.server.app.state.tempopt.study_sessions._started -= 3600
+    agent.server.app.state.tempopt.study_sessions.close("toy")
     retaken = other_agent.take()
     assert retaken is not None and (retaken.id, retaken.attempt) == (late.id, 2)
     answer = agent.report_training(late, [3.0, 2.0, 0.1])
     assert answer["refused"] == [late.id] and answer["claim"] is None
-    assert (
-        running_server.row(late).agent == f"{other_agent.name}@other"
-        and running_server.row(late).state == "running"
-    )
+    assert agent.row(late).agent == f"{other_agent.name}@other" and agent.row(late).state == "running"
     assert other_agent.report_training(retaken, [3.0, 2.0, 1.0])["refused"] == []
-    assert running_server.row(late).value == 1.0
+    assert agent.row(late).value == 1.0
     other_agent.http.close()
 
 
-def test_a_token_of_another_name_cannot_speak_for_an_agent(
-    running_server: RunningServer, agent: HttpAgent
-) -> None:
+def test_a_token_of_another_name_cannot_speak_for_an_agent(agent: HttpAgent) -> None:
     ticket = agent.take_next()
     thief = HttpAgent(
-        running_server, agent.name, create_token(running_server.store, name="thief", scopes=["agent"])[0]
+        agent.server, agent.name, create_token(agent.server.store, name="thief", scopes=["agent"])[0]
     )
     thief.join()
     assert thief.sync(make_end(ticket, 0.0))["refused"] == [ticket.id]
-    assert running_server.row(ticket).state == "running"
+    assert agent.row(ticket).state == "running"
     thief.http.close()
 
 
-def test_two_agents_of_one_name_are_told_apart(running_server: RunningServer, agent: HttpAgent) -> None:
-    double = HttpAgent(running_server, agent.name)
+def test_two_agents_of_one_name_are_told_apart(agent: HttpAgent) -> None:
+    double = HttpAgent(agent.server, agent.name)
     double.session = "anothersession"
     answer = double.http.post(
         "/api/agents/join", json={"study": "toy", "agent": double.name, "session": double.session}
@@ -145,31 +130,17 @@ def test_two_agents_of_one_name_are_told_apart(running_server: RunningServer, ag
     double.http.close()
 
 
-def test_a_lost_and_a_returned_run_wait_again(running_server: RunningServer, agent: HttpAgent) -> None:
-    ticket = agent.take_next()
-    agent.sync(AttemptReleased(ticket_id=ticket.id, attempt=1, seconds=2.0))
-    assert (running_server.row(ticket).state, running_server.row(ticket).failures) == ("waiting", 0)
-    retaken = agent.take()
-    assert retaken is not None and (retaken.id, retaken.attempt) == (ticket.id, 2)
-    agent.sync(AttemptLost(ticket_id=ticket.id, attempt=2, error="it died", max_attempts=2))
-    assert (running_server.row(ticket).state, running_server.row(ticket).failures) == ("waiting", 1)
-    last = agent.take()
-    assert last is not None and last.id == ticket.id
-    agent.sync(AttemptLost(ticket_id=ticket.id, attempt=3, error="it died", max_attempts=2))
-    assert running_server.row(ticket).state == "failed"
-
-
 def test_checkpoints_are_recorded_where_the_server_has_them_and_come_back_for_the_next_attempt(
-    running_server: RunningServer, agent: HttpAgent
+    agent: HttpAgent,
 ) -> None:
     ticket = agent.take_next()
     url = "tempopt://toy/baseline-0000/step-8-1.ckpt"
     checkpoint = Checkpoint(step=8, url=url, digest="d", size=5)
-    folder = running_server.checkpoints / "toy" / "baseline-0000"
+    folder = agent.server.checkpoints / "toy" / "baseline-0000"
     folder.mkdir(parents=True)
     (folder / "step-8-1.ckpt").write_bytes(b"12345")
     agent.sync(CheckpointRecorded(ticket_id=ticket.id, attempt=1, checkpoint=checkpoint))
-    (row_checkpoint,) = running_server.row(ticket).checkpoints
+    (row_checkpoint,) = agent.row(ticket).checkpoints
     assert row_checkpoint.url.endswith(str(folder / "step-8-1.ckpt"))
     agent.sync(AttemptReleased(ticket_id=ticket.id, attempt=1))
     reply = agent.sync(take=TakeRequest())["claim"]
@@ -195,38 +166,17 @@ def test_checkpoints_are_recorded_where_the_server_has_them_and_come_back_for_th
         "tempopt://toy/baseline-0000/step-8-01.ckpt",
     ],
 )
-def test_a_checkpoint_of_another_place_is_refused(
-    running_server: RunningServer, agent: HttpAgent, url: str
-) -> None:
+def test_a_checkpoint_of_another_place_is_refused(agent: HttpAgent, url: str) -> None:
     ticket = agent.take_next()
     change = CheckpointRecorded(
         ticket_id=ticket.id, attempt=1, checkpoint=Checkpoint(step=8, url=url, digest="d", size=5)
     )
     answer = agent.sync_response(change)
     assert answer.status_code == 400 and "no checkpoint of the run" in answer.json()["error"]["message"]
-    assert running_server.row(ticket).checkpoints == ()
+    assert agent.row(ticket).checkpoints == ()
 
 
-def test_measurements_of_another_ticket_are_refused_and_the_server_goes_on(
-    running_server: RunningServer, agent: HttpAgent
-) -> None:
-    ticket = agent.take_next()
-    change = make_end(ticket, 1.0)
-    foreign = [
-        dataclasses.replace(measurement, ticket_id=ticket.id + 1)
-        for measurement in change.outcomes.measurements
-    ]
-    foreign_change = dataclasses.replace(
-        change, outcomes=dataclasses.replace(change.outcomes, measurements=foreign)
-    )
-    assert agent.sync_response(foreign_change).status_code == 400
-    assert agent.sync(change)["refused"] == []
-    assert running_server.row(ticket).value == 1.0
-
-
-def test_reporting_the_last_run_opens_the_next_stage_and_ends_the_study(
-    running_server: RunningServer, agent: HttpAgent
-) -> None:
+def test_reporting_the_last_run_opens_the_next_stage_and_ends_the_study(agent: HttpAgent) -> None:
     kinds: list[str] = []
     while (ticket := agent.take()) is not None:
         kinds.append(ticket.kind)
@@ -239,72 +189,80 @@ def test_reporting_the_last_run_opens_the_next_stage_and_ends_the_study(
         outcomes = dataclasses.replace(change.outcomes, measurements=measurements)
         agent.sync(dataclasses.replace(change, outcomes=outcomes))
     assert {"baseline", "constant", "search", "choose", "confirm"} <= set(kinds)
-    assert running_server.store.load_study("toy").state == "done"
+    assert agent.server.store.load_study("toy").state == "done"
     assert agent.sync(take=TakeRequest())["over"]
 
 
-def test_who_waits_for_a_ticket_is_answered_as_soon_as_there_is_one(
-    running_server: RunningServer, agent: HttpAgent
-) -> None:
+def _train_until_the_search_waits(agent: HttpAgent) -> TicketRow:
+    """Train all runs of the first design but one, and return that: with its end the search begins."""
     tickets: list[TicketRow] = []
     while (ticket := agent.take([row.id for row in tickets])) is not None:
         tickets.append(ticket)
-    # the search begins as soon as the last run of its first design is over
     assert {row.kind for row in tickets} == {"baseline", "constant"}
-    *first_tickets, last = tickets
-    for ticket in first_tickets:
+    for ticket in tickets[:-1]:
         agent.report_training(ticket, [3.0, 2.0, 1.0])
-    waiting = HttpAgent(running_server, "there:2:m:1.1")
+    return tickets[-1]
+
+
+def _take_while(waiting: HttpAgent, seconds: float, act: Callable[[], object]) -> TicketRow | None:
+    """Return what an agent is given that waits for a ticket while something is done."""
     waiting.join()
     with ThreadPoolExecutor() as pool:
-        start_time = time.monotonic()
-        answer = pool.submit(waiting.take, None, 25.0)
-        while len(running_server.app.state.tempopt.study_sessions.get("toy").listeners) == 0:
+        answer = pool.submit(waiting.take, None, seconds)
+        while len(waiting.server.app.state.tempopt.study_sessions.get("toy").listeners) == 0:
             assert not answer.done()
             threading.Event().wait(0.01)
-        agent.report_training(last, [3.0, 2.0, 1.0])
-        next_ticket = answer.result()
+        act()
+        return answer.result()
+
+
+def test_who_waits_for_a_ticket_is_answered_as_soon_as_there_is_one(agent: HttpAgent) -> None:
+    last = _train_until_the_search_waits(agent)
+    waiting = HttpAgent(agent.server, "there:2:m:1.1")
+    start_time = time.monotonic()
+    next_ticket = _take_while(waiting, 25.0, lambda: agent.report_training(last, [3.0, 2.0, 1.0]))
     assert next_ticket is not None and next_ticket.kind == "search" and time.monotonic() - start_time < 20
     waiting.http.close()
 
 
-def test_who_leaves_gives_back_what_was_given_a_moment_ago(
-    running_server: RunningServer, agent: HttpAgent
+def test_who_waits_for_a_ticket_with_a_token_that_is_revoked_gets_none(
+    agent: HttpAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def revoke_and_train() -> None:
+        agent.server.store.revoke_token(token.split("_")[1])
+        agent.report_training(last, [3.0, 2.0, 1.0])
+
+    # tokens are read from the store at each request
+    monkeypatch.setattr(authenticator, "FRESH_SECONDS", -1.0)
+    last, token = _train_until_the_search_waits(agent), agent.server.new_token("agent")
+    waiting = HttpAgent(agent.server, "there:2:m:1.1", token)
+    assert _take_while(waiting, 2.0, revoke_and_train) is None
+    assert waiting.sync_response().status_code == 401
+    waiting.http.close()
+
+
+def test_who_leaves_gives_back_what_was_given_a_moment_ago(agent: HttpAgent) -> None:
     ticket = agent.take_next()
     body = {"study": "toy", "study_id": agent.study_id, "agent": agent.name, "session": agent.session}
     assert agent.http.post("/api/agents/leave", json=body).json() == {"released": 1, "status": "left"}
-    assert (running_server.row(ticket).state, running_server.row(ticket).failures) == ("waiting", 0)
+    assert (agent.row(ticket).state, agent.row(ticket).failures) == ("waiting", 0)
 
 
-def test_a_study_that_was_deleted_or_begun_anew_is_none_of_the_agents(
-    running_server: RunningServer, agent: HttpAgent
-) -> None:
-    running_server.store.delete_study("toy")
+def test_a_study_that_was_deleted_or_begun_anew_is_none_of_the_agents(agent: HttpAgent) -> None:
+    agent.server.store.delete_study("toy")
     assert agent.sync_response(take=TakeRequest()).json()["error"]["code"] == "study_not_found"
-    begin(running_server.store)
+    begin(agent.server.store)
     assert agent.sync_response(take=TakeRequest()).json()["error"]["code"] == "study_not_found"
     agent.join()
     assert agent.take() is not None
 
 
-def test_an_agent_is_not_told_where_the_database_is(running_server: RunningServer) -> None:
-    agent = HttpAgent(running_server)
-    body = {"study": "toy", "agent": agent.name, "session": agent.session}
-    response = agent.http.post("/api/agents/join", json=body)
-    agent.http.close()
-    assert response.json()["error"]["code"] == "study_not_found"
-    assert "tempopt search SPEC" in response.text and "sqlite" not in response.text
-
-
-def test_a_paused_study_gives_no_tickets_and_takes_what_was_trained(
-    running_server: RunningServer, agent: HttpAgent
-) -> None:
+def test_a_paused_study_gives_no_tickets_and_takes_what_was_trained(agent: HttpAgent) -> None:
     ticket = agent.take_next()
-    running_server.store.set_state(agent.study_id, "paused")
+    agent.server.store.set_state(agent.study_id, "paused")
     answer = agent.sync(make_end(ticket, 1.0), take=TakeRequest())
     assert answer["state"] == "paused" and answer["claim"] is None and not answer["over"]
-    assert running_server.row(ticket).state == "done"
+    assert agent.row(ticket).state == "done"
     body = {"study": "toy", "agent": agent.name, "session": agent.session}
     error = agent.http.post("/api/agents/join", json=body).json()["error"]
     assert "tempopt resume toy" in error["message"]
@@ -324,12 +282,7 @@ def test_a_paused_study_gives_no_tickets_and_takes_what_was_trained(
     ],
 )
 def test_agents_of_this_version_and_the_one_before_are_served(
-    running_server: RunningServer,
-    agent: HttpAgent,
-    monkeypatch: pytest.MonkeyPatch,
-    version: str | None,
-    status: int,
-    code: str,
+    agent: HttpAgent, monkeypatch: pytest.MonkeyPatch, version: str | None, status: int, code: str
 ) -> None:
     monkeypatch.setattr(agents, "PROTOCOL", 5)
     del agent.http.headers["tempopt-protocol"]
@@ -349,17 +302,15 @@ def test_an_outage_that_was_long_is_told_in_parts_that_keep_the_order() -> None:
     assert _parts(huge) == [huge]
 
 
-def test_leases_are_renewed_by_steps_and_for_no_longer_than_a_run_may_take(
-    running_server: RunningServer, agent: HttpAgent
-) -> None:
+def test_leases_are_renewed_by_steps_and_for_no_longer_than_a_run_may_take(agent: HttpAgent) -> None:
     ticket = agent.take_next()
     agent.sync(renew={ticket.id: Renewal(attempt=1, step=7)}, lease=80_000.0)
-    row = running_server.row(ticket)
+    row = agent.row(ticket)
     assert row.steps == 7 and row.lease is not None and 100 < row.lease <= 180
 
 
-def test_many_agents_at_once_get_each_ticket_once(running_server: RunningServer, agent: HttpAgent) -> None:
-    crowd = [HttpAgent(running_server, f"crowd:{number}:m:1.1") for number in range(8)]
+def test_many_agents_at_once_get_each_ticket_once(agent: HttpAgent) -> None:
+    crowd = [HttpAgent(agent.server, f"crowd:{number}:m:1.1") for number in range(8)]
 
     def work(worker: HttpAgent) -> list[tuple[str, int]]:
         worker.join()
@@ -372,7 +323,7 @@ def test_many_agents_at_once_get_each_ticket_once(running_server: RunningServer,
     with ThreadPoolExecutor(8) as pool:
         keys = [key for part in pool.map(work, crowd) for key in part]
     assert len(keys) == len(set(keys))
-    rows = running_server.store.tickets(agent.study_id, ["baseline", "constant", "search"])
+    rows = agent.server.store.tickets(agent.study_id, ["baseline", "constant", "search"])
     assert all(row.attempt <= 1 for row in rows)
     for worker in crowd:
         worker.http.close()

@@ -87,14 +87,14 @@ def test_every_route_asks_for_a_scope_and_refuses_all_others(running_server: Run
         ("tempopt_000000000000_" + "a" * 43, "token_unknown"),
         ("'; DROP TABLE tempopt_token; --", "token_unknown"),
         ("x" * 20_000, "token_unknown"),
-        ("tempopt_000000000000_\u0661".encode().decode("latin-1"), "token_unknown"),
+        ("tempopt_000000000000_\xd9\xa1", "token_unknown"),
     ],
 )
 def test_an_unknown_token_is_refused_with_a_stable_code(
     running_server: RunningServer, token: str | None, code: str
 ) -> None:
     authorization = token if token and token.startswith("Basic ") else f"Bearer {token}"
-    headers = {} if token is None else {"authorization": authorization}
+    headers = {} if token is None else {"authorization": authorization.encode("latin-1")}
     answer = httpx.get(f"{running_server.url}/api/me", headers=headers, timeout=60)
     assert (answer.status_code, answer.json()["error"]["code"]) == (401, code)
     assert answer.headers["www-authenticate"] == "Bearer"

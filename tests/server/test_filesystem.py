@@ -22,7 +22,7 @@ from tempopt.storage.http.filesystem import SERVER, ServerFileSystem
 from tempopt.storage.rows import Checkpoint
 from tempopt.training.messages import CheckpointFailed, CheckpointRef, Started
 from tempopt.training.run import Run
-from tests.server.http_agent import FILE, RUN, URL, HttpAgent, held_ticket, record_checkpoint
+from tests.server.http_agent import FILE, RUN, URL, HttpAgent, held_ticket
 from tests.server.http_server import RunningServer, serve_app
 
 Handler = Callable[[httpx.Request], httpx.Response]
@@ -69,17 +69,13 @@ def _refusal(status: int, code: str) -> httpx.Response:
 
 
 def test_an_upload_goes_on_where_it_was_when_the_server_is_started_again(
-    running_server: RunningServer,
-    holder: HttpAgent,
-    small_pieces: None,
-    source: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    holder: HttpAgent, small_pieces: None, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(filesystem, "_JITTER", _NoWait())
-    checkpoints = running_server.checkpoints.as_uri()
+    checkpoints = holder.server.checkpoints.as_uri()
     with ExitStack() as servers:
         first = ExitStack()
-        url = first.enter_context(serve_app(create_app(running_server.store, checkpoints=checkpoints)))
+        url = first.enter_context(serve_app(create_app(holder.server.store, checkpoints=checkpoints)))
         monkeypatch.setenv(SERVER, url)
         fs, path = open_filesystem(URL)
         send, offsets, failed_offsets = fs._sent, [], []
@@ -92,7 +88,7 @@ def test_an_upload_goes_on_where_it_was_when_the_server_is_started_again(
                     return send(*args)
                 except httpx.TransportError:
                     failed_offsets.append(offset)
-                    app = create_app(running_server.store, checkpoints=checkpoints)
+                    app = create_app(holder.server.store, checkpoints=checkpoints)
                     servers.enter_context(serve_app(app, port=int(url.rpartition(":")[2])))
                     raise
             offsets.append(offset)
@@ -103,20 +99,16 @@ def test_an_upload_goes_on_where_it_was_when_the_server_is_started_again(
     assert failed_offsets == [3000] and offsets == [0, 1000, 2000, 3000, 4000, 5000], (
         "no piece was sent twice"
     )
-    folder = running_server.checkpoints / "toy" / RUN
+    folder = holder.server.checkpoints / "toy" / RUN
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == {FILE: CONTENT}
 
 
 def test_an_upload_of_which_the_server_has_lost_pieces_is_sent_again_from_there(
-    running_server: RunningServer,
-    holder: HttpAgent,
-    small_pieces: None,
-    source: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    holder: HttpAgent, small_pieces: None, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fs, path = open_filesystem(URL)
     send, offsets = fs._sent, []
-    folder = running_server.checkpoints / "toy" / RUN
+    folder = holder.server.checkpoints / "toy" / RUN
 
     def fake_send(*args: Any) -> Any:
         if len(offsets) == 2:
@@ -298,45 +290,11 @@ class _Clock:
         pass
 
 
-def test_a_token_that_is_replaced_on_the_way_is_read_anew(
-    running_server: RunningServer,
-    holder: HttpAgent,
-    small_pieces: None,
-    source: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    file = tmp_path / "token"
-    file.write_text(os.environ["TEMPOPT_TOKEN"])
-    file.chmod(0o600)
-    monkeypatch.delenv("TEMPOPT_TOKEN")
-    monkeypatch.setenv("TEMPOPT_TOKEN_FILE", str(file))
-    fs, path = open_filesystem(URL)
-    send, calls = fs._sent, []
-
-    def fake_send(server: Any, *args: Any) -> Any:
-        calls.append(args)
-        if len(calls) == 3:
-            file.write_text(running_server.new_token("agent"))
-            # what was shown before is not accepted any more
-            server.client.auth._token = "tok_gone"
-        return send(server, *args)
-
-    monkeypatch.setattr(fs, "_sent", fake_send)
-    fs.put_file(str(source), path)
-    assert (running_server.checkpoints / "toy" / RUN / FILE).read_bytes() == CONTENT
-
-
 # ---- a run
 
 
 def test_a_run_keeps_and_goes_on_behind_a_server_as_in_a_folder(
-    running_server: RunningServer,
-    holder: HttpAgent,
-    small_pieces: None,
-    request_for: Any,
-    listener: Any,
-    tmp_path: Path,
+    holder: HttpAgent, small_pieces: None, request_for: Any, listener: Any, tmp_path: Path
 ) -> None:
     local = request_for(checkpoints=str(tmp_path / "local"))
     remote_request = dataclasses.replace(
@@ -352,7 +310,7 @@ def test_a_run_keeps_and_goes_on_behind_a_server_as_in_a_folder(
     assert [checkpoint.url for checkpoint in checkpoints["behind"]] == [
         f"tempopt://toy/{RUN}/step-{step}-1.ckpt" for step in (8, 4)
     ]
-    attempt = _taken_again(running_server, holder, checkpoints["behind"])
+    attempt = _taken_again(holder.server, holder, checkpoints["behind"])
     channels = {"local": listener(), "behind": listener(), "undisturbed": listener()}
     runs_by_name = {
         "local": Run(dataclasses.replace(local, attempt=2, resume=checkpoints["local"]), channels["local"]),
@@ -379,7 +337,7 @@ def test_a_run_keeps_and_goes_on_behind_a_server_as_in_a_folder(
 
 def _taken_again(server: RunningServer, holder: HttpAgent, checkpoints: list[CheckpointRef]) -> int:
     """Have the run's checkpoints recorded and the run returned and taken again; return its attempt."""
-    ticket = held_ticket(server)
+    ticket = held_ticket(holder)
     for saved_checkpoint in reversed(checkpoints):
         checkpoint = Checkpoint(
             step=saved_checkpoint.step,
@@ -392,33 +350,3 @@ def _taken_again(server: RunningServer, holder: HttpAgent, checkpoints: list[Che
     ticket_row = holder.take()
     assert ticket_row is not None and ticket_row.id == ticket.id
     return ticket_row.attempt
-
-
-def test_what_the_server_has_not_any_more_is_no_checkpoint_to_go_on_from(
-    running_server: RunningServer,
-    holder: HttpAgent,
-    request_for: Any,
-    listener: Any,
-    tmp_path: Path,
-) -> None:
-    request = request_for(checkpoints=f"tempopt://toy/{RUN}", folder=str(tmp_path / "near"))
-    channel, second_channel = listener(die_at=10), listener()
-    with pytest.raises(SystemExit):
-        Run(request, channel).execute()
-    attempt = _taken_again(running_server, holder, channel.saved)
-    (running_server.checkpoints / "toy" / RUN / "step-8-1.ckpt").unlink()
-    Run(dataclasses.replace(request, attempt=attempt, resume=channel.saved), second_channel).execute()
-    (start_message,) = second_channel.messages_of(Started)
-    assert start_message.step == 4 and "step-8-1.ckpt of step 8 is not there" in start_message.notes[0]
-
-
-def test_a_file_that_was_recorded_is_seen(
-    running_server: RunningServer,
-    holder: HttpAgent,
-    source: Path,
-) -> None:
-    fs, path = open_filesystem(URL)
-    fs.put_file(str(source), path)
-    assert not fs.exists(path)
-    record_checkpoint(holder, held_ticket(running_server), CONTENT)
-    assert fs.exists(path) and fs.info(path)["size"] == len(CONTENT)

@@ -76,31 +76,6 @@ def test_the_server_and_the_command_line_refuse_the_same_texts(
     assert all(message in stderr for message in error_texts)
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "words"),
-    [
-        ("study: {name: a\nmodel: b", 2, "not valid YAML"),
-        ("study:\n  name: a\n  name: b\n", 3, "there twice"),
-        ("study: !include /etc/passwd\n", 1, "Tags that make objects are not read"),
-        ("study: !!python/object/apply:os.system [id]\n", 1, "Tags that make objects are not read"),
-        ("study:\n\tname: a\n", 2, "replace the tab"),
-        ("study: &a {x: *a}\n", 1, "inside of its own anchor"),
-        ("", None, "holds nothing"),
-        ("- 1\n", None, "holds a list"),
-        ("study: \x00", None, "NUL"),
-    ],
-)
-def test_what_is_no_spec_is_one_message_at_its_line(
-    client: httpx.Client, text: str, line: int | None, words: str
-) -> None:
-    report = check(client, text)
-    assert not report["valid"]
-    [message] = report["messages"]
-    assert message["line"] == line
-    assert words in message["text"]
-    assert "passwd:" not in message["text"]
-
-
 def test_what_the_server_alone_refuses_is_told_at_its_key_too(client: httpx.Client) -> None:
     spec = toy_spec(
         sampler={"name": "random", "options": {"sed": 1}},
@@ -113,13 +88,6 @@ def test_what_the_server_alone_refuses_is_told_at_its_key_too(client: httpx.Clie
     assert set(by_path) == {"study.sampler", "trainer.logger.init_args.api_key"}
     assert lines[by_path["study.sampler"]["line"] - 1].strip() == "sampler:"
     assert lines[by_path["trainer.logger.init_args.api_key"]["line"] - 1].strip() == "api_key: k"
-
-
-def test_what_may_be_a_slip_is_a_warning_and_the_spec_is_valid(client: httpx.Client) -> None:
-    report = check(client, text_of(toy_spec(direction="maximize")))
-    assert report["valid"]
-    [message] = report["messages"]
-    assert (message["severity"], message["path"]) == ("warning", "study.direction")
 
 
 def test_nothing_of_a_spec_is_imported_and_no_file_is_read(

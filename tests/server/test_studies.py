@@ -84,10 +84,7 @@ def test_a_study_that_asks_something_else_is_refused(client: httpx.Client) -> No
         ({**toy_spec(), "nonsense": 1}, "nonsense"),
         ({**toy_spec(), "study": {**toy_spec()["study"], "trails": 1}}, "trails"),
         ({}, "study"),
-        (
-            toy_spec(trainer={"logger": {"class_path": "a.B", "init_args": {"api_key": "k"}}}),
-            "logger",
-        ),
+        (toy_spec(trainer={"logger": {"class_path": "a.B", "init_args": {"api_key": "k"}}}), "logger"),
         (toy_spec(sampler={"name": "random", "options": {"sed": 1}}), "sampler"),
         (toy_spec(warm_start=["earlier"]), "earlier"),
         (toy_spec(space={"schedule": ["trap:Schedule"]}), "runs no code of its users"),
@@ -143,30 +140,6 @@ assert not [name for name in ("trap", "torch", "lightning") if name in sys.modul
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert not marker.exists()
-
-
-def test_a_verdict_is_explained_on_request_and_nothing_is_before_there_is_one(
-    running_server: RunningServer, client: httpx.Client
-) -> None:
-    synthetic = make(World(trials=4, layers=1, heads=2, reports=3, study={"explain": False}))
-    assert "ablation" not in {row.kind for row in synthetic.tickets}
-    write(running_server.storage, synthetic)
-    begin_study(client)
-    response = client.post("/api/studies/toy/resume", json={"explain": True})
-    assert (response.status_code, code(response)) == (400, "usage")
-    assert "confirmation is not over" in response.json()["error"]["message"]
-    name = synthetic.row.name
-    response_both = client.post(f"/api/studies/{name}/resume", json={"explain": True, "add_trials": 2})
-    assert (response_both.status_code, code(response_both)) == (400, "usage")
-    answer = client.post(f"/api/studies/{name}/resume", json={"explain": True})
-    assert answer.status_code == 200, answer.text
-    study = running_server.store.load_study(name)
-    waiting_rows = [row for row in running_server.store.tickets(study.id) if row.state == "waiting"]
-    assert study.state == "running" and waiting_rows
-    # what replaces the winner is ordered on the choosing seeds first
-    assert {(row.kind, row.arm) for row in waiting_rows} == {("choose", "simpler")}
-    [note] = answer.json()["notes"]
-    assert note.startswith(f"{len(waiting_rows)} trainings begin to explain the verdict")
 
 
 def test_parameter_sets_are_tried_and_those_of_before_are_not_tried_again(client: httpx.Client) -> None:
@@ -249,15 +222,6 @@ def test_an_odd_query_is_refused_in_words(client: httpx.Client, query: str) -> N
     begin_study(client)
     answer = client.get(f"/api/studies/toy/{query}")
     assert (answer.status_code, code(answer)) == (422, "invalid_request"), answer.text
-
-
-@pytest.mark.parametrize(
-    "path", ["/api/studies/%2e%2e/row", "/api/studies/a%2Fb", "/api/studies/a b", "/api/nope"]
-)
-def test_a_path_of_nothing_is_refused_in_words(client: httpx.Client, path: str) -> None:
-    answer = client.get(f"/api/{path}")
-    assert answer.status_code in (404, 422)
-    assert code(answer)
 
 
 def test_what_is_shown_is_what_the_command_line_shows(

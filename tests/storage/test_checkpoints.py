@@ -112,12 +112,6 @@ def test_a_folder_that_is_no_runs_holds_nothing_of_ours() -> None:
     )
 
 
-def test_runs_with_many_digits_are_runs() -> None:
-    assert checkpoints.run_name("confirm", 12345) == "confirm-12345"
-    assert checkpoints.RUN.fullmatch("confirm-12345")
-    assert checkpoints.RUN.fullmatch(checkpoints.run_name("baseline", 0))
-
-
 def test_a_path_becomes_absolute_and_nothing_is_left_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,12 +123,6 @@ def test_a_path_becomes_absolute_and_nothing_is_left_there(
     (tmp_path / "runs").mkdir()
     assert checkpoints.normalize_checkpoint_url("runs/mine") == str(tmp_path / "runs" / "mine")
     assert [path.name for path in tmp_path.rglob("*")] == ["runs"]
-
-
-def test_only_a_path_or_a_file_url_is_on_this_machine() -> None:
-    assert checkpoints.is_local("/data/runs")
-    assert checkpoints.is_local("file:///data/runs")
-    assert not checkpoints.is_local("s3://bucket/runs")
 
 
 def test_a_place_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:

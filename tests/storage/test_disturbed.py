@@ -14,8 +14,6 @@ from optuna.storages import RDBStorage
 from sqlalchemy import make_url
 
 from tempopt.api.calls import resume, search
-from tempopt.service.extend import prepare_resume
-from tempopt.service.requests import ResumeRequest
 from tempopt.service.studies import run_agent
 from tempopt.storage.opening import open_store
 from tempopt.training.messages import RunRequest
@@ -245,25 +243,3 @@ def test_pairs_that_a_verdict_lacks_are_replaced_by_fresh_ones_once_and_counted_
     facts_before = facts(url)
     assert resume("toy", storage=url, workers=1, retry_failed=True).verdict == second_result.verdict
     assert facts(url) == facts_before
-
-
-def test_an_agent_at_work_hears_of_what_is_asked_for_again(
-    url: str, in_peace: EndedStudy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def ask_again() -> None:
-        patch.undo()
-        with open_store(url, create=False) as store:
-            for _ in range(2):
-                study = store.load_study("toy")
-                prepare_resume(
-                    store, study, ResumeRequest(study=study.name, retry_failed=True), on_note=notes.append
-                )
-
-    notes: list[str] = []
-    with monkeypatch.context() as patch:
-        fail_run(patch, url, "search", 3)
-        watcher = Watcher(lambda snapshot: snapshot.done["search"] == 4, ask_again)
-        result = search(small(max_attempts=1), storage=url, workers=1, observer=watcher)
-    assert is_same_study(read_study(result, url), in_peace)
-    assert ["trained again" in note for note in notes] == [True, True]
-    assert notes[1].startswith("No run is trained again")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 from collections.abc import Callable, Iterator
@@ -20,17 +19,15 @@ from sqlalchemy import text
 
 from tempopt.errors import StorageError
 from tempopt.storage import Store
-from tempopt.storage.changes import MetricReported, RunOutcome
-from tempopt.storage.opening import open_store
+from tempopt.storage.changes import RunOutcome
 from tempopt.storage.optuna_tables import SCHEMA
-from tempopt.storage.rows import NewTicket, StudyRow, TicketRow, TrialParam
+from tempopt.storage.rows import StudyRow, TicketRow, TrialParam
 from tests.storage.scenes import (
     HOUR,
     PARAMETERS,
     SAMPLED,
     TRIAL,
     assert_fields,
-    complete,
     make_end,
     new_ticket,
     only_ticket,
@@ -46,14 +43,7 @@ SPACE: dict[str, Any] = {
     "schedule": CategoricalDistribution(["constant", None, 1.5, True, "cosine"]),
 }
 VALUES = {"lr": 3e-4, "τ": 1.25, "width": 37, "layers": 3, "schedule": None}
-REPORTS = {
-    0: 0.1 + 0.2,
-    1: math.nan,
-    2: 1e100,
-    4: 5e-324,
-    5: -1e100,
-    2**31 - 1: 0.25,
-}
+REPORTS = {0: 0.1 + 0.2, 1: math.nan, 2: 1e100, 4: 5e-324, 5: -1e100, 2**31 - 1: 0.25}
 NUMBERS = {"tau_final": 0.1 + 0.2, "gain": -5e-324, "seed": 2**63 - 1}
 CONSTRAINTS = {"val_loss": 0.1 + 0.2, "latency": -1.5}
 COLUMNS_APART = {"datetime_start", "datetime_complete", "library_version"}
@@ -438,32 +428,6 @@ def test_a_foreign_optuna_study_of_the_same_name_is_not_deleted(
     foreign_study.optimize(lambda trial: trial.suggest_float("x", 0, 1), 2)
     store.delete_study("example")
     assert len(optuna.load_study(study_name="example", storage=storage).trials) == 2
-
-
-def test_other_studies_of_optuna_are_left_alone(
-    store: Store, study: StudyRow, storage: RDBStorage, begun_ticket: TicketRow
-) -> None:
-    other_study = optuna.create_study(study_name="another", storage=storage)
-    other_study.optimize(lambda trial: trial.suggest_float("x", 0, 1), 2)
-    store.delete_study("example")
-    assert len(optuna.load_study(study_name="another", storage=storage).trials) == 2
-
-
-def test_the_store_is_made_in_a_database_that_optuna_had_first(url: str) -> None:
-    storage = RDBStorage(url)
-    study = optuna.create_study(study_name="example", storage=storage)
-    with open_store(url) as store:
-        own_study = store.create_study("example", {}, "")
-        store.add_tickets(own_study.id, [NewTicket(kind="search", arm="search", number=0, seed=0)])
-        ticket = take_next(store, own_study)
-        store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL)
-        report = MetricReported(ticket_id=ticket.id, attempt=1, step=1, value=0.5)
-        store.write(own_study.id, [report, make_end(ticket, complete(0.25))], agent="agent", lease=HOUR)
-    RDBStorage(url).engine.dispose()
-    assert study.best_value == 0.25
-    assert json.loads(json.dumps(study.best_params)) == {"x": 0.5}
-    storage.engine.dispose()
-    open_store(url, create=False).close()
 
 
 # ---- without tables that are known

@@ -13,7 +13,6 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import OperationalError
 
 from tempopt.errors import StorageError, StoreUnreachable
-from tempopt.storage.database import Database
 from tempopt.storage.database_errors import error_kind, to_storage_error
 from tempopt.storage.opening import open_store
 from tempopt.storage.urls import parse_database_url
@@ -214,15 +213,6 @@ def test_outages_are_told_apart_from_mistakes(backend: str) -> None:
         dialect = "mysql"
     for error, kind in errors.items():
         assert error_kind(dialect, OperationalError("", {}, error)) == kind, error
-
-
-def test_a_mistake_in_a_statement_is_no_outage(url: str) -> None:
-    with (
-        closing(Database(parse_database_url(url))) as database,
-        pytest.raises(StorageError, match="nowhere") as error,
-    ):
-        database.write(lambda c: c.execute(text("SELECT * FROM nowhere")))
-    assert not isinstance(error.value, StoreUnreachable)
 
 
 @pytest.mark.parametrize(

@@ -127,9 +127,6 @@ def test_a_clear_choice_takes_half_of_the_seeds(make_spec: Any, make_ticket: Any
             run_ticket(t, worth[t.parameters["temperature_init"]] + jitter[(3 * t.pair + t.candidate) % 6])
             for t in new_tickets
         ]
-    assert rounds == [
-        [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)],
-        [(2, 1), (2, 2), (3, 1), (3, 2)],
-    ]
+    assert rounds == [[(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)], [(2, 1), (2, 2), (3, 1), (3, 2)]]
     assert len({t.number for t in runs}) == 10
     assert select_arm_params([*search_rows, *runs], spec)["search"] == {"temperature_init": 3.0}

@@ -15,7 +15,6 @@ from tempopt.storage.changes import (
     AttemptLost,
     AttemptReleased,
     Change,
-    ClaimRequest,
     RunOutcome,
     RunStarted,
     WriteResult,
@@ -307,21 +306,6 @@ def test_changes_of_a_running_attempt_may_come_again(store: Store, ticket: Ticke
     assert replace(only_ticket(store, ticket.study_id), lease=ticket_before.lease) == ticket_before
 
 
-def test_an_end_decided_by_another_agent_refuses_later_changes(
-    store: Store, study: StudyRow, ticket: TicketRow
-) -> None:
-    store.write(study.id, [], renew={ticket.id: 1}, agent="agent", lease=-1.0)
-    assert (
-        store.take_ticket(
-            study.id, "second", ClaimRequest(limits={"search": None}, lease=HOUR, max_attempts=1)
-        )
-        is None
-    )
-    assert only_ticket(store, study.id).state == "failed"
-    for change in (make_end(ticket), reported(ticket, 1, 1.0)):
-        assert store.write(study.id, [change], agent="agent", lease=HOUR).refused.keys() == {ticket.id}
-
-
 def test_of_a_ticket_that_its_agent_has_taken_again_only_the_latest_attempt_speaks(
     store: Store, study: StudyRow, ticket: TicketRow
 ) -> None:
@@ -369,13 +353,6 @@ def test_seconds_of_cards_add_up_over_attempts_and_the_highest_memory_stays(
     assert (row.seconds, row.gpu_seconds, row.peak_memory) == (14.0, 17.5, 3 * 2**40)
 
 
-def test_a_run_without_a_card_has_taken_nothing_of_any(
-    store: Store, study: StudyRow, ticket: TicketRow
-) -> None:
-    row = write_twice(store, study, make_end(ticket))
-    assert (row.gpu_seconds, row.peak_memory) == (0.0, None)
-
-
 def test_a_claim_says_that_the_run_needs_a_gpu_of_its_own(
     store: Store, study: StudyRow, ticket: TicketRow
 ) -> None:
@@ -398,12 +375,7 @@ def test_a_claim_says_that_the_run_needs_a_gpu_of_its_own(
 
 def make_start(ticket: TicketRow, machine: str = "node7", device: str = "NVIDIA H200 (cuda:0)") -> RunStarted:
     return RunStarted(
-        ticket_id=ticket.id,
-        attempt=ticket.attempt,
-        total_steps=100,
-        code="c",
-        machine=machine,
-        device=device,
+        ticket_id=ticket.id, attempt=ticket.attempt, total_steps=100, code="c", machine=machine, device=device
     )
 
 

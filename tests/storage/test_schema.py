@@ -70,13 +70,6 @@ def test_the_migrations_make_the_tables_that_the_models_describe(store: Store, d
     assert database.read(differences) == []
 
 
-def test_opening_again_finds_the_same_store(url: str) -> None:
-    with open_store(url) as first:
-        study = first.create_study("example", {}, "")
-    with open_store(url, create=False) as second_store:
-        assert second_store.load_study("example") == study
-
-
 def test_a_database_without_studies_is_refused_where_none_is_to_be_made(url: str, database: Database) -> None:
     database.write(lambda c: c.execute(text("CREATE TABLE foreign_table (x INTEGER)")))
     with pytest.raises(StorageError, match=r"holds no tempopt studies.*tempopt search"):

@@ -307,13 +307,6 @@ def test_only_the_kinds_and_numbers_that_are_wanted_are_taken(store: Store, stud
     assert [t.kind for t in store.tickets(study.id, kinds=["baseline", "choose"])] == ["baseline", "choose"]
 
 
-def test_taking_a_ticket_counts_the_attempt_and_names_the_agent(store: Store, ticket: TicketRow) -> None:
-    assert (ticket.state, ticket.attempt, ticket.agent) == ("running", 1, "agent")
-    assert ticket.started is not None
-    assert abs(ticket.started - datetime.now(UTC)) < timedelta(minutes=5)
-    assert replace(only_ticket(store, ticket.study_id), lease=HOUR) == ticket
-
-
 def test_tickets_of_a_study_that_was_deleted_are_refused(store: Store, study: StudyRow) -> None:
     store.delete_study("example")
     for attempt in (
@@ -443,17 +436,6 @@ def test_every_finite_measurement_comes_back_bit_for_bit(
     assert [m.value.hex() for m in read] == [float(v).hex() for v in values]
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None])
-def test_a_complete_run_must_have_a_finite_value(value: float | None) -> None:
-    with pytest.raises(ValueError, match="value"):
-        RunOutcome(outcome="complete", value=value, steps=1, seconds=1.0)
-
-
-def test_a_diverged_run_must_not_have_a_value() -> None:
-    with pytest.raises(ValueError, match="diverged"):
-        RunOutcome(outcome="diverged", value=1.0, steps=1, seconds=1.0)
-
-
 SCALARS = st.one_of(
     st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False), st.text(alphabet=st.characters())
 )
@@ -557,11 +539,3 @@ def test_totals_are_of_each_study_and_the_best_of_complete_search_trials_alone(s
     assert totals[first_study.id] == StudyTotals(lowest=0.25, highest=0.75, seconds=7.5, gpu_seconds=4.5)
     assert totals[second_study.id] == StudyTotals(lowest=0.5, highest=0.5, seconds=2.5, gpu_seconds=0.0)
     assert empty.id not in totals
-
-
-def test_there_is_no_best_before_a_search_trial_is_complete(store: Store) -> None:
-    study = store.create_study("one", {}, "0")
-    store.add_tickets(study.id, [new_ticket(0, "baseline"), new_ticket(0)])
-    _end(store, study, complete(0.5))
-    assert store.totals()[study.id].highest is None
-    assert store.totals()[study.id].seconds == pytest.approx(2.5)

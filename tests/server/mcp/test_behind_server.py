@@ -190,19 +190,6 @@ def test_a_session_outlives_that_its_token_is_refused_for_a_while(
     assert state_after(running_server.store, "mine", state="paused") == "paused"
 
 
-def test_a_session_asks_little_of_a_server_as_long_as_nothing_runs(
-    running_server: RunningServer, open_session: OpenSession
-) -> None:
-    running_server.store.set_state(
-        begin_study(running_server.store, "mine", owner="coder", hours=1.0).id, "done"
-    )
-    begin_study(running_server.store, "hers", owner="ada", hours=1.0)
-    open_session(budget=Budget(gpu_hours=5.0))
-    # of the second look everything has been asked when the third begins
-    wait_until(lambda: requests(running_server, "GET", "/api/summaries") > 2)
-    assert requests(running_server, "GET", "/api/studies/{name}/tickets") == 0
-
-
 def test_a_token_for_some_studies_sees_and_begins_no_others(
     running_server: RunningServer, open_session: OpenSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,19 +24,10 @@ from tests.toy_study import REPOSITORY, SMALL, TOYS, toy_spec
 pytestmark = pytest.mark.long
 
 PREFIX = "coder-"
-# What a study trains: importable wherever it runs.
-CODE = {
-    "toy_modules.py": (TOYS / "toy_modules.py").read_text(),
-    "paced_modules.py": (REPOSITORY / "tests" / "cluster" / "paced_modules.py").read_text(),
-}
 
 
-def install_modules(folder: Path) -> dict[str, str]:
-    """Return the environment in which what the studies train is found, written into a folder."""
-    folder.mkdir(exist_ok=True)
-    for name, text in CODE.items():
-        (folder / name).write_text(text)
-    return {"PYTHONPATH": f"{REPOSITORY}:{folder}"}
+MODULES = {"PYTHONPATH": f"{REPOSITORY}:{TOYS}"}
+"""Environment in which what the studies train is found."""
 
 
 @dataclass(frozen=True)
@@ -47,23 +37,14 @@ class Team:
     Args:
         folder: Where the server's files lie.
         desk: An empty folder, where a coding agent works.
-        modules: Environment in which what its studies train is found.
         url: Of the server.
         storage: URL of its database.
-        agent: Folder in which the agent works.
     """
 
     folder: Path
     desk: Path
-    modules: dict[str, str]
     url: str
     storage: str
-    agent: Path
-
-    @property
-    def pace(self) -> Path:
-        """File with the seconds that each step of paced trainings takes more."""
-        return self.agent.parent / "pace"
 
     def token(self, *scopes: str) -> dict[str, str]:
         """Return the environment in which a coding agent's token is found: a file, as people give it."""
@@ -84,7 +65,7 @@ class Team:
 
 
 @contextmanager
-def _agent_of_every_study(folder: Path, servers: HttpServers, modules: dict[str, str]) -> Iterator[None]:
+def _agent_of_every_study(folder: Path, servers: HttpServers) -> Iterator[None]:
     folder.mkdir()
     log_path = folder.with_suffix(".txt")
     server_args = ("--server", servers.url, "--token-file", str(servers.token_file))
@@ -92,7 +73,7 @@ def _agent_of_every_study(folder: Path, servers: HttpServers, modules: dict[str,
         process = subprocess.Popen(
             tempopt("agent", "--any", *server_args),
             cwd=folder,
-            env=environment(**modules, PACE=str(folder.parent / "pace")),
+            env=environment(**MODULES),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -114,20 +95,14 @@ def team(tmp_path: Path) -> Iterator[Team]:
         pass
     servers = HttpServers(folder, storage, 1)
     try:
-        modules = install_modules(tmp_path / "code")
-        with _agent_of_every_study(agent, servers, modules):
-            yield Team(folder, desk, modules, servers.url, storage, agent)
+        with _agent_of_every_study(agent, servers):
+            yield Team(folder, desk, servers.url, storage)
     finally:
         servers.close()
 
 
 def _spec(name: str) -> dict[str, Any]:
     return toy_spec(name=name, **SMALL)
-
-
-def _paced_spec(name: str) -> dict[str, Any]:
-    spec = _spec(name)
-    return {**spec, "model": {**spec["model"], "class_path": "paced_modules.PacedModule"}}
 
 
 async def _search_to_its_verdict(coder: Asker, team: Team) -> None:
@@ -174,7 +149,7 @@ async def _nothing_is_left(coder: Asker, team: Team) -> None:
 
 
 def test_a_coding_agent_comes_to_verdicts_behind_a_server_until_its_budget_is_spent(team: Team) -> None:
-    session_args = {"folder": team.desk, **team.modules}
+    session_args = {"folder": team.desk, **MODULES}
 
     async def codes() -> None:
         async with session("--storage", team.url, **session_args, **team.token("submit", "view")) as coder:
@@ -196,35 +171,3 @@ def test_a_coding_agent_comes_to_verdicts_behind_a_server_until_its_budget_is_sp
     run(codes)
     run(asks_for_more)
     run(looks)
-
-
-def test_a_budget_that_is_spent_pauses_a_study_until_there_is_more(team: Team) -> None:
-    team.pace.write_text("0.3")
-    session_args = {"folder": team.desk, **team.modules, **team.token("submit", "view")}
-    arguments: dict[str, Any] = {"spec": _paced_spec("coder-paced")}
-
-    async def begins() -> None:
-        async with session("--gpu-hours", "5", "--storage", team.url, **session_args) as coder:
-            await coder.ask("search", **arguments)
-
-    async def is_paused() -> None:
-        # what was begun is trained without the session that has begun it
-        async with session("--gpu-hours", "1e-4", "--storage", team.url, **session_args) as coder:
-            study_data = await coder.wait_for_state("coder-paced", "paused")
-            assert any("GPU-hours are left in this budget" in trouble for trouble in study_data["troubles"])
-            runs_before = team.begun_runs()
-            message = await coder.refusal("search", **arguments)
-            assert '"coder-paced" cannot continue within the budget of coder' in message
-            await asyncio.sleep(5)
-            assert team.begun_runs() == runs_before and study_data["runs_running"] == 0
-
-    async def goes_on() -> None:
-        async with session("--gpu-hours", "5", "--storage", team.url, **session_args) as coder:
-            team.pace.write_text("0")
-            await coder.ask("search", **arguments)
-            await coder.until_done("coder-paced")
-            assert (await coder.ask("verdict", study="coder-paced"))["answer"] in ("gain_shown", "not_shown")
-
-    run(begins)
-    run(is_paused)
-    run(goes_on)

@@ -44,7 +44,7 @@ class Browser(httpx.Client):
 
     def __init__(self, site: RunningServer) -> None:
         super().__init__(base_url=site.url, headers={"accept": "text/html"}, timeout=60)
-        self.origin = {"origin": site.url}
+        self.site, self.origin = site, {"origin": site.url}
 
     def sign_in(self, token: str, next_url: str = "/") -> httpx.Response:
         """Send the form that asks for a token."""
