@@ -34,7 +34,8 @@ async def identify_client(request: Request) -> Principal:
     guard: Authenticator = request.app.state.tempopt.guard
     credentials = await _BEARER(request)
     session = session_of(request) if credentials is None else None
-    principal = await guard.identify(request, credentials and credentials.credentials, session)
+    token = None if credentials is None else credentials.credentials
+    principal = await guard.identify(request, token, session)
     if session is not None:
         request.state.session = session
     return principal

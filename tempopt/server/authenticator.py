@@ -170,7 +170,8 @@ class Authenticator:
 
         def begin() -> tuple[str, datetime]:
             row = self._store.token(principal.id)
-            return sessions.begin(self._store, principal.id, until=row and row.expires)
+            expiry = None if row is None else row.expires
+            return sessions.begin(self._store, principal.id, until=expiry)
 
         return await run_in_threadpool(begin)
 

@@ -16,7 +16,7 @@ from tempopt.storage.http.connection import ERROR_RESPONSES
 LOGGER = logging.getLogger("tempopt.server")
 
 # Shown to any client in place of the error itself, which would name every study, and where the database is.
-_SHOWN = {
+_PUBLIC_MESSAGES = {
     "study_not_found": "There is no such study, or it was deleted meanwhile.",
     "storage_busy": "The database of this server is too busy just now. Its log tells why. Try again later.",
     "storage_away": "The database of this server is away just now. Its log tells why. Try again later.",
@@ -62,7 +62,7 @@ def as_refusal(error: Exception) -> ApiError | None:
         code, status = next(responses, ("usage", 400))
         if status >= 500:
             LOGGER.error("%s: %s", type(error).__name__, masked(str(error)))
-        return ApiError(status, code, _SHOWN.get(code, str(error)))
+        return ApiError(status, code, _PUBLIC_MESSAGES.get(code, str(error)))
     if isinstance(error, RequestValidationError):
         return ApiError(422, "invalid_request", _faults(error))
     if isinstance(error, HTTPException):

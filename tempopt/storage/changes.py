@@ -11,13 +11,13 @@ from pydantic import Field
 
 from tempopt.storage.rows import (
     Attempt,
+    BoundedText,
     Checkpoint,
     Kind,
     Measurement,
     MetricValue,
     NumBytes,
     Outcome,
-    ShortText,
     Step,
     StudyState,
     TicketId,
@@ -92,7 +92,7 @@ class RunStarted:
     ticket_id: TicketId
     attempt: Attempt
     total_steps: Step
-    code: ShortText
+    code: BoundedText
     machine: str | None = None
     device: str | None = None
 

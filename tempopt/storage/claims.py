@@ -1,25 +1,23 @@
-"""Who holds which ticket: taking, losing and giving back, as functions of a connection in a transaction."""
+"""Who holds which ticket: taking and losing, as functions of a connection in a transaction."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, false, or_, select, update
 
-from tempopt.errors import StaleAttempt
 from tempopt.storage import optuna_tables
 from tempopt.storage.changes import ClaimRequest, state_after_loss
 from tempopt.storage.clock import Clock
 from tempopt.storage.models import MAX_NAME, STUDY, TICKET
 from tempopt.storage.queries import ORDER, TICKET_COLUMNS, ticket_row, up_to
-from tempopt.storage.rows import TicketRow, TrialParam
+from tempopt.storage.rows import TicketRow
 from tempopt.storage.trial_changes import TrialChange, TrialEnd
 
 # MySQL locks what it reads: with a sort it would lock all waiting tickets, and other agents would skip them.
-_NEXT_TICKET_HINT = (TICKET, "FORCE INDEX (tempopt_ticket_next)", "mysql")
+NEXT_TICKET_HINT = (TICKET, "FORCE INDEX (tempopt_ticket_next)", "mysql")
 # What a write looks at before it changes a ticket: all but what may be long.
 LOCKED_TICKET_COLUMNS = [c for c in TICKET.c if c.name not in ("parameters", "sampled", "error", "code")]
 
@@ -39,7 +37,7 @@ def claim_ticket(
         .order_by(*ORDER)
         .limit(1)
         .with_for_update(skip_locked=True)
-        .with_hint(*_NEXT_TICKET_HINT)
+        .with_hint(*NEXT_TICKET_HINT)
     ).one_or_none()
     if row is None:
         return None
@@ -63,7 +61,7 @@ def _reclaim(connection: Connection, study_id: int, agent: str, request: ClaimRe
     # The asker is alive: tickets that it holds stay with it, even with an expired lease.
     free = and_(running, or_(not_held_by_asker, and_(TICKET.c.agent != agent, is_gone)))
     # Looked for without locks: MySQL would lock every running ticket that it passes, and writers wait.
-    ids = connection.scalars(select(TICKET.c.id).where(free).with_hint(*_NEXT_TICKET_HINT)).all()
+    ids = connection.scalars(select(TICKET.c.id).where(free).with_hint(*NEXT_TICKET_HINT)).all()
     if not ids:
         return
     query = select(*LOCKED_TICKET_COLUMNS).where(TICKET.c.id.in_(ids), free).order_by(TICKET.c.id)
@@ -96,48 +94,6 @@ def values_after_lost_attempt(row: Row[Any], error: str, max_attempts: int) -> d
         "error": sanitize_text(error),
         "finished": now() if is_last else None,
     }
-
-
-def release(connection: Connection, study_id: int, agents: Collection[str]) -> int:
-    """Let the running tickets of these agents wait again, no failure counted; return how many."""
-    theirs = and_(
-        TICKET.c.study_id == study_id, TICKET.c.state == "running", TICKET.c.agent.in_(list(agents))
-    )
-    ids = connection.scalars(select(TICKET.c.id).where(theirs).with_hint(*_NEXT_TICKET_HINT)).all()
-    if not ids:
-        return 0
-    # In the order of the ids, as every writer locks them.
-    order = select(TICKET.c.id).where(TICKET.c.id.in_(ids), theirs).order_by(TICKET.c.id).with_for_update()
-    locked_ids = connection.scalars(order).all()
-    freed = update(TICKET).where(TICKET.c.id.in_(locked_ids)).values(state="waiting", agent=None, lease=None)
-    return connection.execute(freed).rowcount
-
-
-def begin(
-    connection: Connection,
-    ticket_id: int,
-    attempt: int,
-    parameters: Mapping[str, Any],
-    sampled: Mapping[str, Any],
-    trial: Sequence[TrialParam] | None,
-) -> int | None:
-    """Write what a ticket trains and create its Optuna trial, once per ticket; return the trial's number.
-
-    Without Optuna's tables, or with those of an unsupported version, the number is None.
-    """
-    name = select(STUDY.c.name).where(STUDY.c.id == TICKET.c.study_id).scalar_subquery().label("study")
-    query = select(*[*LOCKED_TICKET_COLUMNS, name]).where(TICKET.c.id == ticket_id).with_for_update()
-    row = connection.execute(query).one_or_none()
-    why = stale_reason(row, ticket_id, attempt)
-    if row is None or why:
-        raise StaleAttempt(why)
-    values: dict[str, Any] = {"parameters": dict(parameters), "sampled": dict(sampled)}
-    number: int | None = row.trial_number
-    if trial is not None and number is None and optuna_tables.is_supported_schema(connection):
-        values["trial_id"], number = optuna_tables.begin_trial(connection, row.study, ticket_id, trial)
-        values["trial_number"] = number
-    change(connection, ticket_id, **values)
-    return number
 
 
 def stale_reason(row: Row[Any] | None, ticket_id: int, attempt: int, agent: str | None = None) -> str:

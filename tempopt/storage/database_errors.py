@@ -75,14 +75,13 @@ _POSTGRESQL: tuple[tuple[str, ErrorKind], ...] = (
     # Connection exceptions; and the server ends, has crashed, or ended a session that hung.
     (r"08...|57P0[125]|25P03", "away"),
 )
-_MYSQL: dict[int, ErrorKind] = {
-    **dict.fromkeys((1020, 1205, 1213), "locked"),
+_MYSQL: tuple[tuple[ErrorKind, tuple[int, ...]], ...] = (
+    ("locked", (1020, 1205, 1213)),
     # Too many connections, for all and for this user; no disk, memory, thread or table space; only reading.
-    **dict.fromkeys((1021, 1037, 1038, 1040, 1041, 1114, 1135, 1203, 1226, 1792, 1836), "busy"),
+    ("busy", (1021, 1037, 1038, 1040, 1041, 1114, 1135, 1203, 1226, 1792, 1836)),
     # Cannot connect, gone, shutting down, aborted, network errors, killed by an administrator.
-    **dict.fromkeys((1053, 1152, 1158, 1159, 1160, 1161, 1317, 1927, 2002, 2003, 2005, 2006), "away"),
-    **dict.fromkeys((2013, 2055), "away"),
-}
+    ("away", (1053, 1152, 1158, 1159, 1160, 1161, 1317, 1927, 2002, 2003, 2005, 2006, 2013, 2055)),
+)
 # An option that forbids writing, which shares its code with others; and "No space left on device", under the
 # code of whatever needed some: a table, a log, a temporary file.
 _BUSY_MYSQL = re.compile(r"--read.only option|\berr(?:no|code|or):? 28\b", re.IGNORECASE)
@@ -129,7 +128,9 @@ def _mysql_kind(error: Any) -> ErrorKind:
     if not error.args:
         return "fault"
     code, message = error.args[0], str(error.args[-1])
-    return "busy" if _BUSY_MYSQL.search(message) else _MYSQL.get(code, "fault")
+    if _BUSY_MYSQL.search(message):
+        return "busy"
+    return next((kind for kind, codes in _MYSQL if code in codes), "fault")
 
 
 def to_storage_error(address: DatabaseUrl, dialect: str, error: SQLAlchemyError) -> NoReturn:

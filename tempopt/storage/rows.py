@@ -48,6 +48,7 @@ Attempt = Annotated[int, Field(ge=1, le=LARGEST_ID)]
 Step = Annotated[int, Field(ge=0, le=LARGEST_COUNT, strict=True)]
 NumBytes = Annotated[int, Field(ge=0, le=LARGEST_COUNT, strict=True)]
 ShortText = Annotated[str, Field(max_length=255, pattern=WITHOUT_NUL)]
+BoundedText = Annotated[str, Field(max_length=4096, pattern=WITHOUT_NUL)]
 MetricValue = Annotated[
     float,
     Field(strict=True),
@@ -149,7 +150,7 @@ class Checkpoint:
     """
 
     step: Step
-    url: Annotated[str, Field(max_length=4096, pattern=WITHOUT_NUL)]
+    url: BoundedText
     digest: ShortText
     size: NumBytes
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, insert, or_, select, update
 
+from tempopt.errors import StaleAttempt
 from tempopt.spec.program import GUARD
 from tempopt.storage import claims, optuna_tables, queries
 from tempopt.storage.changes import ClaimRequest, StudyDelta
@@ -154,7 +155,21 @@ class TicketRepository(Repository):
     @write_transaction
     def release(self, connection: Connection, study_id: int, agents: Collection[str]) -> int:
         """Give back the running tickets of these agents, no failure counted; return how many."""
-        return claims.release(connection, study_id, agents)
+        theirs = and_(
+            TICKET.c.study_id == study_id, TICKET.c.state == "running", TICKET.c.agent.in_(list(agents))
+        )
+        ids = connection.scalars(select(TICKET.c.id).where(theirs).with_hint(*claims.NEXT_TICKET_HINT)).all()
+        if not ids:
+            return 0
+        # In the order of the ids, as every writer locks them.
+        order = (
+            select(TICKET.c.id).where(TICKET.c.id.in_(ids), theirs).order_by(TICKET.c.id).with_for_update()
+        )
+        locked_ids = connection.scalars(order).all()
+        freed = (
+            update(TICKET).where(TICKET.c.id.in_(locked_ids)).values(state="waiting", agent=None, lease=None)
+        )
+        return connection.execute(freed).rowcount
 
     @write_transaction
     def begin(
@@ -178,7 +193,21 @@ class TicketRepository(Repository):
             StaleAttempt: The ticket is another's by now.
             StorageError: Optuna's study of that name has been deleted.
         """
-        return claims.begin(connection, ticket_id, attempt, parameters, sampled, trial)
+        name = select(STUDY.c.name).where(STUDY.c.id == TICKET.c.study_id).scalar_subquery().label("study")
+        query = (
+            select(*[*claims.LOCKED_TICKET_COLUMNS, name]).where(TICKET.c.id == ticket_id).with_for_update()
+        )
+        row = connection.execute(query).one_or_none()
+        why = claims.stale_reason(row, ticket_id, attempt)
+        if row is None or why:
+            raise StaleAttempt(why)
+        values: dict[str, Any] = {"parameters": dict(parameters), "sampled": dict(sampled)}
+        number: int | None = row.trial_number
+        if trial is not None and number is None and optuna_tables.is_supported_schema(connection):
+            values["trial_id"], number = optuna_tables.begin_trial(connection, row.study, ticket_id, trial)
+            values["trial_number"] = number
+        claims.change(connection, ticket_id, **values)
+        return number
 
     # ---- reading
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
-from pydantic import BaseModel, computed_field
+from pydantic import BaseModel
 
 from tempopt.errors import UsageError
 from tempopt.spec.study_spec import StudySpec
@@ -76,38 +76,39 @@ class Account:
 
 
 class BudgetLimit(BaseModel):
-    """One limit of the budget as it stands; ``remaining`` is what a new study may take.
+    """One limit of the budget as it stands.
 
     Args:
         allowed: The limit.
         spent: What is spent of it.
         reserved: What studies that are not over may yet spend of it.
+        remaining: What a new study may take, >= 0.
+        text: All of it in words.
     """
 
     unit: Literal["runs", "GPU-hours"]
     allowed: float
     spent: float
     reserved: float
+    remaining: float
+    text: str
 
-    @computed_field  # type: ignore[prop-decorator]
-    @property
-    def remaining(self) -> float:
-        """What a new study may take, >= 0."""
-        return max(0.0, self.allowed - self.spent - self.reserved)
+    @classmethod
+    def create(
+        cls, unit: Literal["runs", "GPU-hours"], allowed: float, *, spent: float, reserved: float
+    ) -> BudgetLimit:
+        """Return a limit of which so much is spent and reserved."""
+        remaining = max(0.0, allowed - spent - reserved)
+        text = (
+            f"{remaining:.4g} of {allowed:.4g} {unit} are left in this budget "
+            f"({spent:.4g} spent, {reserved:.4g} reserved for studies that are not over)."
+        )
+        return cls(unit=unit, allowed=allowed, spent=spent, reserved=reserved, remaining=remaining, text=text)
 
     @property
     def is_exceeded(self) -> bool:
         """Whether more is spent or reserved than is allowed, by more than the rounding of a sum."""
         return self.spent + self.reserved > self.allowed + 1e-9
-
-    @computed_field  # type: ignore[prop-decorator]
-    @property
-    def text(self) -> str:
-        """It in words."""
-        return (
-            f"{self.remaining:.4g} of {self.allowed:.4g} {self.unit} are left in this budget "
-            f"({self.spent:.4g} spent, {self.reserved:.4g} reserved for studies that are not over)."
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,9 +186,9 @@ class Ledger:
         limits = []
         if self._budget.runs is not None:
             limits.append(
-                BudgetLimit(
-                    unit="runs",
-                    allowed=self._budget.runs,
+                BudgetLimit.create(
+                    "runs",
+                    self._budget.runs,
                     spent=sum(account.runs for account in accounts),
                     reserved=sum(account.most_runs - account.runs for account in open_accounts),
                 )
@@ -195,9 +196,9 @@ class Ledger:
         if self._budget.gpu_hours is not None:
             unspent = ((account.most_gpu_hours or 0.0) - account.gpu_hours for account in open_accounts)
             limits.append(
-                BudgetLimit(
-                    unit="GPU-hours",
-                    allowed=self._budget.gpu_hours,
+                BudgetLimit.create(
+                    "GPU-hours",
+                    self._budget.gpu_hours,
                     spent=math.fsum(account.gpu_hours for account in accounts),
                     reserved=math.fsum(max(0.0, hours) for hours in unspent),
                 )

@@ -180,7 +180,7 @@ class Session:
             need = self._measured(spec)
             usage = self.ledger.budget_status()
             usage.check(need, name=name)
-            spec = _limited(spec, need, usage.gpu_hours and usage.gpu_hours.remaining)
+            spec = _limited(spec, need, None if usage.gpu_hours is None else usage.gpu_hours.remaining)
         if self._server is not None:
             remote_study.submit(self._server, SearchRequest(spec=spec), observer=notes)
         else:
