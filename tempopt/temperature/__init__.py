@@ -1,111 +1,74 @@
-"""The mathematics of temperature over progress, depth and length; torch is not needed for it."""
+"""The mathematics of temperature over progress, depth and length; torch is not needed for it.
+
+What `__all__` names is meant for users; the other names are for the packages above this one.
+"""
 
 from __future__ import annotations
 
-from tempopt.temperature.custom_schedules import (
-    check_own_numbers,
-    is_custom_schedule,
-    own_numbers,
-    schedule_class,
-)
-from tempopt.temperature.entropy import ENTROPY_PARAMETERS, EntropyParameters
-from tempopt.temperature.entropy_control import (
-    CONTROL,
-    CONTROL_PARAMETERS,
-    CONTROLS,
-    NO_CONTROL,
-    ControlParameters,
-    has_target,
-    is_controlled,
-)
-from tempopt.temperature.generation import GENERATION, GenerationParameters
-from tempopt.temperature.heads import (
-    HEAD_PATTERNS,
-    AlternatingHeads,
-    ExponentialHeads,
-    HeadPattern,
-    LinearHeads,
-    LocalHeads,
-    UniformHeads,
-)
-from tempopt.temperature.knots import KNOTS
-from tempopt.temperature.layers import (
-    LAYER_PATTERNS,
-    CosineLayers,
-    ExponentialLayers,
-    InverseLayers,
-    LayerPattern,
-    LinearLayers,
-    ULayers,
-    UniformLayers,
-)
-from tempopt.temperature.learned import (
-    LEARNED,
-    LR_RATIOS,
-    PER_HEAD,
-    Learns,
-    with_learned_temperatures,
-    without_learned_temperatures,
-)
-from tempopt.temperature.length import (
-    LENGTH_SCALINGS,
-    ClippedLogNScaling,
-    LengthScaling,
-    Llama4Scaling,
-    LogNPowerScaling,
-    LogNScaling,
-    NoLengthScaling,
-    YarnScaling,
-)
-from tempopt.temperature.named import (
-    AS_FOUND,
-    groups_of,
-    initial_named_temperatures,
-    join_name,
-    name_problem,
-    parameters_of_temperature,
-    registered_path,
-    split_name,
-)
-from tempopt.temperature.normalisers import (
-    NORMALISERS,
-    Entmax15Normaliser,
-    LinearNormaliser,
-    Normaliser,
-    SoftmaxNormaliser,
-    SparsemaxNormaliser,
-    ThresholdNormaliser,
-    TopKNormaliser,
-)
+from tempopt.temperature.custom_schedules import is_custom_schedule as is_custom_schedule
+from tempopt.temperature.entropy import ENTROPY_PARAMETERS as ENTROPY_PARAMETERS
+from tempopt.temperature.entropy import EntropyParameters
+from tempopt.temperature.entropy_control import CONTROL as CONTROL
+from tempopt.temperature.entropy_control import CONTROL_PARAMETERS as CONTROL_PARAMETERS
+from tempopt.temperature.entropy_control import CONTROLS, ControlParameters
+from tempopt.temperature.entropy_control import NO_CONTROL as NO_CONTROL
+from tempopt.temperature.entropy_control import has_target as has_target
+from tempopt.temperature.entropy_control import is_controlled as is_controlled
+from tempopt.temperature.generation import GENERATION as GENERATION
+from tempopt.temperature.generation import GenerationParameters
+from tempopt.temperature.heads import HEAD_PATTERNS, HeadPattern
+from tempopt.temperature.heads import ExponentialHeads as ExponentialHeads
+from tempopt.temperature.heads import LocalHeads as LocalHeads
+from tempopt.temperature.heads import UniformHeads as UniformHeads
+from tempopt.temperature.knots import KNOTS as KNOTS
+from tempopt.temperature.layers import LAYER_PATTERNS, LayerPattern
+from tempopt.temperature.layers import ExponentialLayers as ExponentialLayers
+from tempopt.temperature.learned import LEARNED as LEARNED
+from tempopt.temperature.learned import LR_RATIOS as LR_RATIOS
+from tempopt.temperature.learned import PER_HEAD as PER_HEAD
+from tempopt.temperature.learned import with_learned_temperatures as with_learned_temperatures
+from tempopt.temperature.learned import without_learned_temperatures as without_learned_temperatures
+from tempopt.temperature.length import LENGTH_SCALINGS, LengthScaling
+from tempopt.temperature.length import ClippedLogNScaling as ClippedLogNScaling
+from tempopt.temperature.length import Llama4Scaling as Llama4Scaling
+from tempopt.temperature.length import LogNPowerScaling as LogNPowerScaling
+from tempopt.temperature.length import LogNScaling as LogNScaling
+from tempopt.temperature.length import NoLengthScaling as NoLengthScaling
+from tempopt.temperature.length import YarnScaling as YarnScaling
+from tempopt.temperature.named import AS_FOUND as AS_FOUND
+from tempopt.temperature.named import groups_of as groups_of
+from tempopt.temperature.named import initial_named_temperatures as initial_named_temperatures
+from tempopt.temperature.named import join_name as join_name
+from tempopt.temperature.named import name_problem as name_problem
+from tempopt.temperature.named import parameters_of_temperature as parameters_of_temperature
+from tempopt.temperature.named import registered_path as registered_path
+from tempopt.temperature.named import split_name as split_name
+from tempopt.temperature.normalisers import NORMALISERS, Normaliser
+from tempopt.temperature.normalisers import LinearNormaliser as LinearNormaliser
+from tempopt.temperature.normalisers import SoftmaxNormaliser as SoftmaxNormaliser
 from tempopt.temperature.parameters import (
     NEUTRAL,
-    PLAN_PARAMETERS,
     TEMPERATURE_PARAMETERS,
-    ParameterNames,
     check_parameter,
     drop_unused_params,
-    neutral_values,
 )
-from tempopt.temperature.plan import TemperatureParameters, TemperaturePlan, is_own_number, progress
-from tempopt.temperature.plan_parts import (
-    CREDITED,
-    GROUPS,
-    NORMALISATION,
-    active_groups,
-    at_constant,
-    constant_levels,
-    constant_plans,
-    is_neutral,
-    is_scheduled,
-    keep_parts,
-    mean_level,
-    part_names,
-    parts_of,
-    remove_part,
-    schedule_of,
-    temperatures_of,
-    to_neutral,
-)
+from tempopt.temperature.parameters import PLAN_PARAMETERS as PLAN_PARAMETERS
+from tempopt.temperature.parameters import ParameterNames as ParameterNames
+from tempopt.temperature.parameters import neutral_values as neutral_values
+from tempopt.temperature.plan import TemperatureParameters, TemperaturePlan, progress
+from tempopt.temperature.plan import is_own_number as is_own_number
+from tempopt.temperature.plan_parts import CREDITED as CREDITED
+from tempopt.temperature.plan_parts import GROUPS as GROUPS
+from tempopt.temperature.plan_parts import NORMALISATION as NORMALISATION
+from tempopt.temperature.plan_parts import active_groups as active_groups
+from tempopt.temperature.plan_parts import at_constant as at_constant
+from tempopt.temperature.plan_parts import is_neutral as is_neutral
+from tempopt.temperature.plan_parts import is_scheduled as is_scheduled
+from tempopt.temperature.plan_parts import mean_level as mean_level
+from tempopt.temperature.plan_parts import remove_part as remove_part
+from tempopt.temperature.plan_parts import schedule_of as schedule_of
+from tempopt.temperature.plan_parts import temperatures_of as temperatures_of
+from tempopt.temperature.plan_parts import to_neutral as to_neutral
 from tempopt.temperature.ranges import number
 from tempopt.temperature.schedules import (
     SCHEDULES,
@@ -126,117 +89,47 @@ from tempopt.temperature.schedules import (
     Triangular,
     WarmupAnneal,
 )
-from tempopt.temperature.training_equivalence import hashable, same_training, training_key
+from tempopt.temperature.training_equivalence import hashable as hashable
+from tempopt.temperature.training_equivalence import same_training, training_key
 
 __all__ = [
-    "AS_FOUND",
-    "CONTROL",
     "CONTROLS",
-    "CONTROL_PARAMETERS",
-    "CREDITED",
-    "ENTROPY_PARAMETERS",
-    "GENERATION",
-    "GROUPS",
     "HEAD_PATTERNS",
-    "KNOTS",
     "LAYER_PATTERNS",
-    "LEARNED",
     "LENGTH_SCALINGS",
-    "LR_RATIOS",
     "NEUTRAL",
-    "NORMALISATION",
     "NORMALISERS",
-    "NO_CONTROL",
-    "PER_HEAD",
-    "PLAN_PARAMETERS",
     "SCHEDULES",
     "TEMPERATURE_PARAMETERS",
-    "AlternatingHeads",
-    "ClippedLogNScaling",
     "Constant",
     "ControlParameters",
     "Cosine",
-    "CosineLayers",
     "Cyclic",
-    "Entmax15Normaliser",
     "EntropyParameters",
     "Exponential",
-    "ExponentialHeads",
-    "ExponentialLayers",
     "GenerationParameters",
     "HeadPattern",
     "HoldAnneal",
-    "InverseLayers",
     "InverseLinear",
     "InverseSqrt",
     "LayerPattern",
-    "Learns",
     "LengthScaling",
     "Linear",
-    "LinearHeads",
-    "LinearLayers",
-    "LinearNormaliser",
-    "Llama4Scaling",
-    "LocalHeads",
-    "LogNPowerScaling",
-    "LogNScaling",
     "Logarithmic",
-    "NoLengthScaling",
     "Normaliser",
-    "ParameterNames",
     "Piecewise",
     "Polynomial",
     "Schedule",
     "Sigmoid",
-    "SoftmaxNormaliser",
-    "SparsemaxNormaliser",
     "Step",
     "TemperatureParameters",
     "TemperaturePlan",
-    "ThresholdNormaliser",
-    "TopKNormaliser",
     "Triangular",
-    "ULayers",
-    "UniformHeads",
-    "UniformLayers",
     "WarmupAnneal",
-    "YarnScaling",
-    "active_groups",
-    "at_constant",
-    "check_own_numbers",
     "check_parameter",
-    "constant_levels",
-    "constant_plans",
     "drop_unused_params",
-    "groups_of",
-    "has_target",
-    "hashable",
-    "initial_named_temperatures",
-    "is_controlled",
-    "is_custom_schedule",
-    "is_neutral",
-    "is_own_number",
-    "is_scheduled",
-    "join_name",
-    "keep_parts",
-    "mean_level",
-    "name_problem",
-    "neutral_values",
     "number",
-    "own_numbers",
-    "parameters_of_temperature",
-    "part_names",
-    "parts_of",
     "progress",
-    "registered_path",
-    "remove_part",
     "same_training",
-    "schedule_class",
-    "schedule_of",
-    "split_name",
-    "temperatures_of",
-    "to_neutral",
     "training_key",
-    "with_learned_temperatures",
-    "without_learned_temperatures",
 ]

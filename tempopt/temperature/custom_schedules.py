@@ -15,7 +15,7 @@ from dataclasses import Field, fields, is_dataclass
 from typing import Any
 
 from tempopt.errors import ScheduleNotImported, SpecError, unknown
-from tempopt.temperature.ranges import FINITE, check_number, own_range
+from tempopt.temperature.ranges import FINITE, ParameterRange, check_number, own_range
 from tempopt.temperature.schedules import CUSTOM_SCHEDULES, SCHEDULES, Schedule
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
@@ -93,13 +93,13 @@ def check_own_numbers(name: str, values: Mapping[str, object]) -> None:
     """
     known_fields = own_numbers(name)
     for field, value in values.items():
-        if known_fields is not None and field not in known_fields:
+        if known_fields is None:
+            number_range: ParameterRange | None = FINITE
+        elif field in known_fields:
+            number_range = own_range(known_fields[field])
+        else:
             raise SpecError(unknown(f"number of {name}", field, known_fields or ["none"]))
-        check_number(
-            f"schedule_args.{field}",
-            value,
-            FINITE if known_fields is None else own_range(known_fields[field]),
-        )
+        check_number(f"schedule_args.{field}", value, number_range)
 
 
 def check_schedule_contract(name: str, low: float, high: float) -> None:

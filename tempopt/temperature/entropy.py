@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
-from tempopt.errors import SpecError, unknown
-from tempopt.temperature.plan import TemperatureParameters
-from tempopt.temperature.ranges import check_number
-from tempopt.temperature.schedules import SCHEDULES, Constant, Schedule
+from tempopt.errors import SpecError
+from tempopt.temperature.plan import TemperatureParameters, check_value
+from tempopt.temperature.ranges import FlatParameters
+from tempopt.temperature.schedules import Constant, Schedule
 
-_OPTIONAL = ("entropy_lambda_final", "entropy_target")
 _SCHEDULE = "entropy_schedule"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EntropyParameters:
+class EntropyParameters(FlatParameters):
     """Everything that decides the entropy term, as flat values; the defaults are neutral (no term).
 
     The weight at progress t is lambda_final + (lambda - lambda_final) * (s(t) - 1), with s the named schedule
@@ -50,7 +49,7 @@ class EntropyParameters:
 
     def __post_init__(self) -> None:
         for name in ENTROPY_PARAMETERS:
-            check_entropy_parameter(name, getattr(self, name))
+            check_value(name, getattr(self, name))
         if self.entropy_schedule == Constant.name and self._final != self.entropy_lambda:
             raise SpecError(
                 f"entropy_lambda_final={self.entropy_lambda_final!r} has no effect: entropy_schedule "
@@ -85,29 +84,9 @@ class EntropyParameters:
         level = self._weight_schedule(progress) - 1.0
         return self._final + (self.entropy_lambda - self._final) * level
 
-    @classmethod
-    def from_mapping(cls, parameters: Mapping[str, Any]) -> EntropyParameters:
-        """Pick the term's parameters out of a flat mapping that may hold others; missing ones are neutral."""
-        return cls(**{name: parameters[name] for name in ENTROPY_PARAMETERS if name in parameters})
 
-
-ENTROPY_PARAMETERS: tuple[str, ...] = tuple(
-    parameter.name for parameter in fields(EntropyParameters) if parameter.init
-)
+ENTROPY_PARAMETERS = EntropyParameters.names()
 """Names of the parameters that decide the entropy term."""
-
-
-def check_entropy_parameter(name: str, value: object) -> None:
-    """Refuse a value that a parameter of the entropy term cannot have.
-
-    Raises:
-        SpecError: if the value is of the wrong type, out of range, or a name that is not known.
-    """
-    if name == _SCHEDULE:
-        if not (isinstance(value, str) and value in SCHEDULES):
-            raise SpecError(unknown(name, value, SCHEDULES))
-    elif not (name in _OPTIONAL and value is None):
-        check_number(name, value)
 
 
 def canonicalize_entropy(parameters: Mapping[str, Any]) -> dict[str, Any]:

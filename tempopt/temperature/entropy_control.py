@@ -7,12 +7,12 @@ them. Here is what is searched, and what of it counts.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from tempopt.errors import SpecError, unknown
 from tempopt.temperature.normalisers import SoftmaxNormaliser
-from tempopt.temperature.ranges import check_number
+from tempopt.temperature.ranges import FlatParameters, check_number
 
 CONTROL = "entropy_control"
 """Name of the parameter that chooses the target."""
@@ -34,7 +34,7 @@ CONTROLS: dict[str, frozenset[str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ControlParameters:
+class ControlParameters(FlatParameters):
     """The target of the entropy of attention, as flat values; the defaults are neutral (no control).
 
     A target is a share of ln n, the largest entropy of n keys. Under control each layer begins at the plan's
@@ -69,13 +69,8 @@ class ControlParameters:
         """Whether there is a target."""
         return self.entropy_control != NO_CONTROL
 
-    @classmethod
-    def from_mapping(cls, parameters: Mapping[str, Any]) -> ControlParameters:
-        """Pick the parameters of control out of a flat mapping that may hold others; missing: neutral."""
-        return cls(**{name: parameters[name] for name in CONTROL_PARAMETERS if name in parameters})
 
-
-CONTROL_PARAMETERS: tuple[str, ...] = tuple(field.name for field in fields(ControlParameters))
+CONTROL_PARAMETERS = ControlParameters.names()
 """Names of the parameters that decide the target."""
 
 

@@ -7,14 +7,14 @@ temperature of attention. How tokens are drawn is ``tempopt.attention.generation
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
-from tempopt.temperature.ranges import ValidatedParameters
+from tempopt.temperature.ranges import FlatParameters, ValidatedParameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationParameters(ValidatedParameters):
+class GenerationParameters(FlatParameters, ValidatedParameters):
     """How the next token is drawn from a model's logits; the defaults draw from its distribution as it is.
 
     Args:
@@ -40,13 +40,8 @@ class GenerationParameters(ValidatedParameters):
         """Whether the most likely token is always taken."""
         return self.sampling_temperature == 0
 
-    @classmethod
-    def from_mapping(cls, parameters: Mapping[str, Any]) -> GenerationParameters:
-        """Pick these parameters out of a flat mapping that may hold others; missing ones are neutral."""
-        return cls(**{name: parameters[name] for name in GENERATION if name in parameters})
 
-
-GENERATION: tuple[str, ...] = tuple(field.name for field in fields(GenerationParameters))
+GENERATION = GenerationParameters.names()
 """Names of the parameters of generation."""
 
 

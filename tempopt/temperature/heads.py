@@ -8,32 +8,22 @@ search.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from tempopt.temperature.factors import center_geometric, interpolate_ratio
+from tempopt.temperature.factors import Pattern, interpolate_ratio
 from tempopt.temperature.ranges import ValidatedParameters
 
 
+class HeadPattern(Pattern):
+    """A factor on the temperature over the heads of a layer."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeadPattern(ValidatedParameters, ABC):
-    """A factor on the temperature over the heads of a layer; subclasses are final, frozen dataclasses."""
-
-    name: ClassVar[str]
-
-    def factors(self, num_heads: int) -> tuple[float, ...]:
-        """Return one factor per head, first head first; their geometric mean is 1, and one head has 1.
-
-        Args:
-            num_heads: Number of heads of the queries, >= 1. Where groups of them share keys and values
-                (grouped-query attention), each query head still has a factor of its own.
-        """
-        return center_geometric([self._log_shape(head, num_heads) for head in range(num_heads)])
-
-    @abstractmethod
-    def _log_shape(self, head: int, num_heads: int) -> float:
-        """Return the logarithm of the shape at a head, counted from 0, before it is normalised."""
+class _RatioHeads(HeadPattern):
+    head_ratio: float
 
 
 @final
@@ -43,47 +33,41 @@ class UniformHeads(HeadPattern):
 
     name: ClassVar[str] = "uniform"
 
-    def _log_shape(self, head: int, num_heads: int) -> float:
+    def _log_shape(self, depth: float, index: int) -> float:
         return 0.0
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinearHeads(HeadPattern):
+class LinearHeads(_RatioHeads):
     """1 + (ratio - 1) r, r from 0 to 1: temperatures at equal distances, so that most heads are soft."""
 
     name: ClassVar[str] = "linear"
 
-    head_ratio: float
-
-    def _log_shape(self, head: int, num_heads: int) -> float:
-        return math.log(interpolate_ratio(self.head_ratio, head / max(num_heads - 1, 1)))
+    def _log_shape(self, depth: float, index: int) -> float:
+        return math.log(interpolate_ratio(self.head_ratio, depth))
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExponentialHeads(HeadPattern):
+class ExponentialHeads(_RatioHeads):
     """ratio^r, r from 0 to 1: the same factor from head to head, as many sharp heads as soft ones."""
 
     name: ClassVar[str] = "exp"
 
-    head_ratio: float
-
-    def _log_shape(self, head: int, num_heads: int) -> float:
-        return head / max(num_heads - 1, 1) * math.log(self.head_ratio)
+    def _log_shape(self, depth: float, index: int) -> float:
+        return depth * math.log(self.head_ratio)
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlternatingHeads(HeadPattern):
+class AlternatingHeads(_RatioHeads):
     """1, ratio, 1, ratio, ...: two kinds of heads; heads that share keys are of both kinds."""
 
     name: ClassVar[str] = "alternate"
 
-    head_ratio: float
-
-    def _log_shape(self, head: int, num_heads: int) -> float:
-        return head % 2 * math.log(self.head_ratio)
+    def _log_shape(self, depth: float, index: int) -> float:
+        return index % 2 * math.log(self.head_ratio)
 
 
 HEAD_PATTERNS: dict[str, type[HeadPattern]] = {

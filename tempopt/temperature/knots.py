@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,8 +21,6 @@ INNER_KNOTS = tuple(f"temperature_knot_{number}" for number in range(1, 5))
 FEWEST_KNOTS = 2
 MOST_KNOTS = 16
 
-_EXAMPLE = "[[0, 2.0], [0.7, 2.0], [1, 0.5]]"
-
 
 def check_knots(value: object) -> None:
     """Refuse what is no list of knots.
@@ -33,16 +32,12 @@ def check_knots(value: object) -> None:
     Raises:
         SpecError: It is something else; the message names the first pair that is wrong.
     """
-    if not isinstance(value, list | tuple):
+    if not (isinstance(value, list | tuple) and FEWEST_KNOTS <= len(value) <= MOST_KNOTS):
         raise SpecError(
-            f"{KNOTS}={value!r} is no list. Give pairs [progress, temperature], as in {_EXAMPLE}."
+            f"{KNOTS}={value!r} is no list of knots. Give {FEWEST_KNOTS} to {MOST_KNOTS} pairs "
+            f"[progress, temperature], as in [[0, 2.0], [0.7, 2.0], [1, 0.5]]."
         )
-    if not FEWEST_KNOTS <= len(value) <= MOST_KNOTS:
-        raise SpecError(
-            f"{KNOTS} has {len(value)} knots. Give {FEWEST_KNOTS} to {MOST_KNOTS} pairs "
-            f"[progress, temperature], as in {_EXAMPLE}."
-        )
-    previous_progress = None
+    previous_progress = -math.inf
     for index, knot in enumerate(value):
         if not (isinstance(knot, list | tuple) and len(knot) == 2 and all(map(_is_number, knot))):
             raise SpecError(
@@ -50,14 +45,10 @@ def check_knots(value: object) -> None:
                 f"[0.7, 2.0]."
             )
         progress, temperature = knot
-        if not 0.0 <= progress <= 1.0:
+        if not (0.0 <= progress <= 1.0 and progress > previous_progress):
             raise SpecError(
-                f"{KNOTS}[{index}] is at progress {progress!r}. Give a share of training from 0 to 1."
-            )
-        if previous_progress is not None and progress <= previous_progress:
-            raise SpecError(
-                f"{KNOTS}[{index}] is at progress {progress!r}, and the knot before it at "
-                f"{previous_progress!r}. Give each progress once, in ascending order."
+                f"{KNOTS}[{index}] is at progress {progress!r}. Give shares of training from 0 to 1, each "
+                "once, in ascending order."
             )
         if not RANGES["temperature"].accepts(temperature):
             raise SpecError(
@@ -90,11 +81,9 @@ def unread_of_piecewise(parameters: Mapping[str, Any]) -> set[str]:
     active_knots = [name for name in INNER_KNOTS[:num_inner] if parameters.get(name) is not None]
     unread_names = {KNOTS, *INNER_KNOTS} - set(active_knots)
     # without a knot it has nothing to place
-    return (
-        unread_names
-        if active_knots and parameters.get("num_knots") is not None
-        else unread_names | {"num_knots"}
-    )
+    if not active_knots or parameters.get("num_knots") is None:
+        unread_names.add("num_knots")
+    return unread_names
 
 
 def _is_number(value: object) -> bool:

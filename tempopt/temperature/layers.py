@@ -7,33 +7,21 @@ over depth and the level of the temperature are not confounded in a search.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from tempopt.temperature.factors import center_geometric, interpolate_ratio
-from tempopt.temperature.ranges import ValidatedParameters
+from tempopt.temperature.factors import Pattern, interpolate_ratio
+
+
+class LayerPattern(Pattern):
+    """A factor on the temperature over depth."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerPattern(ValidatedParameters, ABC):
-    """A factor on the temperature over depth; subclasses are final, frozen dataclasses."""
-
-    name: ClassVar[str]
-
-    def factors(self, num_layers: int) -> tuple[float, ...]:
-        """Return one factor per layer, first layer first; their geometric mean is 1, and one layer has 1."""
-        last_layer = max(num_layers - 1, 1)
-        return center_geometric([self._log_shape(layer / last_layer, layer) for layer in range(num_layers)])
-
-    @abstractmethod
-    def _log_shape(self, depth: float, layer: int) -> float:
-        """Return the logarithm of the shape at a depth in [0, 1], before it is normalised.
-
-        Args:
-            depth: Depth of the layer, from 0 (first) to 1 (last).
-            layer: Its number, counted from 0.
-        """
+class _RatioLayers(LayerPattern):
+    layer_ratio: float
 
 
 @final
@@ -43,26 +31,24 @@ class UniformLayers(LayerPattern):
 
     name: ClassVar[str] = "uniform"
 
-    def _log_shape(self, depth: float, layer: int) -> float:
+    def _log_shape(self, depth: float, index: int) -> float:
         return 0.0
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinearLayers(LayerPattern):
+class LinearLayers(_RatioLayers):
     """1 + (ratio - 1) r: the last layer is ``layer_ratio`` times as hot as the first."""
 
     name: ClassVar[str] = "linear"
 
-    layer_ratio: float
-
-    def _log_shape(self, depth: float, layer: int) -> float:
+    def _log_shape(self, depth: float, index: int) -> float:
         return math.log(interpolate_ratio(self.layer_ratio, depth))
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ULayers(LayerPattern):
+class ULayers(_RatioLayers):
     """1 + (ratio - 1)|2r - 1|: the ends are ``layer_ratio`` times as hot as the middle.
 
     Above 1 it is the shape that modded-nanogpt's hand-set attention scales have; below 1 it is the
@@ -72,35 +58,29 @@ class ULayers(LayerPattern):
 
     name: ClassVar[str] = "u"
 
-    layer_ratio: float
-
-    def _log_shape(self, depth: float, layer: int) -> float:
+    def _log_shape(self, depth: float, index: int) -> float:
         return math.log(interpolate_ratio(self.layer_ratio, abs(2.0 * depth - 1.0)))
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExponentialLayers(LayerPattern):
+class ExponentialLayers(_RatioLayers):
     """ratio^r: the same factor from layer to layer, ``layer_ratio`` from the first to the last."""
 
     name: ClassVar[str] = "exp"
 
-    layer_ratio: float
-
-    def _log_shape(self, depth: float, layer: int) -> float:
+    def _log_shape(self, depth: float, index: int) -> float:
         return depth * math.log(self.layer_ratio)
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CosineLayers(LayerPattern):
+class CosineLayers(_RatioLayers):
     """1 + alpha cos pi r, alpha = (1 - ratio) / (1 + ratio): as ``linear``, but flat at both ends."""
 
     name: ClassVar[str] = "cosine"
 
-    layer_ratio: float
-
-    def _log_shape(self, depth: float, layer: int) -> float:
+    def _log_shape(self, depth: float, index: int) -> float:
         return math.log(interpolate_ratio(self.layer_ratio, (1.0 - math.cos(math.pi * depth)) / 2.0))
 
 
@@ -114,8 +94,8 @@ class InverseLayers(LayerPattern):
 
     name: ClassVar[str] = "inverse_layer"
 
-    def _log_shape(self, depth: float, layer: int) -> float:
-        return math.log(layer + 1)
+    def _log_shape(self, depth: float, index: int) -> float:
+        return math.log(index + 1)
 
 
 LAYER_PATTERNS: dict[str, type[LayerPattern]] = {

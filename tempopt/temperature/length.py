@@ -29,7 +29,6 @@ class LengthScaling(ValidatedParameters, ABC):
         """The two numbers in which two scalings of a kind may differ; 1 where they do not."""
         return 1.0, 1.0
 
-    @abstractmethod
     def factor_of(self, num_keys: Any, log: Callable[[Any], Any], constant: Any = None) -> Any:
         """Return the factor for numbers of keys of at least ``FEWEST_KEYS``, elementwise.
 
@@ -39,6 +38,21 @@ class LengthScaling(ValidatedParameters, ABC):
             constant: :attr:`constant` as that library holds it; None for the floats themselves. With a
                 tensor one compiled graph serves every scaling of a kind.
         """
+        constants = self.constant if constant is None else constant
+        return self._factor(num_keys, log, constants[0], constants[1])
+
+    @abstractmethod
+    def _factor(self, num_keys: Any, log: Callable[[Any], Any], first: Any, second: Any) -> Any:
+        """Return the factor, given both numbers of :attr:`constant`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LogNScaling(LengthScaling):
+    n0: float
+
+    @property
+    def constant(self) -> tuple[float, float]:
+        return math.log(self.n0), 1.0
 
 
 @final
@@ -48,13 +62,13 @@ class NoLengthScaling(LengthScaling):
 
     name: ClassVar[str] = "none"
 
-    def factor_of(self, num_keys: Any, log: Callable[[Any], Any], constant: Any = None) -> Any:
+    def _factor(self, num_keys: Any, log: Callable[[Any], Any], first: Any, second: Any) -> Any:
         return 1.0
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogNScaling(LengthScaling):
+class LogNScaling(_LogNScaling):
     """ln n / ln n0: logits sharpen as keys are added, and are unchanged where n = n0.
 
     Known as entropy invariance (Su), scalable softmax (SSMax) and, as a bound on what softmax needs
@@ -65,19 +79,13 @@ class LogNScaling(LengthScaling):
 
     name: ClassVar[str] = "log_n"
 
-    n0: float
-
-    @property
-    def constant(self) -> tuple[float, float]:
-        return math.log(self.n0), 1.0
-
-    def factor_of(self, num_keys: Any, log: Callable[[Any], Any], constant: Any = None) -> Any:
-        return log(num_keys) / (self.constant if constant is None else constant)[0]
+    def _factor(self, num_keys: Any, log: Callable[[Any], Any], first: Any, second: Any) -> Any:
+        return log(num_keys) / first
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClippedLogNScaling(LengthScaling):
+class ClippedLogNScaling(_LogNScaling):
     """max(1, ln n / ln n0): as ``log_n`` beyond n0 keys, and nothing up to there.
 
     For a model that was trained without, on n0 keys, and is tuned on or put to use with more (Su; Qwen).
@@ -85,20 +93,14 @@ class ClippedLogNScaling(LengthScaling):
 
     name: ClassVar[str] = "clipped_log_n"
 
-    n0: float
-
-    @property
-    def constant(self) -> tuple[float, float]:
-        return math.log(self.n0), 1.0
-
-    def factor_of(self, num_keys: Any, log: Callable[[Any], Any], constant: Any = None) -> Any:
-        ratio = log(num_keys) / (self.constant if constant is None else constant)[0]
+    def _factor(self, num_keys: Any, log: Callable[[Any], Any], first: Any, second: Any) -> Any:
+        ratio = log(num_keys) / first
         return ratio * (ratio > 1.0) + 1.0 * (ratio <= 1.0)
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogNPowerScaling(LengthScaling):
+class LogNPowerScaling(_LogNScaling):
     """(ln n / ln n0)^p with p = ``length_power``: 0 is ``none``, 1 is ``log_n``.
 
     How fast logits have to grow for attention to stay critical depends on their gaps: from the root of
@@ -107,21 +109,19 @@ class LogNPowerScaling(LengthScaling):
 
     name: ClassVar[str] = "log_n_power"
 
-    n0: float
     length_power: float
 
     @property
     def constant(self) -> tuple[float, float]:
         return math.log(self.n0), self.length_power
 
-    def factor_of(self, num_keys: Any, log: Callable[[Any], Any], constant: Any = None) -> Any:
-        constants = self.constant if constant is None else constant
-        return (log(num_keys) / constants[0]) ** constants[1]
+    def _factor(self, num_keys: Any, log: Callable[[Any], Any], first: Any, second: Any) -> Any:
+        return (log(num_keys) / first) ** second
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class YarnScaling(LengthScaling):
+class YarnScaling(_LogNScaling):
     """(c ln s + 1)^2 with s = max(n / n0, 1) and c = ``length_slope``, the source's 0.1.
 
     In YaRN (Peng et al. 2023) cosine and sine of the rotary embedding are each multiplied with
@@ -132,22 +132,20 @@ class YarnScaling(LengthScaling):
 
     name: ClassVar[str] = "yarn"
 
-    n0: float
     length_slope: float
 
     @property
     def constant(self) -> tuple[float, float]:
         return math.log(self.n0), self.length_slope
 
-    def factor_of(self, num_keys: Any, log: Callable[[Any], Any], constant: Any = None) -> Any:
-        constants = self.constant if constant is None else constant
-        growth = log(num_keys) - constants[0]
-        return (constants[1] * (growth * (growth > 0.0)) + 1.0) ** 2
+    def _factor(self, num_keys: Any, log: Callable[[Any], Any], first: Any, second: Any) -> Any:
+        growth = log(num_keys) - first
+        return (second * (growth * (growth > 0.0)) + 1.0) ** 2
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Llama4Scaling(LengthScaling):
+class Llama4Scaling(_LogNScaling):
     """1 + c ln(1 + floor(n / n0)) with c = ``length_slope``, the source's 0.1: a step at each multiple of n0.
 
     Llama 4 has it in its layers without rotary embedding, with n0 = 8192 and n the position plus 1, which
@@ -156,16 +154,14 @@ class Llama4Scaling(LengthScaling):
 
     name: ClassVar[str] = "llama4"
 
-    n0: float
     length_slope: float
 
     @property
     def constant(self) -> tuple[float, float]:
         return self.n0, self.length_slope
 
-    def factor_of(self, num_keys: Any, log: Callable[[Any], Any], constant: Any = None) -> Any:
-        constants = self.constant if constant is None else constant
-        return constants[1] * log(num_keys // constants[0] + 1.0) + 1.0
+    def _factor(self, num_keys: Any, log: Callable[[Any], Any], first: Any, second: Any) -> Any:
+        return second * log(num_keys // first + 1.0) + 1.0
 
 
 LENGTH_SCALINGS: dict[str, type[LengthScaling]] = {

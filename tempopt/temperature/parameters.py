@@ -10,7 +10,6 @@ from tempopt.temperature.entropy import (
     ENTROPY_PARAMETERS,
     EntropyParameters,
     canonicalize_entropy,
-    check_entropy_parameter,
     unread_entropy,
 )
 from tempopt.temperature.entropy_control import (
@@ -37,11 +36,11 @@ from tempopt.temperature.plan import (
     MOVING,
     TemperatureParameters,
     canonicalize,
-    check_plan_parameter,
+    check_value,
     is_own_number,
     unused_plan_params,
 )
-from tempopt.temperature.ranges import RANGES, check_number
+from tempopt.temperature.ranges import RANGES
 from tempopt.temperature.schedules import Constant
 
 
@@ -73,18 +72,14 @@ class _Neutral(dict[str, Any]):
         raise KeyError(name)
 
 
-PLAN_PARAMETERS = ParameterNames(field.name for field in fields(TemperatureParameters))
+PLAN_PARAMETERS = ParameterNames(TemperatureParameters.names())
 """Names of the parameters that decide the plan."""
 
 NEUTRAL: dict[str, Any] = _Neutral(
     {
         field.name: field.default
-        for field in (
-            *fields(TemperatureParameters),
-            *fields(EntropyParameters),
-            *fields(ControlParameters),
-            *fields(GenerationParameters),
-        )
+        for group in (TemperatureParameters, EntropyParameters, ControlParameters, GenerationParameters)
+        for field in fields(group)
         if field.init
     }
     | {"output_temperature": 1.0}
@@ -108,14 +103,10 @@ def check_parameter(name: str, value: object) -> None:
     temperature, name = split_name(name)
     if temperature and name == AS_FOUND:
         name = "temperature_init"
-    if name in PLAN_PARAMETERS:
-        check_plan_parameter(name, value)
-    elif name in ENTROPY_PARAMETERS:
-        check_entropy_parameter(name, value)
-    elif name in CONTROL_PARAMETERS:
+    if name in CONTROL_PARAMETERS:
         check_control_parameter(name, value)
     else:
-        check_number(name, value)
+        check_value(name, value)
 
 
 def drop_unused_params(parameters: Mapping[str, Any], *, own_known: bool = True) -> dict[str, Any]:

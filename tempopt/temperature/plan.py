@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 from tempopt.errors import SpecError, unknown
 from tempopt.temperature.custom_schedules import (
@@ -28,7 +28,7 @@ from tempopt.temperature.length import (
     YarnScaling,
 )
 from tempopt.temperature.normalisers import NORMALISERS, LinearNormaliser, Normaliser
-from tempopt.temperature.ranges import FINITE, check_number
+from tempopt.temperature.ranges import FINITE, FlatParameters, check_number
 from tempopt.temperature.schedules import SCHEDULES, Constant, Piecewise, Schedule, WarmupAnneal
 
 _REGISTRIES: dict[str, Mapping[str, type[Any]]] = {
@@ -38,7 +38,8 @@ _REGISTRIES: dict[str, Mapping[str, type[Any]]] = {
     "length_scaling": LENGTH_SCALINGS,
     "normaliser": NORMALISERS,
 }
-
+CHOICES = {**_REGISTRIES, "entropy_schedule": SCHEDULES}
+"""Parameters that are names, each with those that it may be."""
 
 _OWN_READ = frozenset({"temperature_init", "temperature_final", "schedule_args"})
 
@@ -46,7 +47,7 @@ OWN_NUMBER = "schedule_args."
 """What the names of numbers begin with that a schedule outside tempopt has for itself."""
 
 _OPTIONAL = frozenset({"temperature_final", "hold_fraction", "num_knots", KNOTS, *INNER_KNOTS})
-"""Parameters that may be None."""
+_MAY_BE_NONE = _OPTIONAL | {"entropy_lambda_final", "entropy_target"}
 
 MOVING: frozenset[str] = frozenset(
     {"schedule", "schedule_args"}
@@ -122,7 +123,7 @@ class TemperaturePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TemperatureParameters:
+class TemperatureParameters(FlatParameters):
     """Everything that decides a plan, as flat values; the defaults are neutral (temperature 1).
 
     Args:
@@ -200,38 +201,17 @@ class TemperatureParameters:
     schedule_args: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
-        for parameter in fields(self):
-            check_plan_parameter(parameter.name, getattr(self, parameter.name))
+        for name in self.names():
+            check_value(name, getattr(self, name))
         if self.temperature_knots is not None:
             object.__setattr__(self, KNOTS, as_knots(self.temperature_knots))
             self._check_drawn()
-        self._check_reached()
-        self._check_own_numbers()
-        self._check_has_temperature()
-
-    def _check_reached(self) -> None:
         if self.schedule == Constant.name and self.temperature_final not in (None, self.temperature_init):
             raise SpecError(
                 f'temperature_final={self.temperature_final!r} has no effect: schedule "constant" stays at '
                 f"temperature_init={self.temperature_init!r}. Leave temperature_final out, or choose a "
                 'schedule that moves, as in schedule="cosine".'
             )
-
-    def _check_drawn(self) -> None:
-        if self.schedule != Piecewise.name:
-            raise SpecError(
-                f'{KNOTS} has no effect: schedule "{self.schedule}" has no knots. Give schedule="piecewise", '
-                f"or leave {KNOTS} out."
-            )
-        # a temperature to begin with is filled in where a named one is found, and says nothing
-        for name in sorted(_OPTIONAL - {KNOTS}):
-            if getattr(self, name) is not None:
-                raise SpecError(
-                    f"{name}={getattr(self, name)!r} has no effect: {KNOTS} is the whole schedule. Leave one "
-                    "of the two out."
-                )
-
-    def _check_own_numbers(self) -> None:
         if is_custom_schedule(self.schedule):
             check_own_numbers(self.schedule, self.schedule_args or {})
         elif self.schedule_args:
@@ -239,14 +219,25 @@ class TemperatureParameters:
                 f'schedule_args={dict(self.schedule_args)!r} has no effect: schedule "{self.schedule}" is '
                 "tempopt's, whose numbers are parameters of their own. Leave schedule_args out."
             )
+        self._check_has_temperature()
+
+    def _check_drawn(self) -> None:
+        """Refuse a list of knots beside another schedule, or beside what it decides itself."""
+        # a temperature to begin with is filled in where a named one is found, and says nothing
+        names = [name for name in sorted(_OPTIONAL - {KNOTS}) if getattr(self, name) is not None]
+        if self.schedule != Piecewise.name:
+            names.insert(0, "schedule")
+        if names:
+            raise SpecError(
+                f"{names[0]}={getattr(self, names[0])!r} does not go with {KNOTS}, which is the whole of a "
+                "piecewise schedule. Leave one of the two out."
+            )
 
     def _check_has_temperature(self) -> None:
         """Refuse a temperature that the normaliser would not know what to do with."""
         if self.normaliser != LinearNormaliser.name:
             return
-        plain_parameters = canonicalize(
-            {parameter.name: getattr(self, parameter.name) for parameter in fields(self)}
-        )
+        plain_parameters = canonicalize({name: getattr(self, name) for name in self.names()})
         for name in ("temperature_init", "schedule", "layer_pattern", "head_pattern", "length_scaling"):
             if plain_parameters[name] != _DEFAULTS[name]:
                 raise SpecError(
@@ -257,27 +248,21 @@ class TemperatureParameters:
                 )
 
     @classmethod
-    def from_mapping(cls, parameters: Mapping[str, Any]) -> TemperatureParameters:
+    def from_mapping(cls, parameters: Mapping[str, Any]) -> Self:
         """Pick the plan's parameters out of a flat mapping that may hold others; missing ones are neutral.
 
         Of numbers that are named ``schedule_args.NAME`` those are left out that the schedule does not have.
         """
         unread_names = _unread_own_numbers({"schedule": Constant.name, **parameters})
-        plan_parameters = {
-            parameter.name: parameters[parameter.name]
-            for parameter in fields(cls)
-            if parameter.name in parameters
-        }
-        if schedule_args := {
+        schedule_args = {
             name.removeprefix(OWN_NUMBER): value
             for name, value in parameters.items()
             if is_own_number(name) and name not in unread_names
-        }:
-            plan_parameters["schedule_args"] = {
-                **(plan_parameters.get("schedule_args") or {}),
-                **schedule_args,
-            }
-        return cls(**plan_parameters)
+        }
+        if schedule_args:
+            schedule_args = {**(parameters.get("schedule_args") or {}), **schedule_args}
+            parameters = {**parameters, "schedule_args": schedule_args}
+        return cls(**{name: parameters[name] for name in cls.names() if name in parameters})
 
     def plan(self, num_layers: int) -> TemperaturePlan:
         """Return the plan for a model with that many attention layers."""
@@ -315,8 +300,8 @@ class TemperatureParameters:
 _DEFAULTS: dict[str, Any] = {parameter.name: parameter.default for parameter in fields(TemperatureParameters)}
 
 
-def check_plan_parameter(name: str, value: object) -> None:
-    """Refuse a value that a parameter of the plan cannot have.
+def check_value(name: str, value: object) -> None:
+    """Refuse a value that a parameter of the plan, the entropy term or generation cannot have.
 
     Raises:
         SpecError: if the value is of the wrong type, out of range, or a name that is not known.
@@ -331,17 +316,13 @@ def check_plan_parameter(name: str, value: object) -> None:
             )
     elif name == "schedule" and is_custom_schedule(value):
         own_numbers(str(value))
-    elif name in _REGISTRIES:
-        registry = _REGISTRIES[name]
-        if not (isinstance(value, str) and value in registry):
-            raise SpecError(
-                unknown(name, value, registry, CUSTOM_SCHEDULE_HINT if name == "schedule" else "")
-            )
-    elif name in _OPTIONAL and value is None:
-        return
-    elif name == KNOTS:
+    elif name in CHOICES:
+        if not (isinstance(value, str) and value in CHOICES[name]):
+            hint = CUSTOM_SCHEDULE_HINT if name == "schedule" else ""
+            raise SpecError(unknown(name, value, CHOICES[name], hint))
+    elif name == KNOTS and value is not None:
         check_knots(value)
-    else:
+    elif not (name in _MAY_BE_NONE and value is None):
         check_number(name, value)
 
 
@@ -355,10 +336,9 @@ def unused_plan_params(parameters: Mapping[str, Any], *, own_known: bool = True)
     Raises:
         SpecError: if a strategy is not known.
     """
-    unread_names = {
-        name for choice in _REGISTRIES if choice in parameters for name in _unread(choice, parameters[choice])
-    }
-    unread_names |= _unread_own_numbers(parameters, own_known=own_known)
+    unread_names = _unread_own_numbers(parameters, own_known=own_known)
+    for choice in _REGISTRIES.keys() & parameters.keys():
+        unread_names |= _names_of_all(choice) - _fields_read(choice, parameters)
     if parameters.get("schedule") == Piecewise.name:
         unread_names |= unread_of_piecewise(parameters)
     if parameters.get("local_share") == 0.0:
@@ -383,17 +363,22 @@ def _unread_own_numbers(parameters: Mapping[str, Any], *, own_known: bool = True
     )
 
 
+_FLAT_PATTERNS = (
+    ("layer_pattern", "layer_ratio", UniformLayers.name),
+    ("head_pattern", "head_ratio", UniformHeads.name),
+)
+
+
 def canonicalize(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters with each strategy under the plainest name that it has at its values."""
     result = dict(parameters)
-    if _is_drawn(result):
+    if result.get("schedule") == Piecewise.name and result.get(KNOTS) is not None:
         _name_drawn(result)
     elif _is_flat_schedule(result):
         result["schedule"] = Constant.name
-    if result.get("layer_ratio") == 1.0 and "layer_ratio" in _read("layer_pattern", result):
-        result["layer_pattern"] = UniformLayers.name
-    if result.get("head_ratio") == 1.0 and "head_ratio" in _read("head_pattern", result):
-        result["head_pattern"] = UniformHeads.name
+    for choice, ratio, plain_name in _FLAT_PATTERNS:
+        if result.get(ratio) == 1.0 and ratio in _fields_read(choice, result):
+            result[choice] = plain_name
     scaling = result.get("length_scaling")
     if scaling == LogNPowerScaling.name and result.get("length_power") in (0.0, 1.0):
         scaling_class = LogNScaling if result["length_power"] else NoLengthScaling
@@ -403,13 +388,9 @@ def canonicalize(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _is_drawn(parameters: Mapping[str, Any]) -> bool:
-    return parameters.get("schedule") == Piecewise.name and parameters.get(KNOTS) is not None
-
-
 def _name_drawn(parameters: dict[str, Any]) -> None:
     """Write a list of knots as JSON has it, or as the constant that it is."""
-    check_plan_parameter(KNOTS, parameters[KNOTS])
+    check_value(KNOTS, parameters[KNOTS])
     knots = as_knots(parameters[KNOTS])
     if len({level for _, level in knots}) > 1:
         parameters[KNOTS] = [list(knot) for knot in knots]
@@ -430,33 +411,27 @@ def _is_flat_schedule(parameters: Mapping[str, Any]) -> bool:
     return parameters["temperature_final"] in (None, level)
 
 
-def _read(choice: str, parameters: Mapping[str, Any]) -> frozenset[str]:
+def _fields_read(choice: str, parameters: Mapping[str, Any]) -> frozenset[str]:
     """Return the parameters that the chosen strategy reads, none if none is chosen."""
     if choice not in parameters:
         return frozenset()
-    check_plan_parameter(choice, parameters[choice])
-    return _fields_read(choice, parameters[choice])
-
-
-def _fields_read(choice: str, strategy_name: str) -> frozenset[str]:
-    if choice == "schedule":
-        return _OWN_READ if is_custom_schedule(strategy_name) else _field_names(SCHEDULES[strategy_name])
-    return _field_names(_REGISTRIES[choice][strategy_name])
-
-
-def _unread(choice: str, strategy_name: str) -> frozenset[str]:
-    """Return the parameters that other strategies of this choice read and the chosen one does not."""
-    check_plan_parameter(choice, strategy_name)
-    return _only_others(choice, strategy_name)
+    strategy_name = parameters[choice]
+    check_value(choice, strategy_name)
+    if choice == "schedule" and is_custom_schedule(strategy_name):
+        return _OWN_READ
+    return _fields_of(choice, strategy_name)
 
 
 @cache
-def _only_others(choice: str, strategy_name: str) -> frozenset[str]:
-    registry = _REGISTRIES[choice]
-    all_names = {name for strategy in registry.values() for name in _field_names(strategy)}
-    return frozenset(all_names | (_OWN_READ if choice == "schedule" else set())) - _fields_read(
-        choice, strategy_name
-    )
+def _fields_of(choice: str, strategy_name: str) -> frozenset[str]:
+    return _field_names(_REGISTRIES[choice][strategy_name])
+
+
+@cache
+def _names_of_all(choice: str) -> frozenset[str]:
+    """Return the parameters that any strategy of a choice reads."""
+    own_names = _OWN_READ if choice == "schedule" else frozenset[str]()
+    return own_names.union(*map(_field_names, _REGISTRIES[choice].values()))
 
 
 def _field_names(strategy: type[Any]) -> frozenset[str]:

@@ -9,7 +9,7 @@ their own: ``contrast.schedule``, ``contrast.level``.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from statistics import fmean
 from typing import Any
@@ -73,8 +73,6 @@ GROUPS: dict[str, frozenset[str]] = {
 
 _OF_NAMED = ("schedule", "level")
 _POINTS = 101
-_LEVEL_POINTS = 5
-_CONTROLLED = 4.0
 _FLAT = 1e-9
 
 
@@ -97,33 +95,10 @@ def mean_level(parameters: Mapping[str, Any], temperature: str = "") -> float:
     levels = _levels(parameters, temperature)
     if _is_flat(levels):
         return levels[0]
-    level, target = (
-        math.exp(fmean(map(math.log, levels))),
-        initial_named_temperatures(parameters).get(temperature, 1.0),
-    )
+    level = math.exp(fmean(map(math.log, levels)))
+    target = initial_named_temperatures(parameters).get(temperature, 1.0)
     # a schedule about the temperature as found has that as its mean, whatever the logarithms round to
     return target if abs(math.log(level / target)) < _FLAT else level
-
-
-def constant_levels(parameters: Mapping[str, Any], temperature: str = "") -> list[float]:
-    """Return up to five constant temperatures that span a schedule, evenly spaced in ratio, ascending.
-
-    The geometric mean of the schedule over training is one of them: it stands in for the nearest of those in
-    between. A schedule that does not move has one level, its own. Where the entropy is controlled, where the
-    temperatures go is not known: they span a quarter of that at the start to four times as much.
-    """
-    levels = _levels(parameters, temperature)
-    if _controls(parameters, temperature):
-        levels = [levels[0] / _CONTROLLED, levels[0] * _CONTROLLED]
-    low, high, mean = min(levels), max(levels), mean_level(parameters, temperature)
-    if _is_flat(levels):
-        return [levels[0]]
-    steps = _LEVEL_POINTS - 1
-    spread = [low * (high / low) ** (index / steps) for index in range(_LEVEL_POINTS)]
-    inner_indices = range(1, steps)
-    nearest_index = min(inner_indices, key=lambda index: abs(math.log(spread[index] / mean)))
-    spread[nearest_index] = mean
-    return sorted([low, *spread[1:-1], high])
 
 
 def at_constant(parameters: Mapping[str, Any], level: float, temperature: str = "") -> dict[str, Any]:
@@ -131,38 +106,18 @@ def at_constant(parameters: Mapping[str, Any], level: float, temperature: str = 
 
     In attention it takes the place of a control of the entropy, too.
     """
-    moving_names = part_names(join_name(temperature, "schedule")) | part_names(
-        join_name(temperature, "level")
-    )
+    moving_names = {join_name(temperature, name) for name in GROUPS["schedule"] | _LEVELS}
     own_number = join_name(temperature, OWN_NUMBER)
-    other_parameters = {
-        n: value for n, value in parameters.items() if n not in moving_names and not n.startswith(own_number)
+    plan = {
+        name: value
+        for name, value in parameters.items()
+        if name not in moving_names and not name.startswith(own_number)
     }
-    other_parameters |= (
-        {}
-        if temperature
-        else {name: NEUTRAL[name] for name in CONTROL_PARAMETERS if name in other_parameters}
-    )
-    constant = {"temperature_init": level, "schedule": Constant.name}
-    return drop_unused_params(
-        {**other_parameters, **{join_name(temperature, name): value for name, value in constant.items()}}
-    )
-
-
-def constant_plans(parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the parameters with each of up to five constant temperatures in place of the schedules.
-
-    The levels of several temperatures go from low to high together.
-    """
-    names = temperatures_of(parameters)
-    levels = {name: constant_levels(parameters, name) for name in names}
-    plans = []
-    for index in range(max(map(len, levels.values()))):
-        plan = dict(parameters)
-        for name, temperature_levels in levels.items():
-            plan = at_constant(plan, temperature_levels[min(index, len(temperature_levels) - 1)], name)
-        plans.append(plan)
-    return plans
+    if not temperature:
+        plan |= {name: NEUTRAL[name] for name in CONTROL_PARAMETERS if name in plan}
+    plan[join_name(temperature, "temperature_init")] = level
+    plan[join_name(temperature, "schedule")] = Constant.name
+    return drop_unused_params(plan)
 
 
 def temperatures_of(parameters: Mapping[str, Any]) -> tuple[str, ...]:
@@ -178,14 +133,11 @@ def temperatures_of(parameters: Mapping[str, Any]) -> tuple[str, ...]:
 
 def schedule_of(parameters: Mapping[str, Any], temperature: str) -> dict[str, Any]:
     """Return the parameters of a named temperature under their bare names; empty where it stays as found."""
-    temperature_parameters = groups_of(parameters).get(temperature, {})
-    if AS_FOUND in temperature_parameters and is_neutral(
-        {join_name(temperature, bare_name): value for bare_name, value in temperature_parameters.items()}
-    ):
+    group = groups_of(parameters).get(temperature, {})
+    named_group = {join_name(temperature, name): value for name, value in group.items()}
+    if AS_FOUND in group and is_neutral(named_group):
         return {}
-    return drop_unused_params(
-        {bare_name: value for bare_name, value in temperature_parameters.items() if bare_name != AS_FOUND}
-    )
+    return drop_unused_params({name: value for name, value in group.items() if name != AS_FOUND})
 
 
 def active_groups(parameters: Mapping[str, Any]) -> tuple[str, ...]:
@@ -231,15 +183,6 @@ def remove_part(parameters: Mapping[str, Any], part: str) -> dict[str, Any]:
     return drop_unused_params({**parameters, **neutral_parameters})
 
 
-def keep_parts(parameters: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
-    """Return the parameters with every part of the plan neutral but those that are named."""
-    plan = dict(parameters)
-    for part in parts_of(parameters):
-        if part not in parts:
-            plan = remove_part(plan, part)
-    return plan
-
-
 def to_neutral(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters at the baseline: attention at temperature 1, every named one as found."""
     values = neutral_values(parameters)
@@ -249,7 +192,7 @@ def to_neutral(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_neutral(parameters: Mapping[str, Any]) -> bool:
-    """Return whether parameters train at the baseline already: :func:`neutral` changes nothing."""
+    """Return whether parameters train at the baseline already: :func:`to_neutral` changes nothing."""
     return same_training(parameters, to_neutral(parameters))
 
 
@@ -279,14 +222,12 @@ def _without_level(parameters: Mapping[str, Any], temperature: str) -> dict[str,
         if _controls(parameters, temperature):
             return drop_unused_params({**parameters, "temperature_init": target})
         return at_constant(parameters, target, temperature)
-    temperature_parameters = parameters_of_temperature(parameters, temperature)
-    level_names = {
-        field.name for field in fields(schedule_class(temperature_parameters["schedule"]))
-    } & _LEVELS
+    group = parameters_of_temperature(parameters, temperature)
+    names = {field.name for field in fields(schedule_class(group["schedule"]))}
     scaled_levels = {
         join_name(temperature, name): _divided(value, level)
-        for name in level_names
-        if (value := temperature_parameters.get(name, NEUTRAL[name]))
+        for name in names & _LEVELS
+        if (value := group.get(name, NEUTRAL[name]))
     }
     return drop_unused_params({**parameters, **scaled_levels})
 

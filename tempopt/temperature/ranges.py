@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
-from typing import Any
+from typing import Any, Self
 
 from tempopt.errors import SpecError
 
@@ -34,88 +35,83 @@ class OwnRange(ParameterRange):
     high: int | float
 
 
-def _is_scale(value: float) -> bool:
-    return LOWEST <= value <= HIGHEST
+def _from_to(low: int | float, high: int | float, *, is_integer: bool = False) -> OwnRange:
+    """Return the range of numbers from ``low`` to ``high``, both allowed."""
+    return OwnRange(
+        allowed=f"a {'whole number' if is_integer else 'number'} from {low:g} to {high:g}",
+        accepts=lambda value: low <= value <= high,
+        is_integer=is_integer,
+        low=low,
+        high=high,
+    )
 
 
-_SCALE = ParameterRange(allowed=f"a number from {LOWEST:g} to {HIGHEST:g}", accepts=_is_scale)
+def _at_least(low: int, *, hint: str = "") -> ParameterRange:
+    """Return the range of whole numbers from ``low``."""
+    return ParameterRange(
+        allowed=hint or f"a whole number of at least {low}",
+        accepts=lambda value: value >= low,
+        is_integer=True,
+    )
 
+
+def _in_unit_interval(allowed: str) -> ParameterRange:
+    """Return the range of numbers between 0 and 1, both excluded."""
+    return ParameterRange(allowed=allowed, accepts=lambda value: 0 < value < 1)
+
+
+def _from_zero_below_one(allowed: str) -> ParameterRange:
+    return ParameterRange(allowed=allowed, accepts=lambda value: 0 <= value < 1)
+
+
+SCALE = _from_to(LOWEST, HIGHEST)
 FINITE = ParameterRange(allowed="a finite number", accepts=math.isfinite)
-
-_FRACTION = ParameterRange(
-    allowed="a number between 0 and 1, both excluded", accepts=lambda value: 0 < value < 1
-)
-
-_INNER_SHARE = ParameterRange(
-    allowed="a share of ln n, the largest entropy of n keys, between 0 and 1, both excluded",
-    accepts=lambda value: 0 < value < 1,
-)
+_FRACTION = _in_unit_interval("a number between 0 and 1, both excluded")
+_ENTROPY = "a share of ln n, the largest entropy of n keys,"
 
 RANGES: dict[str, ParameterRange] = {
-    "temperature": _SCALE,
-    "temperature_init": _SCALE,
-    "temperature_final": _SCALE,
-    "layer_ratio": _SCALE,
-    "head_ratio": _SCALE,
+    "temperature": SCALE,
+    "temperature_init": SCALE,
+    "temperature_final": SCALE,
+    "layer_ratio": SCALE,
+    "head_ratio": SCALE,
     "n0": ParameterRange(allowed="a finite number above 1", accepts=lambda value: 1.0 < value < math.inf),
     # Beyond it a factor would leave the range of float32 where n0 is small.
-    "length_power": ParameterRange(allowed="a number from 0 to 4", accepts=lambda value: 0 <= value <= 4),
-    "length_slope": ParameterRange(
-        allowed=f"a number from 0 to {HIGHEST:g}", accepts=lambda value: 0 <= value <= HIGHEST
-    ),
-    "warmup_start": _SCALE,
+    "length_power": _from_to(0, 4),
+    "length_slope": _from_to(0, HIGHEST),
+    "warmup_start": SCALE,
     "warmup_fraction": _FRACTION,
-    "hold_fraction": ParameterRange(
-        allowed="a share of training from 0, and less than 1", accepts=lambda value: 0 <= value < 1
-    ),
-    "num_knots": ParameterRange(
-        allowed="a whole number from 1 to 4", accepts=lambda value: 1 <= value <= 4, is_integer=True
-    ),
-    **{f"temperature_knot_{schedule_number}": _SCALE for schedule_number in range(1, 5)},
+    "hold_fraction": _from_zero_below_one("a share of training from 0, and less than 1"),
+    "num_knots": _from_to(1, 4, is_integer=True),
+    **{f"temperature_knot_{knot}": SCALE for knot in range(1, 5)},
     "cycles": ParameterRange(
         allowed="an odd number of half cycles (0.5, 1.5, 2.5, ...), which end at temperature_final",
         accepts=lambda value: 0 < value < math.inf and (2 * value) % 2 == 1,
     ),
-    "power": _SCALE,
-    "curvature": _SCALE,
-    "num_steps": ParameterRange(
-        allowed="a whole number of at least 2", accepts=lambda value: value >= 2, is_integer=True
-    ),
-    "top_k": ParameterRange(
-        allowed="a whole number of at least 1", accepts=lambda value: value >= 1, is_integer=True
-    ),
+    "power": SCALE,
+    "curvature": SCALE,
+    "num_steps": _at_least(2),
+    "top_k": _at_least(1),
     "min_weight": _FRACTION,
-    "window": ParameterRange(
-        allowed="a whole number of at least 1", accepts=lambda value: value >= 1, is_integer=True
-    ),
-    "local_share": ParameterRange(allowed="a share from 0 to 1", accepts=lambda value: 0 <= value <= 1),
-    "num_layers": ParameterRange(
-        allowed="a whole number of at least 1", accepts=lambda value: value >= 1, is_integer=True
-    ),
+    "window": _at_least(1),
+    "local_share": _from_to(0, 1),
+    "num_layers": _at_least(1),
     "entropy_lambda": FINITE,
     "entropy_lambda_final": FINITE,
     "entropy_target": ParameterRange(
-        allowed="a share of ln n, the largest entropy of n keys, from 0 to 1",
-        accepts=lambda value: 0 <= value <= 1,
+        allowed=f"{_ENTROPY} from 0 to 1", accepts=lambda value: 0 <= value <= 1
     ),
-    "control_level": _INNER_SHARE,
-    "control_start": _INNER_SHARE,
-    "control_spread": _SCALE,
-    "output_temperature": _SCALE,
+    "control_level": _in_unit_interval(f"{_ENTROPY} between 0 and 1, both excluded"),
+    "control_start": _in_unit_interval(f"{_ENTROPY} between 0 and 1, both excluded"),
+    "control_spread": SCALE,
+    "output_temperature": SCALE,
     "sampling_temperature": ParameterRange(
-        allowed=f"0, which takes the most likely token, or a number from {LOWEST:g} to {HIGHEST:g}",
-        accepts=lambda value: value == 0 or _is_scale(value),
+        allowed=f"0, which takes the most likely token, or {SCALE.allowed}",
+        accepts=lambda value: value == 0 or SCALE.accepts(value),
     ),
     "top_p": ParameterRange(allowed="a number above 0, and at most 1", accepts=lambda value: 0 < value <= 1),
-    "top_k_tokens": ParameterRange(
-        allowed="a whole number of at least 1, or 0 for all tokens",
-        accepts=lambda value: value >= 0,
-        is_integer=True,
-    ),
-    "min_p": ParameterRange(
-        allowed="a number from 0, and less than 1",
-        accepts=lambda value: 0 <= value < 1,
-    ),
+    "top_k_tokens": _at_least(0, hint="a whole number of at least 1, or 0 for all tokens"),
+    "min_p": _from_zero_below_one("a number from 0, and less than 1"),
 }
 
 
@@ -134,15 +130,7 @@ def number(default: int | float, *, low: int | float, high: int | float) -> Any:
         raise ValueError(
             f"default {default!r} is not from {low!r} to {high!r}. Give finite numbers in order."
         )
-    is_whole = isinstance(default, int)
-    allowed_text = f"a {'whole number' if is_whole else 'number'} from {low:g} to {high:g}"
-    number_range = OwnRange(
-        allowed=allowed_text,
-        accepts=lambda value: low <= value <= high,
-        is_integer=is_whole,
-        low=low,
-        high=high,
-    )
+    number_range = _from_to(low, high, is_integer=isinstance(default, int))
     return field(default=default, metadata={_METADATA_KEY: number_range})
 
 
@@ -184,6 +172,21 @@ class ValidatedParameters:
             check_number(parameter.name, getattr(self, parameter.name), own_range(parameter))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlatParameters:
+    """A dataclass whose fields are named as parameters of a flat mapping."""
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Return the names of the parameters."""
+        return tuple(parameter.name for parameter in fields(cls) if parameter.init)
+
+    @classmethod
+    def from_mapping(cls, parameters: Mapping[str, Any]) -> Self:
+        """Pick these parameters out of a flat mapping that may hold others; missing ones are neutral."""
+        return cls(**{name: parameters[name] for name in cls.names() if name in parameters})
+
+
 def _kind(value: object) -> str:
     if value is None:
         return "not set"
@@ -192,14 +195,8 @@ def _kind(value: object) -> str:
 
 
 def _remedy(value: object) -> str:
-    if isinstance(value, str) and _reads_as_number(value):
-        return " It is text: write it without quotes, and in YAML with a dot, as in 1.0e-3."
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            float(value)
+            return " It is text: write it without quotes, and in YAML with a dot, as in 1.0e-3."
     return ""
-
-
-def _reads_as_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

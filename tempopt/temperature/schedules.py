@@ -103,43 +103,47 @@ class Constant(Schedule):
         return self.temperature_init
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Annealed(Schedule):
+    """From ``temperature_init`` to ``temperature_final``."""
+
+    temperature_init: float
+    temperature_final: float
+
+    def _mix(self, weight: float) -> float:
+        """Return the level between both ends that weighs the initial one so."""
+        init, final = self.temperature_init, self.temperature_final
+        return _between(init, final, weight * init + (1.0 - weight) * final)
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Linear(Schedule):
+class Linear(_Annealed):
     """a + (b - a) t; tutorials also call it a curriculum."""
 
     name: ClassVar[str] = "linear"
 
-    temperature_init: float
-    temperature_final: float
-
     def _at(self, progress: float) -> float:
-        return _mix(self.temperature_init, self.temperature_final, 1.0 - progress)
+        return self._mix(1.0 - progress)
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cosine(Schedule):
+class Cosine(_Annealed):
     """b + (a - b)(1 + cos pi t) / 2: half a cosine, flat at both ends (Loshchilov & Hutter 2017)."""
 
     name: ClassVar[str] = "cosine"
 
-    temperature_init: float
-    temperature_final: float
-
     def _at(self, progress: float) -> float:
-        return _mix(self.temperature_init, self.temperature_final, _half_cosine(progress))
+        return self._mix(_half_cosine(progress))
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exponential(Schedule):
+class Exponential(_Annealed):
     """a (b / a)^t: the same factor in every step, a straight line on a logarithmic axis."""
 
     name: ClassVar[str] = "exponential"
-
-    temperature_init: float
-    temperature_final: float
 
     def _at(self, progress: float) -> float:
         return _geometric(self.temperature_init, self.temperature_final, progress)
@@ -147,28 +151,24 @@ class Exponential(Schedule):
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Polynomial(Schedule):
+class Polynomial(_Annealed):
     """b + (a - b)(1 - t)^power; a power above 1 moves early, below 1 late, 1 is linear."""
 
     name: ClassVar[str] = "polynomial"
 
-    temperature_init: float
-    temperature_final: float
     power: float
 
     def _at(self, progress: float) -> float:
-        return _mix(self.temperature_init, self.temperature_final, (1.0 - progress) ** self.power)
+        return self._mix((1.0 - progress) ** self.power)
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step(Schedule):
+class Step(_Annealed):
     """a (b / a)^(min(floor(t N), N - 1) / (N - 1)) with N = ``num_steps``: a stair of N equal treads."""
 
     name: ClassVar[str] = "step"
 
-    temperature_init: float
-    temperature_final: float
     num_steps: int
 
     def _at(self, progress: float) -> float:
@@ -179,7 +179,7 @@ class Step(Schedule):
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WarmupAnneal(Schedule):
+class WarmupAnneal(_Annealed):
     """From s = ``warmup_start`` to a at t = w = ``warmup_fraction``, then a cosine from a to b.
 
     s (a / s)^(t / w) for t < w, then b + (a - b)(1 + cos pi u) / 2 with u = (t - w) / (1 - w).
@@ -188,8 +188,6 @@ class WarmupAnneal(Schedule):
 
     name: ClassVar[str] = "warmup_anneal"
 
-    temperature_init: float
-    temperature_final: float
     warmup_start: float
     warmup_fraction: float
 
@@ -197,12 +195,12 @@ class WarmupAnneal(Schedule):
         if progress < self.warmup_fraction:
             return _geometric(self.warmup_start, self.temperature_init, progress / self.warmup_fraction)
         anneal_progress = (progress - self.warmup_fraction) / (1.0 - self.warmup_fraction)
-        return _mix(self.temperature_init, self.temperature_final, _half_cosine(anneal_progress))
+        return self._mix(_half_cosine(anneal_progress))
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cyclic(Schedule):
+class Cyclic(_Annealed):
     """b + (a - b)(1 + cos 2 pi N t) / 2 with N = ``cycles`` half-integer, so that it ends at b.
 
     After Kukleva et al., "Temperature Schedules for Self-Supervised Contrastive Methods on
@@ -211,25 +209,20 @@ class Cyclic(Schedule):
 
     name: ClassVar[str] = "cyclic"
 
-    temperature_init: float
-    temperature_final: float
     cycles: float
 
     def _at(self, progress: float) -> float:
         # The remainder is exact, so the end is exactly half a cosine away from a, however many cycles.
         phase = math.fmod(2.0 * self.cycles * progress, 2.0)
-        return _mix(self.temperature_init, self.temperature_final, _half_cosine(phase))
+        return self._mix(_half_cosine(phase))
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InverseLinear(Schedule):
+class InverseLinear(_Annealed):
     """1 / (1 / a + (1 / b - 1 / a) t): the inverse temperature, by which logits are multiplied, is linear."""
 
     name: ClassVar[str] = "inv_linear"
-
-    temperature_init: float
-    temperature_final: float
 
     def _at(self, progress: float) -> float:
         init, final = self.temperature_init, self.temperature_final
@@ -242,7 +235,7 @@ class InverseLinear(Schedule):
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InverseSqrt(Schedule):
+class InverseSqrt(_Annealed):
     """b + (a - b)(g(t) - g(1)) / (1 - g(1)) with g(t) = (1 + c t)^(-1/2) and c = ``curvature``.
 
     It moves early and slows down, the more so the larger c; towards 0 it is linear.
@@ -250,13 +243,11 @@ class InverseSqrt(Schedule):
 
     name: ClassVar[str] = "inv_sqrt"
 
-    temperature_init: float
-    temperature_final: float
     curvature: float
 
     def _at(self, progress: float) -> float:
         fraction = self._gone(progress) / self._gone(1.0)
-        return _mix(self.temperature_init, self.temperature_final, 1.0 - fraction)
+        return self._mix(1.0 - fraction)
 
     def _gone(self, progress: float) -> float:
         # 1 - g, without the digits that this difference would lose where the curvature is small.
@@ -265,23 +256,21 @@ class InverseSqrt(Schedule):
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Logarithmic(Schedule):
+class Logarithmic(_Annealed):
     """a + (b - a) ln(1 + c t) / ln(1 + c) with c = ``curvature``: as ``inv_sqrt``, but slowing down less."""
 
     name: ClassVar[str] = "logarithmic"
 
-    temperature_init: float
-    temperature_final: float
     curvature: float
 
     def _at(self, progress: float) -> float:
         fraction = math.log1p(self.curvature * progress) / math.log1p(self.curvature)
-        return _mix(self.temperature_init, self.temperature_final, 1.0 - fraction)
+        return self._mix(1.0 - fraction)
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sigmoid(Schedule):
+class Sigmoid(_Annealed):
     """a + (b - a)(f(t) - f(0)) / (f(1) - f(0)) with f(t) = 1 / (1 + exp(-c (t - 1/2))), c = ``curvature``.
 
     It moves in the middle, the more suddenly the larger c; towards 0 it is linear. Without the
@@ -290,8 +279,6 @@ class Sigmoid(Schedule):
 
     name: ClassVar[str] = "sigmoid"
 
-    temperature_init: float
-    temperature_final: float
     curvature: float
 
     def _at(self, progress: float) -> float:
@@ -300,12 +287,12 @@ class Sigmoid(Schedule):
         weight = (
             1.0 - math.tanh(quarter_curvature * (2.0 * progress - 1.0)) / math.tanh(quarter_curvature)
         ) / 2.0
-        return _mix(self.temperature_init, self.temperature_final, weight)
+        return self._mix(weight)
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HoldAnneal(Schedule):
+class HoldAnneal(_Annealed):
     """a until t = h = ``hold_fraction``, then a cosine from a to b.
 
     From there on b + (a - b)(1 + cos pi u) / 2 with u = (t - h) / (1 - h).
@@ -313,18 +300,16 @@ class HoldAnneal(Schedule):
 
     name: ClassVar[str] = "hold_anneal"
 
-    temperature_init: float
-    temperature_final: float
     hold_fraction: float = 0.5
 
     def _at(self, progress: float) -> float:
         anneal_progress = max(progress - self.hold_fraction, 0.0) / (1.0 - self.hold_fraction)
-        return _mix(self.temperature_init, self.temperature_final, _half_cosine(anneal_progress))
+        return self._mix(_half_cosine(anneal_progress))
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Triangular(Schedule):
+class Triangular(_Annealed):
     """``cyclic`` with straight lines for cosines: N = ``cycles`` times from a to b and back, ending at b.
 
     After Smith, "Cyclical Learning Rates for Training Neural Networks" (2017).
@@ -332,13 +317,11 @@ class Triangular(Schedule):
 
     name: ClassVar[str] = "triangular"
 
-    temperature_init: float
-    temperature_final: float
     cycles: float
 
     def _at(self, progress: float) -> float:
         phase = math.fmod(2.0 * self.cycles * progress, 2.0)
-        return _mix(self.temperature_init, self.temperature_final, abs(1.0 - phase))
+        return self._mix(abs(1.0 - phase))
 
 
 @final
@@ -424,10 +407,6 @@ SCHEDULES: dict[str, type[Schedule]] = {
 
 def _half_cosine(phase: float) -> float:
     return (1.0 + math.cos(math.pi * phase)) / 2.0
-
-
-def _mix(init: float, final: float, weight: float) -> float:
-    return _between(init, final, weight * init + (1.0 - weight) * final)
 
 
 def _geometric(init: float, final: float, fraction: float) -> float:

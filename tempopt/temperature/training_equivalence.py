@@ -34,7 +34,8 @@ def training_key(parameters: Mapping[str, Any]) -> str:
     Raises:
         SpecError: A temperature parameter has a value that it cannot have.
     """
-    return _key(_as_cached(parameters))
+    # as they are written: to a cache 1, 1.0 and true are the same, and so are 0.0 and -0.0
+    return _key(tuple((name, repr(value), hashable(value)) for name, value in parameters.items()))
 
 
 def hashable(value: Any) -> Any:
@@ -42,30 +43,15 @@ def hashable(value: Any) -> Any:
     return tuple(map(hashable, value)) if isinstance(value, list | tuple) else value
 
 
-def _as_cached(parameters: Mapping[str, Any]) -> tuple[tuple[str, str, Any], ...]:
-    # as they are written: to a cache 1, 1.0 and true are the same, and so are 0.0 and -0.0
-    return tuple((name, repr(value), hashable(value)) for name, value in parameters.items())
-
-
 @lru_cache(maxsize=10_000)
-def _key(parameters: tuple[tuple[str, str, Any], ...]) -> str:
-    return _canonical_json(_canonicalize_parameters({name: value for name, _, value in parameters}))
-
-
-def _canonicalize_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what counts of a parameter set, without the named temperatures that stay as found."""
+def _key(items: tuple[tuple[str, str, Any], ...]) -> str:
+    """Return what counts of a parameter set as text, without the named temperatures that stay as found."""
+    parameters = {name: value for name, _, value in items}
     effective_parameters = drop_unused_params({**neutral_values(parameters), **parameters})
     for name, found_temperature in initial_named_temperatures(parameters).items():
-        temperature_parameters = parameters_of_temperature(effective_parameters, name)
-        if (
-            temperature_parameters["schedule"] == Constant.name
-            and temperature_parameters["temperature_init"] == found_temperature
-        ):
+        group = parameters_of_temperature(effective_parameters, name)
+        if group["schedule"] == Constant.name and group["temperature_init"] == found_temperature:
             effective_parameters = {
                 key: value for key, value in effective_parameters.items() if split_name(key)[0] != name
             }
-    return effective_parameters
-
-
-def _canonical_json(parameters: Mapping[str, Any]) -> str:
-    return json.dumps(parameters, sort_keys=True)
+    return json.dumps(effective_parameters, sort_keys=True)

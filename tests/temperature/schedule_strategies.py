@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from hypothesis import strategies as st
+
+from tempopt.temperature import SCHEDULES
 
 INNER = ("temperature_knot_1", "temperature_knot_2", "temperature_knot_3", "temperature_knot_4")
 LEVELS = ("temperature_init", "temperature_final", "warmup_start", *INNER)
@@ -19,3 +22,13 @@ SHAPES: dict[str, st.SearchStrategy[Any]] = {
     # lists have tests of their own
     "temperature_knots": st.none(),
 }
+OTHERS = {"lr": 0.03, "data.batch_size": 16}
+levels = st.floats(0.05, 20.0)
+
+
+@st.composite
+def schedule_params(draw: st.DrawFn) -> dict[str, Any]:
+    """The parameters of a schedule, of any kind there is, and nothing else."""
+    kind = draw(st.sampled_from(sorted(SCHEDULES)))
+    names = inspect.signature(SCHEDULES[kind]).parameters
+    return {"schedule": kind} | {name: draw(levels if name in LEVELS else SHAPES[name]) for name in names}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from typing import Any
 
@@ -17,38 +16,24 @@ from tempopt.temperature import (
     GROUPS,
     NEUTRAL,
     NORMALISATION,
-    SCHEDULES,
     TEMPERATURE_PARAMETERS,
     TemperatureParameters,
     active_groups,
     at_constant,
-    constant_levels,
     drop_unused_params,
-    keep_parts,
     mean_level,
     remove_part,
     same_training,
     to_neutral,
-    training_key,
 )
-from tests.temperature.schedule_strategies import LEVELS, SHAPES
+from tests.temperature.schedule_strategies import LEVELS, OTHERS, levels, schedule_params
 
-OTHERS = {"lr": 0.03, "data.batch_size": 16}
-levels = st.floats(0.05, 20.0)
 LAYERED = st.sampled_from([{}, {"layer_pattern": "linear", "layer_ratio": 2.0}])
 HEADED = st.sampled_from([{}, {"head_pattern": "exp", "head_ratio": 2.0}])
 SCALED = st.sampled_from([{}, {"length_scaling": "log_n", "n0": 32.0}])
 ENTROPIC = st.sampled_from([{}, {"entropy_lambda": 0.1, "entropy_schedule": "constant"}])
 NORMALISED = st.sampled_from([{}, {"normaliser": "top_k", "top_k": 4}])
 LAST = st.sampled_from([{}, {"output_temperature": 2.0}])
-
-
-@st.composite
-def schedule_params(draw: st.DrawFn, kinds: tuple[str, ...] = tuple(SCHEDULES)) -> dict[str, Any]:
-    """The parameters of a schedule, of any kind there is, and nothing else."""
-    kind = draw(st.sampled_from(kinds))
-    names = inspect.signature(SCHEDULES[kind]).parameters
-    return {"schedule": kind} | {n: draw(levels if n in LEVELS else SHAPES[n]) for n in names}
 
 
 @st.composite
@@ -113,28 +98,7 @@ def test_the_mean_level_of_an_exponential_schedule_lies_in_the_middle(first: flo
 def test_a_constant_has_the_level_that_it_was_given_to_the_bit() -> None:
     for tau in (0.1, 1 / 3, 1.7, 1.0):
         assert mean_level({"temperature_init": tau}) == tau
-        assert constant_levels({"temperature_init": tau, "lr": 0.1}) == [tau]
-        assert constant_levels({"temperature_init": tau, "temperature_final": tau, "schedule": "cosine"}) == [
-            tau
-        ]
-
-
-@given(schedule_params())
-def test_five_constants_span_a_schedule_and_its_mean_is_one_of_them(parameters: dict[str, Any]) -> None:
-    constants, schedule_course = constant_levels(parameters), course(parameters)
-    assert constants == sorted(constants)
-    if schedule_course.max() / schedule_course.min() < 1 + 1e-9:
-        assert constants == [schedule_course[0]]
-        return
-    assert len(constants) == 5
-    assert (constants[0], constants[-1]) == pytest.approx(
-        (schedule_course.min(), schedule_course.max()), rel=1e-12
-    )
-    assert mean_level(parameters) in constants
-    ratios = np.diff(np.log(constants)) / np.log(schedule_course.max() / schedule_course.min())
-    # evenly spaced but for the one that the mean stands in for, the nearest of those between
-    assert ratios.max() <= 0.5 + 1e-6 and ratios.sum() == pytest.approx(1)
-    assert np.isclose(ratios, 0.25, atol=1e-6).sum() >= 2
+        assert mean_level({"temperature_init": tau, "temperature_final": tau, "schedule": "cosine"}) == tau
 
 
 @given(plans(), levels)
@@ -198,26 +162,6 @@ def test_a_part_is_active_if_and_only_if_it_was_made_so(parameters: dict[str, An
 def test_without_what_is_not_active_nothing_changes(parameters: dict[str, Any]) -> None:
     for group in GROUPS.keys() - set(active_groups(parameters)):
         assert same_training(remove_part(parameters, group), parameters)
-
-
-@given(plans(), st.sets(st.sampled_from(sorted(GROUPS))))
-def test_only_some_parts_are_what_is_left_when_all_others_are_taken(
-    parameters: dict[str, Any], groups: set[str]
-) -> None:
-    reduced_params = keep_parts(parameters, groups)
-    remaining_groups = set(active_groups(reduced_params))
-    # a schedule about a level that is taken is a schedule about one
-    assert remaining_groups <= groups & set(active_groups(parameters))
-    assert remaining_groups >= (groups - {"level"}) & set(active_groups(parameters))
-    assert {n: reduced_params[n] for n in (*OTHERS, *NORMALISATION) if n in reduced_params} == {
-        n: parameters[n] for n in (*OTHERS, *NORMALISATION) if n in parameters
-    }
-
-
-@given(plans())
-def test_with_every_part_a_plan_is_itself_and_with_none_it_is_neutral(parameters: dict[str, Any]) -> None:
-    assert training_key(keep_parts(parameters, GROUPS)) == training_key(parameters)
-    assert same_training(keep_parts(parameters, ()), to_neutral(parameters))
 
 
 @given(plans())
