@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution
 
-from tempopt.errors import SpecError, unknown
-from tempopt.spec.strategy_options import OPTION_TYPES, has_type
+from tempopt.errors import SpecError
+from tempopt.spec.strategy_options import option_problems
 from tempopt.spec.study_spec import PRUNERS, SAMPLERS, SamplerOrPrunerConfig
 
 # Optuna 5's defaults, written down so that another version of it does not change a study.
@@ -21,33 +20,11 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 _MAX_TEST_TRIALS = 100
 
 
-def _written(annotation: Any) -> str:
-    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-
-
-def _plain(annotation: str) -> list[str]:
-    """Return the types in an annotation of Optuna's that can be written in a spec; none but None: nothing."""
-    type_names = [name.strip() for name in annotation.split("|")]
-    plain_types = [type_name for type_name in type_names if type_name in OPTION_TYPES]
-    return plain_types if set(plain_types) - {"None"} else []
-
-
 def _create_strategy(
     section: str, strategy_class: type[Any], strategy: SamplerOrPrunerConfig, **forced: Any
 ) -> Any:
-    allowed = {
-        name: text
-        for name, parameter in inspect.signature(strategy_class).parameters.items()
-        if name != "seed" and _plain(text := _written(parameter.annotation))
-    }
-    for option, value in strategy.options.items():
-        if option not in allowed:
-            raise SpecError(f"study.{section}: " + unknown(f"option of {strategy.name}", option, allowed))
-        if not any(has_type(value, name) for name in _plain(allowed[option])):
-            raise SpecError(
-                f"study.{section}.{option}: given {value!r}. {strategy.name} takes "
-                f"{allowed[option]}. Give that."
-            )
+    for path, message in option_problems(section, strategy):
+        raise SpecError(f"{path}: {message}")
     try:
         return strategy_class(**_DEFAULTS.get(strategy.name, {}) | strategy.options | forced)
     except (TypeError, ValueError) as error:

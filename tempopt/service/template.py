@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from tempopt.errors import UsageError, unknown
 from tempopt.service.scenarios import SCENARIOS, UNSPECIFIED, Scenario
-from tempopt.spec.study_section import direction_of
+from tempopt.spec.sections import direction_of
 from tempopt.spec.yaml_source import BLANK
 from tempopt.temperature.generation import GENERATION
 from tempopt.training.describe import ModuleArgument, ModuleInfo, inspect_module

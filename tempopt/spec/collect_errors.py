@@ -10,10 +10,8 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tempopt.errors import SpecError
-from tempopt.spec.logger_secrets import check_no_secrets
+from tempopt.spec.logger_secrets import find_secrets
 from tempopt.spec.study_spec import StudySpec
-from tempopt.spec.temperatures import ATTENTION
 from tempopt.spec.validation_errors import FaultySpecError, build_spec_error
 
 _Lines = Sequence[tuple[str, str]]
@@ -37,17 +35,10 @@ def all_faults(error: FaultySpecError) -> list[tuple[str, str]]:
             if not new_faults:
                 break
             faults += new_faults
-    return [*faults, *_secret_faults(error.origin.data, faults)]
-
-
-def _secret_faults(spec_data: Mapping[str, Any], faults: _Lines) -> list[tuple[str, str]]:
-    """Return which logger holds a password, which is refused of specs that are right otherwise as well."""
-    try:
-        check_no_secrets(_mapping(spec_data.get("trainer")).get("logger"))
-    except SpecError as error:
-        path, _, message = str(error).partition(": ")
-        return [] if path in (fault_path for fault_path, _ in faults) else [(path, message)]
-    return []
+    # refused of specs that are right otherwise as well
+    secrets = find_secrets(_mapping(error.origin.data.get("trainer")).get("logger"))
+    fault_paths = {path for path, _ in faults}
+    return [*faults, *(secret for secret in secrets if secret[0] not in fault_paths)]
 
 
 def with_all_faults(error: FaultySpecError) -> FaultySpecError:
@@ -57,20 +48,18 @@ def with_all_faults(error: FaultySpecError) -> FaultySpecError:
 
 def _follows(path: str, faults: _Lines) -> bool:
     """Whether a fault may be there only because another part of the spec was left out for its own."""
-    fault_paths = [fault_path for fault_path, _ in faults]
-    if path.partition(".")[0] == "search" or path.startswith("study.enqueue"):
-        return any(fault_path.partition(".")[0] == "search" for fault_path in fault_paths)
     section, _, name = path.partition(".")
-    if section == "temperatures" and any(
-        fault_path.startswith(f"search.{name}.") for fault_path in fault_paths
-    ):
-        # what is searched of it is there, and wrong
-        return True
-    return any(
-        f"{inner_path}.".startswith(f"{outer_path}.")
-        for fault_path in fault_paths
-        for inner_path, outer_path in ((path, fault_path), (fault_path, path))
-    )
+    for fault_path, _ in faults:
+        if section == "search" or path.startswith("study.enqueue"):
+            is_related = fault_path.partition(".")[0] == "search"
+        elif section == "temperatures" and fault_path.startswith(f"search.{name}."):
+            # what is searched of it is there, and wrong
+            is_related = True
+        else:
+            is_related = f"{path}.".startswith(f"{fault_path}.") or f"{fault_path}.".startswith(f"{path}.")
+        if is_related:
+            return True
+    return False
 
 
 def _without(spec_data: Mapping[str, Any], faults: _Lines) -> dict[str, Any]:
@@ -92,9 +81,8 @@ def _place_temperatures(temperatures: dict[str, Any], spec_temperatures: Mapping
     for name, section in spec_temperatures.items():
         if name not in temperatures and not isinstance(section, Mapping):
             temperatures[name] = {}
-        entry = temperatures.get(name)
-        if name != ATTENTION and isinstance(entry, dict) and "value" not in entry:
-            entry["value"] = f"place_of.{name}"
+        if isinstance(entry := temperatures.get(name), dict):
+            entry.setdefault("value", f"place_of.{name}")
 
 
 def _drop(data: dict[str, Any], path: str) -> None:

@@ -19,10 +19,10 @@ from pydantic import Field, field_validator
 
 from tempopt.errors import SpecError, UsageError
 from tempopt.spec.alpha_ledger import alpha_for_verdict
+from tempopt.spec.domains import is_plain
 from tempopt.spec.lightning_config import parse_trainer
 from tempopt.spec.parameter_names import name_problem
-from tempopt.spec.sections import Pairs, SpecSection
-from tempopt.spec.study_section import StudySection
+from tempopt.spec.sections import Pairs, SpecSection, StudySection
 from tempopt.spec.yaml_source import CollectedSpecError, parse_mapping, read_mapping, unresolved
 from tempopt.temperature.named import split_name
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS, check_parameter, is_float_param
@@ -37,7 +37,6 @@ GivenSet = Mapping[str, Any] | str | Path
 MAX_RUNS = 1000
 """Runs that a comparison may take unless more are allowed."""
 
-_MAX_SETS = MAX_RUNS
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}"
 _VARIED_NAME = r"[A-Za-z0-9][A-Za-z0-9._=,-]{0,99}"
 _NAMED = re.compile(rf"({_NAME})=(.*)", re.DOTALL)
@@ -47,7 +46,7 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _TYPICAL = "{temperature_init: 2, lr: 0.001}"
 # What a search alone reads of the section study:.
 _OF_A_SEARCH = (
-    *("trials", "arms", "candidates", "sampler", "pruner", "enqueue", "warm_start", "limits"),
+    *("trials", "arms", "candidates", "sampler", "pruner", "enqueue", "warm_start"),
     *("explain", "learned", "keep_share", "min_gain", "failure"),
 )
 
@@ -81,17 +80,15 @@ def normalize_comparison(data: object) -> object:
     """Return a spec without what belongs to a search, if it has a section ``compare:``."""
     if not isinstance(data, Mapping) or data.get("compare") is None:
         return data
-    result = {**data, "search": NO_SEARCH}
-    if isinstance(study := data.get("study"), Mapping):
-        result["study"] = kept_study = {key: value for key, value in study.items() if key not in _OF_A_SEARCH}
-        if isinstance(seeds := study.get("seeds"), Mapping):
-            kept_study["seeds"] = {
-                key: value for key, value in seeds.items() if key not in ("search", "choose")
-            }
-        if isinstance(limits := study.get("limits"), Mapping):
-            # ends no comparison by itself, and says what a budget has reserved for it
-            kept_study["limits"] = {key: value for key, value in limits.items() if key == "gpu_hours"}
-    return result
+    study = data.get("study")
+    if not isinstance(study, Mapping):
+        return {**data, "search": NO_SEARCH}
+    study = {key: value for key, value in study.items() if key not in _OF_A_SEARCH}
+    # gpu_hours ends no comparison by itself, and says what a budget has reserved for it
+    for section, keys in (("seeds", ("search", "choose")), ("limits", ("hours", "standard_errors"))):
+        if isinstance(study.get(section), Mapping):
+            study[section] = {key: value for key, value in study[section].items() if key not in keys}
+    return {**data, "search": NO_SEARCH, "study": study}
 
 
 def check_sets(
@@ -114,9 +111,9 @@ def check_sets(
             "variant; {} is the spec as it stands."
         )
         lines.append(("compare", message))
-    names = [parameter_set.name for parameter_set in sets]
-    for name in dict.fromkeys(name for name in names if names.count(name) > 1):
-        lines.append(("compare", f"two parameter sets are named {name}. Give each a name of its own."))
+    for name, count in Counter(parameter_set.name for parameter_set in sets).items():
+        if count > 1:
+            lines.append(("compare", f"two parameter sets are named {name}. Give each a name of its own."))
     for parameter_set in sets:
         for name, value in parameter_set.parameters.items():
             if problem := _problem(name, value, model_args, temperatures):
@@ -128,9 +125,8 @@ def check_sets(
 def _problem(
     name: str, value: object, model_args: Mapping[str, Any], temperatures: Collection[str] | None
 ) -> str | None:
-    if problem := name_problem(name, model_args, action="compared", temperatures=temperatures):
-        return problem
-    if problem := _value_problem(value):
+    problem = name_problem(name, model_args, action="compared", temperatures=temperatures)
+    if problem := problem or _value_problem(value):
         return problem
     try:
         if name in TEMPERATURE_PARAMETERS:
@@ -149,15 +145,13 @@ def _value_problem(value: object) -> str | None:
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value):
             return f"given {value!r}. Give keys that are text."
-        return next(filter(None, map(_value_problem, value.values())), None)
+        value = list(value.values())
     if isinstance(value, list):
         return next(filter(None, map(_value_problem, value)), None)
     if unresolved(value):
         return f"given {value!r}. Variables of the environment are read in model:, data: and trainer: only."
-    if isinstance(value, float) and not math.isfinite(value):
-        return f"given {value!r}. Give a finite number."
-    if not (value is None or isinstance(value, bool | int | float | str)):
-        return f"given {value!r}. Give text, a number, true, false, null, a list or a mapping."
+    if not is_plain(value):
+        return f"given {value!r}. Give text, a finite number, true, false, null, a list or a mapping."
     return None
 
 
@@ -226,20 +220,15 @@ def named_sets(sets: Sequence[GivenSet] | Mapping[str, GivenSet]) -> list[dict[s
     Raises:
         SpecError: Some of them cannot be read; there is a line for each.
     """
-    entries: list[tuple[str | None, GivenSet]]
-    if isinstance(sets, Mapping):
-        entries = [(str(name), parameter_set) for name, parameter_set in sets.items()]
-    else:
-        entries = [(None, parameter_set) for parameter_set in sets]
+    entries = sets.items() if isinstance(sets, Mapping) else ((None, parameter_set) for parameter_set in sets)
     parsed_sets, faults = [], []
     for index, (name, parameter_set) in enumerate(entries):
+        default = _LETTERS[index] if index < len(_LETTERS) else f"set{index + 1}"
         try:
             own_name, parameters = _read(parameter_set)
+            parsed_sets.append({"name": str(name or own_name or default), "parameters": parameters})
         except SpecError as error:
             faults.append(str(error))
-            continue
-        default = _LETTERS[index] if index < len(_LETTERS) else f"set{index + 1}"
-        parsed_sets.append({"name": name or own_name or default, "parameters": parameters})
     if faults:
         raise SpecError("\n".join(faults))
     return parsed_sets
@@ -288,11 +277,11 @@ def varied_sets(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
         if duplicates := [text for text in dict.fromkeys(texts) if texts.count(text) > 1]:
             raise UsageError(f"vary: {key} was given {', '.join(duplicates)} more than once. Give it once.")
     num_sets = math.prod(len(values) for values in vary.values())
-    if num_sets > _MAX_SETS:
+    if num_sets > MAX_RUNS:
         factors = " × ".join(str(len(values)) for values in vary.values())
         raise UsageError(
             f"The values to vary make {factors} = {num_sets} parameter sets, which is {2 * num_sets} runs at "
-            f"least, and at most {_MAX_SETS} sets are compared. Give fewer values."
+            f"least, and at most {MAX_RUNS} sets are compared. Give fewer values."
         )
     names = [_name_in_set(key) for key in vary]
     endings = Counter(name.rpartition(".")[2] for name in names)

@@ -15,8 +15,6 @@ from tempopt.errors import SpecError, unknown
 from tempopt.spec.domains import UNSET, Choices, Domain, domain_contains, same_value
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
 
-_EXAMPLE = "when: {optimizer: sgd}"
-
 
 def parse_when(condition: object) -> dict[str, tuple[Any, ...]]:
     """Return a condition as values by name.
@@ -27,22 +25,16 @@ def parse_when(condition: object) -> dict[str, tuple[Any, ...]]:
     Raises:
         SpecError: It is no such mapping.
     """
-    if (
-        not isinstance(condition, Mapping)
-        or not condition
-        or not all(isinstance(name, str) for name in condition)
-    ):
-        raise SpecError(
-            f"given when: {condition!r}. Give names with values under which this one counts, as in "
-            f"{_EXAMPLE}."
-        )
+    items = condition.items() if isinstance(condition, Mapping) else ()
     values_by_name = {
-        name: tuple(value) if isinstance(value, list | tuple) else (value,)
-        for name, value in condition.items()
+        name: tuple(value) if isinstance(value, list | tuple) else (value,) for name, value in items
     }
-    for name, values in values_by_name.items():
-        if not values:
-            raise SpecError(f"given when: no value of {name}. Give at least one, as in {_EXAMPLE}.")
+    are_complete = all(isinstance(name, str) and values for name, values in values_by_name.items())
+    if not values_by_name or not are_complete:
+        raise SpecError(
+            f"given when: {condition!r}. Give names, each with at least one value under which this one "
+            "counts, as in when: {optimizer: sgd}."
+        )
     return values_by_name
 
 
@@ -51,8 +43,7 @@ def when_problems(search: Mapping[str, Domain]) -> dict[str, str]:
     problems: dict[str, str] = {}
     for name, domain in search.items():
         for other_name, values in (domain.when or {}).items():
-            problem = _problem(search, name, other_name, values)
-            if problem is not None:
+            if problem := _problem(search, name, other_name, values):
                 problems.setdefault(name, problem)
     return problems or _circles(search)
 
@@ -68,9 +59,7 @@ def _problem(search: Mapping[str, Domain], name: str, other_name: str, values: t
     if other_name == name:
         return f"{name} cannot depend on itself. Name another one."
     if other_name not in search:
-        return unknown(
-            "searched name", other_name, [searched_name for searched_name in search if searched_name != name]
-        )
+        return unknown("searched name", other_name, [candidate for candidate in search if candidate != name])
     domain = search[other_name]
     if other_name in TEMPERATURE_PARAMETERS or domain.baseline != UNSET:
         return (

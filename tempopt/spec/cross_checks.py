@@ -1,52 +1,197 @@
-"""What does not fit together in a spec whose sections are right each by itself."""
+"""What does not fit together in a spec whose sections are right each by itself, as far as its text tells.
+
+Each check returns paths of keys with messages. Whether a module takes the arguments that are named is found
+by training/build.py, which imports it.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from tempopt.spec.attach_checks import attach_problems
+from tempopt.errors import SpecError
 from tempopt.spec.compared_sets import comparison_problems, in_every_set
 from tempopt.spec.lightning_config import length_problems
-from tempopt.spec.search_checks import temperature_problems
+from tempopt.spec.search_space import parse_sets, unused_temperature_params
+from tempopt.spec.sections import direction_of
 from tempopt.spec.strategy_options import strategy_problems
-from tempopt.spec.temperature_checks import named_temperature_problems
-from tempopt.spec.yaml_source import CollectedSpecError
-from tempopt.temperature.named import split_name
+from tempopt.spec.temperatures import LEVELS, MAX_TEMPERATURES
+from tempopt.spec.yaml_source import CollectedSpecError, unresolved
+from tempopt.temperature.entropy import ENTROPY_PARAMETERS
+from tempopt.temperature.entropy_control import CONTROL, CONTROL_PARAMETERS, has_target
+from tempopt.temperature.named import join_name, name_problem, registered_path, split_name
+from tempopt.temperature.parameters import NEUTRAL, PLAN_PARAMETERS, ParameterNames, check_parameter
+from tempopt.temperature.plan_parts import CREDITED
+from tempopt.temperature.ranges import HIGHEST, LOWEST
+from tempopt.temperature.ways import ATTENTION_INTERFACE, BEYOND_ROWS, QUERY_ROWS
 
 if TYPE_CHECKING:
-    from tempopt.spec.spec_fields import SpecFields
+    from tempopt.spec.study_spec import StudySpec
+
+_Problems = list[tuple[str, str]]
+
+_BY_ROWS = ParameterNames((*PLAN_PARAMETERS, *CONTROL_PARAMETERS))
+_BY_INTERFACE = ParameterNames((*_BY_ROWS, *ENTROPY_PARAMETERS))
+_WIDTH = 8
+"""A range goes as far from the temperature as found, in ratio, if nothing else is known."""
+_REMEDY = (
+    "Search what it goes with as well (a schedule and temperature_final, num_knots and temperature_knot_2, "
+    "a layer_pattern and layer_ratio, a head_pattern and head_ratio, a length_scaling, a normaliser and "
+    "top_k, a local_share and window, an entropy_lambda, its entropy_schedule and entropy_lambda_final, an "
+    "entropy_control and control_level), set that under model.init_args, or take the name out."
+)
 
 
-def find_inconsistencies(spec: SpecFields) -> list[tuple[str, str]]:
+def find_inconsistencies(spec: StudySpec) -> _Problems:
     """Return what does not fit together: paths and messages."""
-    names = {*spec.search, *in_every_set(spec.compare)}
-    fixed = spec.fixed_temperatures
-    lines = length_problems(spec.trainer, names)
-    compiled = spec.study.compile is not None
-    lines += temperature_problems(
-        spec.search, fixed, needs_temperature=spec.about_temperature, compiled=compiled
-    )
+    lines = length_problems(spec.trainer, {*spec.search, *in_every_set(spec.compare)})
+    lines += _temperature_problems(spec)
     try:
-        spec.enqueued_at(spec.study.enqueue, path="study.enqueue")
+        parse_sets(spec.study.enqueue, search=spec.search, max_sets=spec.num_trials, path="study.enqueue")
     except CollectedSpecError as error:
         lines += error.lines
     lines += strategy_problems(spec.study)
-    lines += attach_problems(spec)
+    lines += _attach_problems(spec)
     lines += _data_problems(spec)
     lines += spec.resources.problems(spec.study, ranks=spec.ranks, on_cards=spec.uses_gpu)
     lines += comparison_problems(spec.study, spec.compare)
-    return lines + named_temperature_problems(spec)
+    return lines + _named_temperature_problems(spec)
 
 
-def _data_problems(spec: SpecFields) -> list[tuple[str, str]]:
+def _data_problems(spec: StudySpec) -> _Problems:
     """Return which searched and compared arguments are of data that the spec does not have."""
-    if spec.data is not None:
-        return []
-    names = {f"search.{name}": name for name in spec.search}
-    for compared_set in spec.compare or ():
-        names |= {f"compare.{compared_set.name}.{name}": name for name in compared_set.parameters}
     return [
         (path, f"{name} is given, but the spec has no data: section. Add one, or take {name} out.")
-        for path, name in names.items()
-        if name.startswith("data.") and not split_name(name)[0]
+        for path, name, _ in spec.written_parameters()
+        if spec.data is None and name.startswith("data.") and not split_name(name)[0]
+    ]
+
+
+# ---- attention's temperature
+
+
+def _temperature_problems(spec: StudySpec) -> _Problems:
+    """Return what is wrong with the temperatures of attention that are searched or set."""
+    fixed, lines = spec.fixed_temperatures, []
+    for name, value in fixed.items():
+        try:
+            if not unresolved(value):
+                check_parameter(name, value)
+        except SpecError as error:
+            lines.append((f"model.init_args.{name}", str(error)))
+    if lines:
+        return lines
+    if spec.study.compile is not None and (CONTROL in spec.search or has_target(fixed)):
+        message = (
+            "the entropy of attention cannot be controlled in a compiled model (study.compile), which does "
+            "not show what it attends to. Take study.compile or entropy_control out."
+        )
+        return [(f"{'search' if CONTROL in spec.search else 'model.init_args'}.{CONTROL}", message)]
+    if spec.about_temperature and not any(name in CREDITED for name in spec.search):
+        message = (
+            f"given {', '.join(spec.search)}, of which none is a temperature, so that there would be no "
+            "temperature for the verdict to be about. Search one, as in temperature_init: {low: 0.25, "
+            "high: 4}."
+        )
+        return [("search", message)]
+    return [
+        (f"search.{name}", f"it changes nothing: nothing in this space depends on it. {_REMEDY}")
+        for name in unused_temperature_params(spec.search, fixed)
+    ]
+
+
+def _attach_problems(spec: StudySpec) -> _Problems:
+    """Return what the section ``attach:`` cannot set of what is searched or compared."""
+    problems: dict[str, str] = {}
+    for path, name, values in spec.written_parameters() if spec.attach is not None else ():
+        problem = _argument_problem(spec, name) or _rows_problem(spec, name, values)
+        if problem is not None and not split_name(name)[0]:
+            problems.setdefault(path, problem)
+    return list(problems.items())
+
+
+def _argument_problem(spec: StudySpec, name: str) -> str | None:
+    assert spec.attach is not None
+    attachable = _BY_INTERFACE if spec.attach.method == ATTENTION_INTERFACE else _BY_ROWS
+    if name not in attachable or name not in spec.model["init_args"]:
+        return None
+    return (
+        f"{name} could mean what attach: sets, or the argument {name} of {spec.model['class_path']}. Rename "
+        "the argument, or take attach: out."
+    )
+
+
+def _rows_problem(spec: StudySpec, name: str, values: Sequence[Any]) -> str | None:
+    assert spec.attach is not None
+    # a module with an argument of that name has an entropy term of its own
+    is_own_term = name in ENTROPY_PARAMETERS and name in spec.model["init_args"]
+    if spec.attach.method != QUERY_ROWS or name not in BEYOND_ROWS or is_own_term:
+        return None
+    refused_values = [value for value in values if value != NEUTRAL[name]]
+    if not refused_values:
+        return None
+    class_path = spec.model["class_path"]
+    argument_hint = f", write it under model.init_args if {class_path} has an argument of that name"
+    return (
+        f"given {refused_values[0]!r}, but attach: {{method: {QUERY_ROWS}}} cannot set it: it scales the "
+        f"rows of the query projection, which {BEYOND_ROWS[name]}. Only {name}={NEUTRAL[name]!r} is allowed "
+        f"there. Write attach: {{method: {ATTENTION_INTERFACE}}} if {class_path} is a model of transformers, "
+        "derive it from TemperedModule and take attach: "
+        f"out{argument_hint if name in ENTROPY_PARAMETERS else ''}, or take {name} out."
+    )
+
+
+# ---- named temperatures
+
+
+def _named_temperature_problems(spec: StudySpec) -> _Problems:
+    """Return what is wrong with the named temperatures of a spec."""
+    temperatures = spec.temperatures
+    if len(temperatures) > MAX_TEMPERATURES:
+        message = f"given {len(temperatures)} temperatures. Give at most {MAX_TEMPERATURES}."
+        return [("temperatures", message)]
+    lines = []
+    names_by_path: dict[str, str] = {}
+    for name, section in temperatures.items():
+        path = f"temperatures.{name}"
+        problem = name_problem(name)
+        if problem is None and name in spec.model["init_args"]:
+            problem = f'the model has an init argument "{name}", too. Give the temperature another name.'
+        if problem is not None:
+            lines.append((path, problem))
+        elif spec.compare is None and not any(join_name(name, level) in spec.search for level in LEVELS):
+            example = _example(name, section.as_found)
+            message = f"its level is not searched. Search it, as in {example}, or take"
+            lines.append((path, f"{message} {name} out. Usual ranges are in docs/values.md."))
+        value_path = section.value or registered_path(name)
+        if value_path in names_by_path:
+            message = f'"{value_path}" is the temperature {names_by_path[value_path]} already.'
+            lines.append((f"{path}.value", f"{message} Take one of them out."))
+        names_by_path.setdefault(value_path, name)
+    if spec.study.learned == "per_head" and not spec.attends:
+        message = (
+            "given per_head, which is about heads of attention, but no temperature of attention is searched. "
+            "Give true: each of the temperatures is then learned."
+        )
+        lines.append(("study.learned", message))
+    return lines
+
+
+def _example(name: str, as_found: float | None) -> str:
+    """Return how a level is searched: about the temperature as found, else as that of a contrastive loss."""
+    low, high = (0.02, 1.0) if as_found is None else (as_found / _WIDTH, as_found * _WIDTH)
+    return f"{name}.temperature_init: {{low: {max(low, LOWEST):.3g}, high: {min(high, HIGHEST):.3g}}}"
+
+
+# ---- likely slips
+
+
+def notes_on(spec: StudySpec) -> list[str]:
+    """Return what is allowed and may yet be a slip, one sentence each."""
+    study, expected = spec.study, direction_of(spec.study.metric)
+    if expected in (None, study.direction):
+        return []
+    return [
+        f'study.direction is {study.direction}, but by its name "{study.metric}" is one to {expected}. Check '
+        "that it is meant."
     ]

@@ -5,9 +5,11 @@ Called where a study is searched, never where it is read: importing runs the mod
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import Any
+
 from tempopt.class_loading import load_schedule
 from tempopt.errors import SpecError
-from tempopt.spec.domains import Choices
 from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature.custom_schedules import (
     check_own_numbers,
@@ -23,22 +25,18 @@ from tempopt.temperature.schedules import CUSTOM_SCHEDULES
 def custom_schedules(spec: StudySpec) -> dict[str, str]:
     """Return the schedules outside tempopt that a spec names, each with the key that names it."""
     keys_by_schedule: dict[str, str] = {}
-    for name, domain in spec.search.items():
-        if _is_schedule(name) and isinstance(domain, Choices):
-            keys_by_schedule |= {
-                choice: f"search.{name}" for choice in domain.choices if choice not in keys_by_schedule
-            }
-    if fixed := spec.fixed_temperatures.get("schedule"):
-        keys_by_schedule.setdefault(fixed, "model.init_args.schedule")
-    for compared_set in spec.compare or ():
-        for parameter, schedule in compared_set.parameters.items():
-            if _is_schedule(parameter) and isinstance(schedule, str):
-                keys_by_schedule.setdefault(schedule, f"compare.{compared_set.name}.{parameter}")
-    return {name: key for name, key in keys_by_schedule.items() if is_custom_schedule(name)}
+    for key, name, values in _written_values(spec):
+        if split_name(name)[1] == "schedule":
+            for schedule in filter(is_custom_schedule, values):
+                keys_by_schedule.setdefault(schedule, key)
+    return keys_by_schedule
 
 
-def _is_schedule(name: str) -> bool:
-    return split_name(name)[1] == "schedule"
+def _written_values(spec: StudySpec) -> Iterator[tuple[str, str, Sequence[Any]]]:
+    """Yield key, name and values of what is searched, compared or set."""
+    yield from spec.written_parameters()
+    for name, value in spec.fixed_temperatures.items():
+        yield f"model.init_args.{name}", name, (value,)
 
 
 def import_schedules(spec: StudySpec) -> None:
@@ -80,17 +78,8 @@ def _check_promises(name: str, key: str, spec: StudySpec) -> None:
 
 def _check_numbers(spec: StudySpec) -> None:
     schedules = list(custom_schedules(spec))
-    numbers = {f"search.{name}": (name, domain.probes) for name, domain in spec.search.items()}
-    numbers |= {
-        f"model.init_args.{name}": (name, (value,)) for name, value in spec.fixed_temperatures.items()
-    }
-    numbers |= {
-        f"compare.{compared_set.name}.{name}": (name, (value,))
-        for compared_set in spec.compare or ()
-        for name, value in compared_set.parameters.items()
-    }
     faults = []
-    for key, (name, values) in numbers.items():
+    for key, name, values in _written_values(spec):
         bare_name = split_name(name)[1]
         if is_own_number(bare_name):
             faults += _faults(schedules, key, bare_name.removeprefix(OWN_NUMBER), values)
@@ -108,19 +97,16 @@ def _temperatures(spec: StudySpec) -> tuple[float, float]:
     return (low, high) if low < high else (low, 2 * low)
 
 
-def _faults(schedules: list[str], key: str, number: str, values: tuple[object, ...]) -> list[str]:
-    """Return what is wrong with the values of a number, for the schedules that have it."""
+def _faults(schedules: list[str], key: str, number: str, values: Sequence[object]) -> Iterator[str]:
+    """Yield what is wrong with the values of a number, for the schedules that have it."""
     owners = [name for name in schedules if number in (own_numbers(name) or {})]
     if not owners:
         known_numbers = sorted({own_number for name in schedules for own_number in own_numbers(name) or {}})
-        hint = f"These have {', '.join(known_numbers)}." if known_numbers else "These have none."
-        return [f"{key}: none of {', '.join(schedules) or 'the schedules'} has a number {number}. {hint}"]
-    faults = []
+        hint = f"These have {', '.join(known_numbers) or 'none'}."
+        yield f"{key}: none of {', '.join(schedules) or 'the schedules'} has a number {number}. {hint}"
     for name in owners:
-        for value in values:
-            try:
+        try:
+            for value in values:
                 check_own_numbers(name, {number: value})
-            except SpecError as error:
-                faults.append(f"{key}: {error}")
-                break
-    return faults
+        except SpecError as error:
+            yield f"{key}: {error}"

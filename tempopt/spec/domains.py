@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from decimal import Decimal
@@ -75,6 +76,13 @@ def domain_to_yaml(domain: Domain) -> dict[str, Any]:
     else:
         data["baseline"] = domain.baseline
     return data
+
+
+def is_plain(value: object) -> bool:
+    """Return whether a value may be a choice: text, a finite number, true, false or null."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return value is None or isinstance(value, bool | int | str)
 
 
 def same_value(value: object, other_value: object) -> bool:

@@ -12,11 +12,9 @@ from typing import Literal
 
 from tempopt.spec.alpha_levels import Direction
 
-_MARGIN = r"(?P<margin>[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?) *(?P<percent>%?)"
-_FORMS = (
-    ("named", re.compile(rf"no worse than *{_MARGIN}")),
-    ("most", re.compile(rf"<= *\+ *{_MARGIN}")),
-    ("least", re.compile(rf">= *[-−] *{_MARGIN}")),
+_GUARD = re.compile(
+    r"(?P<form>no worse than|<= *\+|>= *[-−]) *"
+    r"(?P<margin>[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?) *(?P<percent>%?)"
 )
 _ALLOWED = '"no worse than 1%", "<= +2%" (at most 2 % above τ = 1) or ">= -2%" (at most 2 % below it)'
 _LONGEST = 200
@@ -54,30 +52,17 @@ def parse_guard(name: str, text: object, direction: Direction | None) -> GuardSp
     """
     if not name or len(name) > _LONGEST:
         raise ValueError(f"the name of a guard is a metric's, of 1 to {_LONGEST} letters; given {name!r}.")
-    condition = text.strip() if isinstance(text, str) else None
-    for form, pattern in _FORMS:
-        match = None if condition is None else pattern.fullmatch(condition)
-        if match is None or condition is None:
-            continue
-        margin = float(match["margin"]) / (100.0 if match["percent"] else 1.0)
-        if not math.isfinite(margin):
-            break
-        return GuardSpec(
-            name=name,
-            text=condition,
-            side=_side(name, condition, form, direction),
-            margin=margin,
-            relative=bool(match["percent"]),
-        )
-    raise ValueError(f"given {text!r}. Give {_ALLOWED}; without % the number is in the unit of {name}.")
-
-
-def _side(name: str, text: str, form: str, direction: Direction | None) -> Literal["most", "least"]:
-    if form != "named":
-        return "most" if form == "most" else "least"
-    if direction is None:
-        raise ValueError(
-            f'given "{text}", but the name "{name}" does not say whether more or less of it is better. Give '
-            '"<= +1%" if less is better, ">= -1%" if more is.'
-        )
-    return "most" if direction == "minimize" else "least"
+    match = _GUARD.fullmatch(text.strip()) if isinstance(text, str) else None
+    margin = math.inf if match is None else float(match["margin"]) / (100.0 if match["percent"] else 1.0)
+    if match is None or not math.isfinite(margin):
+        raise ValueError(f"given {text!r}. Give {_ALLOWED}; without % the number is in the unit of {name}.")
+    is_upper = match["form"].startswith("<")
+    if match["form"] == "no worse than":
+        if direction is None:
+            raise ValueError(
+                f'given "{match[0]}", but the name "{name}" does not say whether more or less of it is '
+                'better. Give "<= +1%" if less is better, ">= -1%" if more is.'
+            )
+        is_upper = direction == "minimize"
+    side: Literal["most", "least"] = "most" if is_upper else "least"
+    return GuardSpec(name=name, text=match[0], side=side, margin=margin, relative=bool(match["percent"]))

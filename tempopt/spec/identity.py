@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tempopt.spec.spec_fields import SpecFields
+    from tempopt.spec.study_spec import StudySpec
 
 # What may be changed while a study runs: how many runs there are, how they are looked after, what is advised.
 _CARE = (
@@ -19,12 +19,7 @@ _CARE = (
 _LOGGED = ("logger", "log_every_n_steps")
 
 
-def diff(stored_spec: SpecFields, new_spec: SpecFields) -> list[str]:
-    """Return a line for each thing that one study asks otherwise than another, empty if there is none."""
-    return list(diff_specs(stored_spec, new_spec).values())
-
-
-def diff_specs(stored_spec: SpecFields, new_spec: SpecFields) -> dict[str, str]:
+def diff_specs(stored_spec: StudySpec, new_spec: StudySpec) -> dict[str, str]:
     """Return by path a line for each thing that one study asks otherwise than another.
 
     The name, what only says how many runs there are and how they are looked after (``_CARE``), the loggers,
@@ -33,31 +28,28 @@ def diff_specs(stored_spec: SpecFields, new_spec: SpecFields) -> dict[str, str]:
     stored_values, new_values = _flat(identity_fields(stored_spec)), _flat(identity_fields(new_spec))
     lines: dict[str, str] = {}
     for path in [*stored_values, *(path for path in new_values if path not in stored_values)]:
-        if path not in new_values:
-            if not _is_emptied(stored_values[path], path, new_values):
-                lines[path] = f"{path}: was {json.dumps(stored_values[path])}, now not given"
-        elif path not in stored_values:
-            if not _is_emptied(new_values[path], path, stored_values):
-                lines[path] = f"{path}: was not given, now {json.dumps(new_values[path])}"
-        elif stored_values[path] != new_values[path]:
-            lines[path] = f"{path}: was {json.dumps(stored_values[path])}, now {json.dumps(new_values[path])}"
+        stored, new = _text(stored_values, path, new_values), _text(new_values, path, stored_values)
+        if stored != new and None not in (stored, new):
+            lines[path] = f"{path}: was {stored}, now {new}"
     return lines
 
 
-def _is_emptied(value: object, path: str, other_values: Mapping[str, Any]) -> bool:
-    """Whether this is a mapping of which the other study's keys, with a line for each, say the rest."""
-    return value == {} and any(key.startswith(f"{path}.") for key in other_values)
+def _text(values: Mapping[str, Any], path: str, other_values: Mapping[str, Any]) -> str | None:
+    """Return a value as text; None: it is an empty mapping, and the other study's keys in it have lines."""
+    if path not in values:
+        return "not given"
+    is_emptied = values[path] == {} and any(key.startswith(f"{path}.") for key in other_values)
+    return None if is_emptied else json.dumps(values[path])
 
 
-def identity_fields(spec: SpecFields) -> dict[str, Any]:
+def identity_fields(spec: StudySpec) -> dict[str, Any]:
     """Return what a spec asks, as plain data: two specs that are equal in it ask the same."""
     data = spec.to_json()
     del data["resources"]
     for name in _LOGGED:
         data["trainer"].pop(name, None)
-    for name in ("name", *_CARE):
+    for name in ("name", "not_learned", *_CARE):
         del data["study"][name]
-    del data["study"]["not_learned"]
     for temperature in data["temperatures"].values():
         # what the module has, and reads, is looked up where a person does not write it
         del temperature["as_found"], temperature["evaluated"], temperature["trained"]

@@ -5,15 +5,67 @@ Whether a class exists and takes those arguments is found by training/build.py, 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
+
+import yaml
 
 from tempopt.class_loading import dotted
 from tempopt.errors import unknown
-from tempopt.spec.trainer_arguments import TRAINER_ARGUMENTS, argument_problem, value_problem
 from tempopt.spec.yaml_source import CollectedSpecError, unresolved
+
+# Written down so that a spec is validated without Lightning; a test compares them with Lightning's own.
+WHOLE_NUMBER, NUMBER, SWITCH = "a whole number", "a number", "true or false"
+
+TRAINER_ARGUMENTS: dict[str, str | None] = {
+    "accelerator": None,
+    "strategy": None,
+    "devices": None,
+    "num_nodes": None,
+    "precision": None,
+    "logger": None,
+    "callbacks": None,
+    "fast_dev_run": None,
+    "max_epochs": None,
+    "min_epochs": WHOLE_NUMBER,
+    "max_steps": None,
+    "min_steps": WHOLE_NUMBER,
+    "max_time": None,
+    "limit_train_batches": NUMBER,
+    "limit_val_batches": NUMBER,
+    "limit_test_batches": NUMBER,
+    "limit_predict_batches": NUMBER,
+    "overfit_batches": NUMBER,
+    "val_check_interval": None,
+    "check_val_every_n_epoch": WHOLE_NUMBER,
+    "num_sanity_val_steps": None,
+    "log_every_n_steps": WHOLE_NUMBER,
+    "enable_checkpointing": None,
+    "enable_progress_bar": None,
+    "enable_model_summary": None,
+    "accumulate_grad_batches": WHOLE_NUMBER,
+    "gradient_clip_val": NUMBER,
+    "gradient_clip_algorithm": None,
+    "deterministic": None,
+    "benchmark": SWITCH,
+    "inference_mode": SWITCH,
+    "use_distributed_sampler": None,
+    "profiler": None,
+    "detect_anomaly": SWITCH,
+    "barebones": None,
+    "plugins": None,
+    "sync_batchnorm": SWITCH,
+    "reload_dataloaders_every_n_epochs": WHOLE_NUMBER,
+    "default_root_dir": None,
+    "enable_autolog_hparams": SWITCH,
+    "model_registry": None,
+}
+"""Argument to what it may be, where that is a plain value; None: it is checked elsewhere, or by Lightning."""
+
+_TYPES: dict[str, tuple[type, ...]] = {WHOLE_NUMBER: (int,), NUMBER: (int, float), SWITCH: (bool,)}
 
 _NOWHERE = "Nothing has to be written in its place: take it out."
 _CHECKPOINTS = f"tempopt writes checkpoints itself, so that an interrupted run can go on. {_NOWHERE}"
@@ -55,37 +107,13 @@ _BELONGS: dict[str, str] = {
     "ckpt_path": "runs begin fresh and go on from their own checkpoints. Take it out; to search the "
     "temperature of a trained model: tempopt evaluate SPEC --weights FILE.",
     "fit": "the sections of a subcommand stand at the top here. Move what is under fit: one level up.",
-    "optimizer": "the module makes its optimizer in configure_optimizers. Take it out, and make what "
-    "should be searched an init argument of the model.",
-    "lr_scheduler": "the module makes its scheduler in configure_optimizers. Take it out, and make what "
-    "should be searched an init argument of the model.",
+    **dict.fromkeys(
+        ("optimizer", "lr_scheduler"),
+        "the module makes it in configure_optimizers. Take it out, and make what should be searched an init "
+        "argument of the model.",
+    ),
 }
 """Keys at the top of a LightningCLI config that a study spec refuses, with the reason and what to do."""
-
-_GUARDED = (
-    "A study optimizes one metric (study.metric, in study.direction). What must not get worse is a guard, as "
-    'in study: {guards: {val_loss: "no worse than 1%"}}. '
-    "The search avoids breaking it, and the verdict tests it."
-)
-# What other tools call several metrics, and bounds on them.
-_SEVERAL = (
-    *("constraint", "constraints", "constraints_func", "outcome_constraints", "metric_constraints"),
-    *("directions", "metrics", "modes", "multi_objective", "objectives", "pareto", "pareto_front"),
-    *("objective_thresholds", "reference_point", "secondary_metrics", "tracking_metrics"),
-)
-# What other tools call keys of study:.
-_CALLED = {
-    "mode": "direction",
-    "n_trials": "trials",
-    "num_samples": "trials",
-    "max_num_trials": "trials",
-    "objective": "metric",
-    "scheduler": "pruner",
-    "search_alg": "sampler",
-    "study_name": "name",
-    "timeout": "limits, as in limits: {hours: 8}",
-    "time_budget_s": "limits, as in limits: {hours: 8}",
-}
 
 # As large as a step can be in a database.
 _MAX_STEPS = 2**31 - 1
@@ -104,23 +132,7 @@ def unknown_key(path: str, key: str, known_keys: Collection[str]) -> str:
     """Return the message for a key that a section does not have."""
     if not path and key in _BELONGS:
         return f"{key} has no place in a study spec: {_BELONGS[key]}"
-    if path in ("", "study"):
-        if key.lower() in _SEVERAL:
-            return f'Unknown key "{key}". {_GUARDED}'
-        if study_key := _CALLED.get(key.lower()):
-            return f'Unknown key "{key}". In a study spec it is study.{study_key}.'
     return unknown("key", key, known_keys)
-
-
-def one_metric(value: object) -> object:
-    """Return what is given as the metric or its direction, if that is one.
-
-    Raises:
-        ValueError: There are several of them.
-    """
-    if isinstance(value, list | tuple | Mapping):
-        raise ValueError(f"given {value!r}. {_GUARDED}")
-    return value
 
 
 def parse_class_section(value: object, *, section: str) -> dict[str, Any]:
@@ -162,6 +174,34 @@ def parse_class_section(value: object, *, section: str) -> dict[str, Any]:
     return {"class_path": class_path, "init_args": dict(init_args or {})}
 
 
+def argument_problem(name: str, *, choices: Collection[str]) -> str | None:
+    """Return what is wrong with the name of an argument of the Trainer, or None.
+
+    Args:
+        name: As a person wrote it.
+        choices: The arguments that may be given in that place, for the message.
+    """
+    if name in TRAINER_ARGUMENTS:
+        return None
+    return unknown("argument of lightning.Trainer", name, choices)
+
+
+def value_problem(name: str, value: Any) -> str | None:
+    """Return what is wrong with the value of an argument of the Trainer, or None."""
+    expected_type = TRAINER_ARGUMENTS.get(name)
+    if expected_type is None or value is None or unresolved(value):
+        return None
+    value_text = f'the text "{value}"' if isinstance(value, str) else repr(value)
+    if isinstance(value, str):
+        # a number in quotes is read as one
+        with contextlib.suppress(yaml.YAMLError):
+            value = yaml.safe_load(value)
+    is_wrong = not isinstance(value, _TYPES[expected_type]) or (
+        expected_type != SWITCH and isinstance(value, bool)
+    )
+    return f"given {value_text}. Give {expected_type}." if is_wrong else None
+
+
 def parse_trainer(arguments: object) -> dict[str, Any]:
     """Return the arguments of the Trainer, without any that tempopt sets itself.
 
@@ -175,59 +215,62 @@ def parse_trainer(arguments: object) -> dict[str, Any]:
         raise CollectedSpecError(
             [("trainer", f"given {arguments!r}. Give a mapping, as in trainer: {{max_steps: 500}}.")]
         )
-    lines = [
-        (f"trainer.{key}", f"{key} is not the spec's to set: {reason}")
-        for key, reason in GOVERNED.items()
-        if key in arguments
-    ]
+    lines = []
     if "class_path" in arguments or "init_args" in arguments:
         message = "it is always lightning.Trainer. Write its arguments directly under trainer:."
         lines.append(("trainer", message))
     for key, value in arguments.items():
-        if key in ("class_path", "init_args"):
-            continue
-        problem = argument_problem(str(key), choices=SETTABLE) or value_problem(key, value)
-        if problem is not None:
+        is_class = key in ("class_path", "init_args")
+        if not is_class and (problem := _trainer_problem(str(key), value)):
             lines.append((f"trainer.{key}", problem))
-    for key in LENGTHS:
-        value = arguments.get(key)
-        is_number = isinstance(value, int) and not isinstance(value, bool)
-        if not (
-            value is None or unresolved(value) or (is_number and (0 < value <= _MAX_STEPS or value == -1))
-        ):
-            message = f"given {value!r}. Give a whole number from 1 to {_MAX_STEPS}, or -1 for no limit."
-            lines.append((f"trainer.{key}", message))
-    if "val_check_interval" in arguments and not _is_interval(arguments["val_check_interval"]):
-        message = (
-            f"given {arguments['val_check_interval']!r}. Give a whole number of batches from 1 to "
-            f"{_MAX_STEPS}, or a share of an epoch above 0 and up to 1.0."
-        )
-        lines.append(("trainer.val_check_interval", message))
-    for key in ("limit_train_batches", "limit_val_batches"):
-        if key in arguments and arguments[key] == 0:
-            message = f"given {arguments[key]!r}, but a run has to train and to validate. "
-            lines.append((f"trainer.{key}", f"{message}Give 1 or more, or a share."))
-    devices = arguments.get("devices", 1)
-    if not isinstance(devices, int) or isinstance(devices, bool) or devices < 1:
-        message = (
-            f"given {devices!r}. Give how many devices train one run, a whole number of at least 1: it "
-            "belongs to what is asked, so it is the same on every machine. Which GPUs these are is dealt "
-            "out there (resources.gpus)."
-        )
-        lines.append(("trainer.devices", message))
     lines += _strategy_problems(arguments.get("strategy", "auto"))
     if lines:
         raise CollectedSpecError(lines)
     return dict(arguments)
 
 
-def _is_interval(value: object) -> bool:
+def _trainer_problem(key: str, value: Any) -> str | None:
+    if key in GOVERNED:
+        return f"{key} is not the spec's to set: {GOVERNED[key]}"
+    is_allowed, allowed_text = _VALUES.get(key, (None, ""))
+    if is_allowed is not None and not is_allowed(value):
+        return f"given {value!r}. Give {allowed_text}."
+    return argument_problem(key, choices=SETTABLE) or value_problem(key, value)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_length(value: Any) -> bool:
+    is_number = _is_whole(value) and (0 < value <= _MAX_STEPS or value == -1)
+    return value is None or unresolved(value) or is_number
+
+
+def _is_interval(value: Any) -> bool:
     """Return whether a run can be validated so often; texts and the like are Lightning's to judge."""
-    if isinstance(value, bool):
-        return False
     if isinstance(value, int):
-        return 1 <= value <= _MAX_STEPS
+        return _is_whole(value) and 1 <= value <= _MAX_STEPS
     return not isinstance(value, float) or 0 < value <= 1
+
+
+_LENGTH = (_is_length, f"a whole number from 1 to {_MAX_STEPS}, or -1 for no limit")
+_BATCHES = (lambda value: value != 0, "1 or more, or a share: a run has to train and to validate")
+_VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(LENGTHS, _LENGTH),
+    "val_check_interval": (
+        _is_interval,
+        f"a whole number of batches from 1 to {_MAX_STEPS}, or a share of an epoch above 0 and up to 1.0",
+    ),
+    "limit_train_batches": _BATCHES,
+    "limit_val_batches": _BATCHES,
+    "devices": (
+        lambda value: _is_whole(value) and value >= 1,
+        "how many devices train one run, a whole number of at least 1: it belongs to what is asked, so it is "
+        "the same on every machine. Which GPUs these are is decided there (resources.gpus)",
+    ),
+}
+"""Argument of the Trainer to whether a value may be given, and the words for those that may."""
 
 
 def _strategy_problems(strategy: object) -> list[tuple[str, str]]:
@@ -237,11 +280,8 @@ def _strategy_problems(strategy: object) -> list[tuple[str, str]]:
     options = settings.get("init_args") or {}
     lines = []
     if _OWN_PROCESSES.search(name) or _OWN_PROCESSES.search(str(options.get("start_method", ""))):
-        message = (
-            f"given {strategy!r}, which starts processes itself. tempopt starts them, as many as "
-            "trainer.devices says: write strategy: ddp."
-        )
-        lines.append(("trainer.strategy", message))
+        message = f"given {strategy!r}, which starts processes itself. tempopt starts them, as many as"
+        lines.append(("trainer.strategy", f"{message} trainer.devices says: write strategy: ddp."))
     if options.get("cluster_environment") is not None:
         message = "tempopt starts the processes itself, and says where they are. Take it out."
         lines.append(("trainer.strategy.init_args.cluster_environment", message))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tempopt.errors import SpecError, not_text
@@ -28,18 +28,18 @@ class LintMessage:
     """One thing that there is to say of a spec.
 
     Args:
+        text: What is wrong, what is allowed, what to do.
         line: Line that it is about, from 1; None: it is about the whole text.
         column: Column of the key in that line, from 1; None as ``line``.
         severity: ``error``: such a study cannot be begun.
         path: Dotted path of the key; empty: it is about none.
-        text: What is wrong, what is allowed, what to do.
     """
 
-    line: int | None
-    column: int | None
-    severity: Severity
-    path: str
     text: str
+    line: int | None = None
+    column: int | None = None
+    severity: Severity = "error"
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +53,8 @@ class SpecLintResult:
     """
 
     messages: tuple[LintMessage, ...]
-    spec: StudySpec | None
-    origin: YamlDocument | None
+    spec: StudySpec | None = None
+    origin: YamlDocument | None = None
 
     @property
     def name(self) -> str | None:
@@ -68,28 +68,23 @@ class SpecLintResult:
     def with_messages(self, new_messages: Sequence[LintMessage]) -> SpecLintResult:
         """Return the same with further messages; an error among them takes the spec away."""
         spec = None if any(message.severity == "error" for message in new_messages) else self.spec
-        return SpecLintResult(
-            messages=ordered([*self.messages, *new_messages]), spec=spec, origin=self.origin
-        )
+        return replace(self, messages=ordered([*self.messages, *new_messages]), spec=spec)
 
 
 def check_text(text: str) -> SpecLintResult:
     """Check the text of a study spec in YAML; what is wrong with it is told, not raised."""
     if problem := not_text(text):
-        message = LintMessage(
-            line=None, column=None, severity="error", path="", text=f"The text holds {problem}. Take it out."
-        )
-        return SpecLintResult(messages=(message,), spec=None, origin=None)
+        return SpecLintResult(messages=(LintMessage(text=f"The text holds {problem}. Take it out."),))
     try:
         origin = parse(text, source=_SOURCE)
     except SpecError as error:
-        return SpecLintResult(messages=(_of_yaml(str(error)),), spec=None, origin=None)
+        return SpecLintResult(messages=(_of_yaml(str(error)),))
     try:
         spec = StudySpec.parse(origin.data, source=origin)
     except FaultySpecError as error:
-        messages = tuple(message_at(origin, path, fault) for path, fault in all_faults(error))
-        return SpecLintResult(messages=ordered(messages), spec=None, origin=origin)
-    warnings = tuple(messages_of(note, origin, severity="warning")[0] for note in spec.notes)
+        faults = [message_at(origin, path, fault) for path, fault in all_faults(error)]
+        return SpecLintResult(messages=ordered(faults), origin=origin)
+    warnings = messages_of("\n".join(spec.notes), origin, severity="warning")
     return SpecLintResult(messages=ordered(warnings), spec=spec, origin=origin)
 
 
@@ -108,7 +103,7 @@ def messages_of(report: str, origin: YamlDocument, *, severity: Severity = "erro
             text = match[3] if match[2] == ": " else line
             messages.append(message_at(origin, match[1], text, severity=severity))
         else:
-            messages.append(LintMessage(line=None, column=None, severity=severity, path="", text=line))
+            messages.append(LintMessage(text=line, severity=severity))
     return messages
 
 
@@ -122,7 +117,5 @@ def ordered(messages: Sequence[LintMessage]) -> tuple[LintMessage, ...]:
 def _of_yaml(error_text: str) -> LintMessage:
     match = _LOCATION_PREFIX.match(error_text)
     if match is None:
-        return LintMessage(line=None, column=None, severity="error", path="", text=error_text)
-    column = 1 if match[2] is None else int(match[2])
-    text = error_text[match.end() :]
-    return LintMessage(line=int(match[1]), column=column, severity="error", path="", text=text)
+        return LintMessage(text=error_text)
+    return LintMessage(text=error_text[match.end() :], line=int(match[1]), column=int(match[2] or 1))

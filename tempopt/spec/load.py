@@ -1,4 +1,4 @@
-"""load_spec, which reads the file of a study spec, or one that comes with tempopt, and validates it."""
+"""Study specs as files, a person's own and those that come with tempopt: found, read and validated."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tempopt.errors import SpecError, UsageError, unknown
+from tempopt.files import absolute
 from tempopt.spec import yaml_source as document
-from tempopt.spec.bundled_studies import find_spec
 from tempopt.spec.compared_sets import with_sets
 from tempopt.spec.study_spec import StudySpec
+
+_SUFFIXES = (".yaml", ".yml")
 
 
 def load_spec(
@@ -35,3 +38,46 @@ def load_spec(
     return spec.with_overrides(
         [text for text, override in zip(overrides, parsed_overrides, strict=True) if override.local]
     )
+
+
+def bundled(package: Path | None = None) -> dict[str, Path]:
+    """Return the specs that come with tempopt, by name.
+
+    A wheel has them inside the package; a checkout (or an editable install of it) beside it.
+
+    Args:
+        package: The folder of the package ``tempopt``; None for the one that is running.
+    """
+    package = package or Path(__file__).resolve().parent.parent
+    wheel_folder, checkout_folder = package / "_studies", package.parent / "studies"
+    folder = wheel_folder if wheel_folder.is_dir() else checkout_folder
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def find_spec(name_or_path: str | Path) -> Path:
+    """Return the file that is meant: an existing file, else the bundled spec of that name.
+
+    Raises:
+        SpecError: There is neither; the message lists the bundled names.
+    """
+    bundled_specs = bundled()
+    try:
+        path = absolute(str(name_or_path), "The study spec")
+    except UsageError as error:
+        raise SpecError(str(error)) from error
+    user_path = Path(name_or_path).expanduser()
+    # a pipe too: reading it says what it is
+    if path.exists() and not path.is_dir():
+        return user_path
+    if str(name_or_path) in bundled_specs:
+        return bundled_specs[str(name_or_path)]
+    if user_path.is_dir():
+        raise SpecError(f"{user_path} is a folder. Give a YAML file.")
+    if user_path.suffix in _SUFFIXES:
+        location = "" if user_path.is_absolute() else f" in {Path.cwd()}"
+        remedy = f"Give a file that exists, or a spec that comes with tempopt: {', '.join(bundled_specs)}."
+        if user_path.stem in bundled_specs:
+            remedy = f'A spec "{user_path.stem}" comes with tempopt: give just that name.'
+        raise SpecError(f"There is no file {user_path}{location}. {remedy}")
+    remedy = "Or give a YAML file; to write one, run: tempopt init package.module.Class"
+    raise SpecError(unknown("study spec", name_or_path, bundled_specs, remedy))

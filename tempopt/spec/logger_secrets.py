@@ -23,12 +23,18 @@ def check_no_secrets(logger: object, path: str = "trainer.logger") -> None:
     Raises:
         SpecError: There is one; the message says where, and does not repeat it.
     """
-    for where in _secrets(logger, path):
-        raise SpecError(
-            f"{where}: holds a password or a key, which would be stored with the study and shown with it. "
-            "Take it out, and give it to the tracker by environment variables, on every machine that trains: "
-            "MLFLOW_TRACKING_URI, MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, WANDB_API_KEY."
-        )
+    for secret_path, message in find_secrets(logger, path):
+        raise SpecError(f"{secret_path}: {message}")
+
+
+def find_secrets(logger: object, path: str = "trainer.logger") -> list[tuple[str, str]]:
+    """Return the paths of passwords and keys in a logger's arguments, each with a message."""
+    message = (
+        "holds a password or a key, which would be stored with the study and shown with it. "
+        "Take it out, and give it to the tracker by environment variables, on every machine that trains: "
+        "MLFLOW_TRACKING_URI, MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, WANDB_API_KEY."
+    )
+    return [(secret_path, message) for secret_path in _secrets(logger, path)]
 
 
 def _secrets(data: object, path: str) -> Iterator[str]:

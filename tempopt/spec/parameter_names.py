@@ -7,9 +7,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from tempopt.errors import unknown
-from tempopt.spec.lightning_config import SEARCHABLE, UNSEARCHED
+from tempopt.spec.lightning_config import SEARCHABLE, UNSEARCHED, argument_problem
 from tempopt.spec.temperatures import check_unknown_temperature_name
-from tempopt.spec.trainer_arguments import argument_problem
 from tempopt.temperature.named import split_name
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
 
@@ -36,45 +35,28 @@ def name_problem(
     if problem := check_unknown_temperature_name(name, temperatures):
         return problem
     prefix, dot, argument = name.partition(".")
-    if temperatures is None and split_name(name)[0]:
+    is_of_faulty_section = temperatures is None and bool(split_name(name)[0])
+    if not dot or name in TEMPERATURE_PARAMETERS or is_of_faulty_section:
         return None
-    if not dot or name in TEMPERATURE_PARAMETERS:
-        return None
-    if prefix == "model":
-        bare_name = argument.removeprefix("init_args.")
-        if "." not in bare_name or bare_name in TEMPERATURE_PARAMETERS:
-            return (
-                f'init arguments of the model are {action} by their bare name: write "{bare_name}", not '
-                f'"{name}".'
-            )
+    bare_name = argument.removeprefix("init_args.")
+    if prefix == "model" and ("." not in bare_name or bare_name in TEMPERATURE_PARAMETERS):
         return (
-            f'leave init_args out: write "model.{bare_name}".'
-            if bare_name != argument
-            else _ambiguous(name, model_args)
+            f'init arguments of the model are {action} by their bare name: write "{bare_name}", not "{name}".'
         )
-    if prefix not in ("data", "trainer"):
+    if prefix not in ("model", "data", "trainer"):
         if isinstance(model_args.get(prefix), Mapping):
             return None
-        remedy = (
-            f"What is inside of an init argument of the model is written model.ARGUMENT.KEY: model.{name}."
+        remedy = "What is inside of an init argument of the model is written model.ARGUMENT.KEY:"
+        return unknown("prefix", prefix, ("data", "trainer"), f"{remedy} model.{name}.")
+    if prefix in model_args:
+        return (
+            f'"{name}" could mean the {prefix}: section, or the init argument "{prefix}" of the model. '
+            f"Rename the init argument."
         )
-        return unknown("prefix", prefix, ("data", "trainer"), remedy)
-    if problem := _ambiguous(name, model_args):
-        return problem
-    if argument.startswith("init_args."):
-        return f'leave init_args out: write "{prefix}.{argument.removeprefix("init_args.")}".'
+    if bare_name != argument:
+        return f'leave init_args out: write "{prefix}.{bare_name}".'
     if prefix == "trainer" and argument in UNSEARCHED:
         return f"{argument} cannot be {action}: {UNSEARCHED[argument]}"
     if prefix == "trainer":
         return argument_problem(argument.partition(".")[0], choices=SEARCHABLE)
     return None
-
-
-def _ambiguous(name: str, model_args: Mapping[str, Any]) -> str | None:
-    prefix = name.partition(".")[0]
-    if prefix not in model_args:
-        return None
-    return (
-        f'"{name}" could mean the {prefix}: section, or the init argument "{prefix}" of the model. '
-        f"Rename the init argument."
-    )

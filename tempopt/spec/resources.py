@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from tempopt.spec.byte_sizes import SIZE, parse_byte_size
-from tempopt.spec.sections import SpecSection
+from tempopt.spec.sections import Seconds, SpecSection
 
 if TYPE_CHECKING:
-    from tempopt.spec.study_section import StudySection
+    from tempopt.spec.sections import StudySection
 
 Workers = int | Literal["auto"]
 """Number of trials side by side; ``auto``: as many as there is room for."""
 
+_Threads = Annotated[int | None, Field(ge=1, description="a whole number of at least 1, or null")]
 _WORKERS = "a whole number of at least 1, auto or null"
 _GPUS = "a share of a GPU below 1, a whole number of GPUs, or null"
+
+SIZE = "bytes, a size with a unit (kB, MB, GB, TB, KiB, MiB, GiB, TiB) as in 8GB, or null"
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([kmgt]i?b)", re.IGNORECASE)
+_UNITS = {
+    **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)},
+    **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +66,10 @@ class Resources(SpecSection):
 
     workers: Annotated[Workers | None, Field(description=_WORKERS)] = None
     gpus: Annotated[float | None, Field(description=_GPUS)] = None
-    cpus: Annotated[int | None, Field(ge=1, description="a whole number of at least 1, or null")] = None
+    cpus: _Threads = None
     memory: Annotated[int | None, Field(description=SIZE)] = None
-    threads: Annotated[int | None, Field(ge=1, description="a whole number of at least 1, or null")] = None
-    grace: Annotated[
-        float, Field(ge=0, allow_inf_nan=False, description="a number of seconds of at least 0")
-    ] = 20.0
+    threads: _Threads = None
+    grace: Seconds = 20.0
 
     @field_validator("workers", mode="before")
     @classmethod
@@ -81,8 +87,13 @@ class Resources(SpecSection):
 
     @field_validator("memory", mode="before")
     @classmethod
-    def _bytes(cls, value: object) -> int | None:
-        return parse_byte_size(value)
+    def _bytes(cls, value: object) -> object:
+        size = value
+        if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
+            size = int(float(match[1]) * _UNITS[match[2].lower()])
+        if size is None or (type(size) is int and size >= 1):
+            return size
+        raise ValueError(f"given {value!r}. Give {SIZE}.")
 
     def need(self, *, ranks: int, on_cards: bool, gpus: bool) -> Need:
         """Return what a trial takes.
@@ -109,10 +120,10 @@ class Resources(SpecSection):
         workers, gpus = self.workers, self.gpus
         if isinstance(workers, int) and workers > study.parallel:
             message = (
-                f"given {workers}, but study.parallel lets {study.parallel} runs be in flight at a "
-                f"time. Give at most that many workers, or a larger study.parallel."
+                f"given {workers}, but study.parallel lets {study.parallel} runs be in flight at a time."
             )
-            lines.append(("resources.workers", message))
+            remedy = "Give at most that many workers, or a larger study.parallel."
+            lines.append(("resources.workers", f"{message} {remedy}"))
         if gpus and on_cards and gpus != ranks and (gpus >= 1 or ranks > 1):
             reason = "two processes of a trial cannot share a GPU"
             if gpus > ranks:

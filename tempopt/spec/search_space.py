@@ -9,20 +9,21 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal
 
 from tempopt.errors import SpecError, unknown
 from tempopt.spec.conditions import active_params, find_excluding_condition, parse_when, when_problems
-from tempopt.spec.domains import UNSET, Choices, Domain, RangeDomain, domain_contains, same_value
+from tempopt.spec.domains import UNSET, Choices, Domain, RangeDomain, domain_contains, is_plain, same_value
 from tempopt.spec.parameter_names import name_problem
 from tempopt.spec.temperatures import LEVELS
 from tempopt.spec.yaml_source import CollectedSpecError
+from tempopt.temperature.entropy_control import CONTROL
 from tempopt.temperature.generation import GENERATION
-from tempopt.temperature.knots import INNER_KNOTS, KNOTS
-from tempopt.temperature.named import initial_named_temperatures, join_name, split_name
+from tempopt.temperature.knots import KNOTS
+from tempopt.temperature.named import groups_of, initial_named_temperatures, join_name, split_name
 from tempopt.temperature.parameters import (
     NEUTRAL,
     TEMPERATURE_PARAMETERS,
@@ -30,9 +31,9 @@ from tempopt.temperature.parameters import (
     drop_unused_params,
     neutral_values,
 )
-from tempopt.temperature.plan import is_own_number
+from tempopt.temperature.plan import CHOICES
 from tempopt.temperature.plan_parts import CREDITED
-from tempopt.temperature.ranges import RANGES
+from tempopt.temperature.ranges import RANGES, SCALE
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -40,27 +41,12 @@ if TYPE_CHECKING:
 Arm = Literal["baseline", "constant", "search"]
 
 # Twice as hot is as far as half as hot, so these are searched on a logarithmic scale by default.
-_SCALES = (
-    "temperature_init",
-    "temperature_final",
-    "layer_ratio",
-    "head_ratio",
-    "warmup_start",
-    *INNER_KNOTS,
-    "output_temperature",
-    "sampling_temperature",
-    "control_spread",
-)
-_STRATEGIES = (
-    "schedule",
-    "layer_pattern",
-    "head_pattern",
-    "length_scaling",
-    "normaliser",
-    "entropy_schedule",
-    "entropy_control",
-)
+_RATIOS = {name for name, number_range in RANGES.items() if number_range is SCALE} - {"power", "curvature"}
+_SCALES = _RATIOS | {"sampling_temperature"}
+_STRATEGIES = (*CHOICES, CONTROL)
 _CONSTANTS = (0.25, 4.0)
+# Of van der Corput's sequences, one for each temperature.
+_BASES = (2, 3, 5, 7, 11, 13, 17, 19)
 _KEYS = ("low", "high", "log", "step", "choices", "baseline", "when")
 
 _OWN_TEMPERATURE = re.compile(r"(^|[._])(temperature|temperatures|tau)([._]|$)")
@@ -89,17 +75,16 @@ def parse_search(
     lines: list[tuple[str, str]] = []
     domains: dict[str, Domain] = {}
     for name, domain in section.items():
-        path = f"search.{name}"
         problem = name_problem(name, model_args, temperatures=temperatures)
         if problem is None and f"model.{name}" in section:
             problem = f'"{name}" and "model.{name}" are the same. Take one of them out.'
-        if problem:
-            lines.append((path, problem))
-            continue
         try:
-            domains[name] = _domain(name, domain)
+            if problem is None:
+                domains[name] = _domain(name, domain)
         except SpecError as error:
-            lines.append((path, str(error)))
+            problem = str(error)
+        if problem is not None:
+            lines.append((f"search.{name}", problem))
     for name, problem in when_problems(domains).items() if not lines else ():
         lines.append((f"search.{name}.when", problem))
     if lines:
@@ -129,12 +114,9 @@ def _domain(name: str, settings: object) -> Domain:
     if "when" in settings:
         domain = replace(domain, when=parse_when(settings["when"]))
     if name in TEMPERATURE_PARAMETERS:
-        if "baseline" in settings and is_own_number(split_name(name)[1]):
-            raise SpecError("given a baseline, but the runs at τ = 1 do not read it. Take it out.")
         if "baseline" in settings:
-            neutral_text = repr(NEUTRAL[name]) if name in NEUTRAL else "the temperature as found"
             raise SpecError(
-                f"given a baseline, but {name} has one: {neutral_text}, where it changes nothing. Take it "
+                "given a baseline, but at τ = 1 a temperature parameter is where it changes nothing. Take it "
                 "out."
             )
         _check_temperature(name, domain)
@@ -146,8 +128,8 @@ def _baseline(name: str, domain: Domain, settings: Mapping[str, Any]) -> Any:
     """Return at what value runs at τ = 1 hold a parameter of the model's own, UNSET if they tune it."""
     if "baseline" in settings:
         value = settings["baseline"]
-        if not (value is None or isinstance(value, bool | int | float | str)):
-            raise SpecError(f"given the baseline {value!r}. Give text, a number, true, false or null.")
+        if not is_plain(value):
+            raise SpecError(f"given the baseline {value!r}. Give text, a finite number, true, false or null.")
         return value
     if _LABEL_SMOOTHING.search(name):
         return 0.0
@@ -155,13 +137,9 @@ def _baseline(name: str, domain: Domain, settings: Mapping[str, Any]) -> Any:
         return UNSET
     if isinstance(domain, RangeDomain):
         return 1.0
-    neutral_choices = [
-        choice
-        for choice in domain.choices
-        if any(same_value(choice, neutral_value) for neutral_value in _NO_EFFECT)
-    ]
-    if neutral_choices:
-        return neutral_choices[0]
+    for choice in domain.choices:
+        if any(same_value(choice, neutral_value) for neutral_value in _NO_EFFECT):
+            return choice
     raise SpecError(
         "by its name it is a temperature of the model's own. Say at which value it changes nothing, which is "
         "what the runs at τ = 1 train with: {choices: [...], baseline: ...}."
@@ -175,10 +153,10 @@ def _choices(settings: Mapping[str, Any]) -> Choices:
     if not isinstance(choices, list | tuple) or not choices:
         raise SpecError(f"given choices {choices!r}. Give a list with at least one value.")
     for choice in choices:
-        if not (choice is None or isinstance(choice, bool | int | float | str)):
-            raise SpecError(f"given the choice {choice!r}. A choice is text, a number, true, false or null.")
-        if isinstance(choice, float) and not math.isfinite(choice):
-            raise SpecError(f"given the choice {choice!r}. Give finite numbers.")
+        if not is_plain(choice):
+            raise SpecError(
+                f"given the choice {choice!r}. A choice is text, a finite number, true, false or null."
+            )
     texts = [json.dumps(choice) for choice in choices]
     if duplicates := sorted({text for text in texts if texts.count(text) > 1}):
         raise SpecError(f"given {', '.join(duplicates)} more than once. Give each choice once.")
@@ -192,8 +170,8 @@ def _range(name: str, settings: Mapping[str, Any]) -> RangeDomain:
     for key in ("low", "high"):
         if key not in settings:
             raise SpecError(f"{key} is missing. Give {{low: ..., high: ...}}, or a list of choices.")
-    low, high, step = (_number(key, settings.get(key)) for key in ("low", "high", "step"))
-    assert low is not None and high is not None
+    low, high = (_number(key, settings[key]) for key in ("low", "high"))
+    step = None if settings.get("step") is None else _number("step", settings["step"])
     if bare_name in RANGES and not RANGES[bare_name].is_integer:
         low, high = float(low), float(high)
     if low >= high:
@@ -215,13 +193,11 @@ def _range(name: str, settings: Mapping[str, Any]) -> RangeDomain:
     return RangeDomain(low=low, high=high, log=log, step=step)
 
 
-def _number(key: str, value: object) -> int | float | None:
-    if value is None and key == "step":
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SpecError(f"{key} is {value!r}. Give a number{', without quotes' * isinstance(value, str)}.")
-    if not math.isfinite(value):
-        raise SpecError(f"{key} is {value!r}. Give a finite number.")
+def _number(key: str, value: object) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise SpecError(
+            f"{key} is {value!r}. Give a finite number{', without quotes' * isinstance(value, str)}."
+        )
     return value
 
 
@@ -249,19 +225,25 @@ def _check_temperature(name: str, domain: Domain) -> None:
 
 
 def parse_sets(
-    raw_sets: Iterable[Mapping[str, Any]], *, search: Mapping[str, Domain], path: str
+    raw_sets: Sequence[Mapping[str, Any]], *, search: Mapping[str, Domain], max_sets: int, path: str
 ) -> list[dict[str, Any]]:
     """Return parameter sets that a person wants tried, each value as its domain holds it.
 
     Args:
         raw_sets: Searched names to values; what a set leaves out is left open.
         search: What is searched.
+        max_sets: Number of trials of the study.
         path: Where the sets are written, for messages.
 
     Raises:
-        CollectedSpecError: A name is not searched or does not count in its set, or a value is not in its
-            domain; the error has all of them.
+        CollectedSpecError: There are too many, a name is not searched or does not count in its set, or a
+            value is not in its domain; the error has all of them.
     """
+    if len(raw_sets) > max_sets:
+        message = (
+            f"given {len(raw_sets)} parameter sets, but study.trials is {max_sets}. Give at most that many"
+        )
+        raise CollectedSpecError([(path, f"{message}, or more trials.")])
     lines: list[tuple[str, str]] = []
     sets: list[dict[str, Any]] = []
     for index, raw_set in enumerate(raw_sets):
@@ -292,21 +274,12 @@ def unused_temperature_params(search: Mapping[str, Domain], fixed: Mapping[str, 
         search: What is searched.
         fixed: Temperature parameters that the model's init arguments set.
     """
+    domains = {name: domain for name, domain in search.items() if name in TEMPERATURE_PARAMETERS}
     return [
         join_name(temperature, name)
-        for temperature, domains in _by_temperature(search).items()
-        for name in _idle(domains, {} if temperature else fixed)
+        for temperature, group in groups_of(domains).items()
+        for name in _idle(group, {} if temperature else fixed)
     ]
-
-
-def _by_temperature(search: Mapping[str, Domain]) -> dict[str, dict[str, Domain]]:
-    """Return the domains of temperature parameters by temperature, under their bare names."""
-    domains: dict[str, dict[str, Domain]] = {}
-    for name, domain in search.items():
-        if name in TEMPERATURE_PARAMETERS:
-            temperature, bare_name = split_name(name)
-            domains.setdefault(temperature, {})[bare_name] = domain
-    return domains
 
 
 def _idle(search: Mapping[str, Domain], fixed: Mapping[str, Any]) -> list[str]:
@@ -393,6 +366,42 @@ def _constant_range(space: Mapping[str, BaseDistribution], temperature: str) -> 
     return _CONSTANTS
 
 
+def constant_grid(space: Mapping[str, BaseDistribution], count: int) -> list[dict[str, float]]:
+    """Return ``count`` different constant temperatures that cover the searched range evenly in ratio.
+
+    Van der Corput's sequence (1935) from its second number on, without the middle of the range, where τ = 1
+    often lies: any beginning of the list covers the range, and a longer list begins with the shorter one.
+    Several temperatures are varied together, each by the sequence of another base (Halton 1960).
+
+    Args:
+        space: The whole search space.
+        count: Number of constants, at least 0.
+
+    Returns:
+        The parameters of each: ``temperature_init`` of every temperature that is searched.
+    """
+    ranges = {
+        join_name(temperature, "temperature_init"): span
+        for temperature, span in constant_ranges(space).items()
+    }
+    constants: list[dict[str, float]] = [{} for _ in range(count)]
+    for base, (level, (low, high)) in zip(_BASES, ranges.items(), strict=False):
+        # of base 2 the first number is the middle
+        for index, constant in enumerate(constants, 2 if base == 2 else 1):
+            constant[level] = low * (high / low) ** _van_der_corput(index, base)
+    return constants
+
+
+def _van_der_corput(index: int, base: int) -> float:
+    """Return ``index`` with its digits mirrored at the point, in (0, 1)."""
+    position, scale = 0.0, 1.0
+    while index:
+        index, digit = divmod(index, base)
+        scale /= base
+        position += digit * scale
+    return position
+
+
 def arm_parameters(
     arm: Arm, sampled: Mapping[str, Any], *, search: Mapping[str, Domain], fixed: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -410,19 +419,12 @@ def arm_parameters(
     """
     if arm == "search":
         return active_params(search, drop_unused_params({**fixed, **sampled}))
-    touched_names = {
-        *search,
-        *fixed,
-        *(join_name(name, "temperature_init") for name in initial_named_temperatures(fixed)),
-    }
-    fixed_generation = {name: fixed[name] for name in GENERATION if name in fixed and name not in search}
-    neutral_parameters = {
-        name: value for name, value in neutral_values(fixed).items() if name in touched_names
-    }
-    baselines = {name: domain.baseline for name, domain in search.items() if domain.baseline != UNSET}
-    return active_params(
-        search, drop_unused_params({**neutral_parameters, **fixed_generation, **baselines, **sampled})
-    )
+    levels = (join_name(name, "temperature_init") for name in initial_named_temperatures(fixed))
+    touched_names = {*search, *fixed, *levels}
+    parameters = {name: value for name, value in neutral_values(fixed).items() if name in touched_names}
+    parameters |= {name: fixed[name] for name in GENERATION if name in fixed and name not in search}
+    parameters |= {name: domain.baseline for name, domain in search.items() if domain.baseline != UNSET}
+    return active_params(search, drop_unused_params({**parameters, **sampled}))
 
 
 def params_key(parameters: Mapping[str, Any]) -> str:

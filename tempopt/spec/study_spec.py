@@ -8,27 +8,46 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import PrivateAttr, model_validator
+from pydantic import Field, PrivateAttr, ValidationInfo, field_serializer, field_validator, model_validator
 
 from tempopt.errors import SpecError
 from tempopt.spec import yaml_source as document
 from tempopt.spec.alpha_levels import Direction
-from tempopt.spec.compared_sets import with_sets
-from tempopt.spec.constants import constant_grid
-from tempopt.spec.cross_checks import find_inconsistencies
+from tempopt.spec.compared_sets import NO_SEARCH, ComparedSet, check_sets, normalize_comparison, with_sets
+from tempopt.spec.cross_checks import find_inconsistencies, notes_on
+from tempopt.spec.domains import UNSET, Domain, domain_to_yaml
 from tempopt.spec.identity import identity_fields
+from tempopt.spec.lightning_config import parse_class_section, parse_trainer
 from tempopt.spec.program import Program
 from tempopt.spec.resources import Need, Resources
-from tempopt.spec.search_checks import notes_on
-from tempopt.spec.search_space import Arm, arm_parameters, arm_space, distributions
-from tempopt.spec.sections import PRUNERS, SAMPLERS, SamplerOrPrunerConfig
-from tempopt.spec.spec_fields import SpecFields
-from tempopt.spec.temperature_checks import with_found
+from tempopt.spec.search_space import (
+    Arm,
+    arm_parameters,
+    arm_space,
+    constant_grid,
+    distributions,
+    parse_search,
+    parse_sets,
+)
+from tempopt.spec.sections import (
+    PRUNERS,
+    SAMPLERS,
+    AttachSection,
+    SamplerOrPrunerConfig,
+    SpecSection,
+    StudySection,
+)
+from tempopt.spec.temperatures import TemperatureSection, searched_temperatures
 from tempopt.spec.validation_errors import format_error_list, validated
 from tempopt.spec.yaml_source import CollectedSpecError, Override, YamlDocument
+from tempopt.temperature.generation import GENERATION
+from tempopt.temperature.named import AS_FOUND, join_name
+from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
+from tempopt.temperature.plan import flatten_schedule_args
+from tempopt.temperature.plan_parts import NORMALISATION
 from tempopt.version import __version__
 
 if TYPE_CHECKING:
@@ -38,7 +57,7 @@ if TYPE_CHECKING:
 __all__ = ["PRUNERS", "SAMPLERS", "Direction", "SamplerOrPrunerConfig", "StudySpec"]
 
 
-class StudySpec(SpecFields):
+class StudySpec(SpecSection):
     """A study: a LightningCLI config (``model``, ``data``, ``trainer``) plus tempopt's own sections.
 
     Raises:
@@ -46,13 +65,166 @@ class StudySpec(SpecFields):
             for everything that is wrong.
     """
 
+    study: StudySection
+    model: Annotated[
+        dict[str, Any], Field(description="the LightningModule, as in {class_path: package.module.Class}")
+    ]
+    data: dict[str, Any] | None = None
+    trainer: Annotated[dict[str, Any], Field(default_factory=dict)]
+    temperatures: Annotated[
+        dict[str, TemperatureSection],
+        Field(
+            default_factory=dict, description="a mapping, as in {contrast: {value: criterion.temperature}}"
+        ),
+    ]
+    compare: Annotated[
+        list[ComparedSet] | None,
+        Field(description="a list of parameter sets, as in [{name: A, parameters: {}}, ...]"),
+    ] = None
+    search: Annotated[
+        dict[str, Any], Field(description="what is searched, as in {temperature_init: {low: 0.25, high: 4}}")
+    ]
+    attach: AttachSection | None = None
+    resources: Resources = Resources()
+
     # Overrides of this machine: they are in force here, and are neither stored nor compared.
     _local: tuple[Override, ...] = PrivateAttr(default=())
 
+    @model_validator(mode="before")
+    @classmethod
+    def _compares(cls, data: object) -> object:
+        return normalize_comparison(data)
+
+    @field_validator("model", "data", mode="before")
+    @classmethod
+    def _class(cls, value: object, info: ValidationInfo) -> dict[str, Any] | None:
+        name = str(info.field_name)
+        return None if value is None and name == "data" else parse_class_section(value, section=name)
+
+    @field_validator("trainer", mode="before")
+    @classmethod
+    def _trainer(cls, value: object) -> dict[str, Any]:
+        return parse_trainer(value)
+
+    @field_validator("compare")
+    @classmethod
+    def _sets(cls, sets: list[ComparedSet] | None, info: ValidationInfo) -> list[ComparedSet] | None:
+        if sets is not None:
+            check_sets(sets, **_names_in(info))
+        return sets
+
+    @field_validator("search", mode="before")
+    @classmethod
+    def _search(cls, value: object, info: ValidationInfo) -> dict[str, Domain]:
+        if value is NO_SEARCH:
+            return {}
+        return parse_search(value, **_names_in(info))
+
+    @field_serializer("search")
+    def _domains(self, search: dict[str, Domain]) -> dict[str, Any]:
+        return {name: domain_to_yaml(domain) for name, domain in search.items()}
+
+    @property
+    def attends(self) -> bool:
+        """Whether attention's temperature is searched or set, and not only others."""
+        return not self.temperatures or self.attach is not None or "" in searched_temperatures(self.search)
+
+    @property
+    def other_names(self) -> list[str]:
+        """Searched names that every arm tunes: parameters of generation, and what has no baseline."""
+        return [
+            name
+            for name, domain in self.search.items()
+            if name in GENERATION or (name not in TEMPERATURE_PARAMETERS and domain.baseline == UNSET)
+        ]
+
+    @property
+    def method_names(self) -> list[str]:
+        """Searched names that are no temperature, and that runs at τ = 1 hold at a baseline."""
+        return [
+            name for name, domain in self.search.items() if name in NORMALISATION or domain.baseline != UNSET
+        ]
+
+    @property
+    def num_trials(self) -> int:
+        """Number of search trials: more by default where ordinary parameters are searched, too."""
+        return self.study.trials or (16 if self.other_names else 12)
+
+    @property
+    def num_constant(self) -> int:
+        """Number of constant temperatures in the first design of the search."""
+        return self.study.arms.constant or 4
+
+    @property
+    def num_baseline(self) -> int:
+        """Number of runs at the baseline's temperature in the first design."""
+        return self.study.arms.baseline or (4 if self.other_names else 2)
+
+    @property
+    def num_tuning(self) -> int:
+        """Number of runs that tune the ordinary parameters at the baseline once the search is over."""
+        num_tuned = len(self.other_names)
+        return 4 + 2 * num_tuned if num_tuned else 0
+
+    @property
+    def compared_sets(self) -> list[ComparedSet]:
+        """The parameter sets of a comparison, the reference first."""
+        assert self.compare is not None, "the spec of a search has no sets to compare"
+        return self.compare
+
+    @property
+    def about_temperature(self) -> bool:
+        """Whether the verdict is about temperature; else parameter sets are compared."""
+        return self.compare is None
+
+    @property
+    def ranks(self) -> int:
+        """Number of processes that train a run together."""
+        devices = self.trainer.get("devices", 1)
+        return devices if isinstance(devices, int) and devices > 1 else 1
+
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether trainings may take cards."""
+        return self.trainer.get("accelerator") != "cpu"
+
+    @property
+    def fixed_temperatures(self) -> dict[str, Any]:
+        """Temperature parameters that the model's init arguments set, and named temperatures as found.
+
+        A module that is attached to has arguments of its own, of whatever name; of these only the temperature
+        of its output is tempopt's.
+        """
+        names = TEMPERATURE_PARAMETERS if self.attach is None else ("output_temperature",)
+        fixed_values = {name: value for name, value in self.model["init_args"].items() if name in names}
+        initial_values = {
+            join_name(name, AS_FOUND): section.as_found
+            for name, section in self.temperatures.items()
+            if section.as_found is not None
+        }
+        return flatten_schedule_args(fixed_values) | initial_values
+
+    @property
+    def evaluated(self) -> list[str]:
+        """The temperatures that the evaluation of a trained model reads; attention's is the empty text."""
+        names = [name for name, section in self.temperatures.items() if section.evaluated]
+        return [*([""] if self.attends else []), *names]
+
+    def written_parameters(self) -> Iterator[tuple[str, str, Sequence[Any]]]:
+        """Yield path, name and values of what is searched or compared; of a range some values."""
+        for name, domain in self.search.items():
+            yield f"search.{name}", name, domain.probes
+        for compared_set in self.compare or ():
+            for name, value in compared_set.parameters.items():
+                yield f"compare.{compared_set.name}.{name}", name, (value,)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the spec as plain data, with ``${NAME}`` as written and without this machine's ``--set``."""
+        return self.model_dump(mode="json")
+
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        lines = find_inconsistencies(self)
-        if lines:
+        if lines := find_inconsistencies(self):
             raise CollectedSpecError(lines)
         return self
 
@@ -61,9 +233,33 @@ class StudySpec(SpecFields):
         """Whether runs with learned temperatures are confirmed beside the winner."""
         return bool(self.study.learned) and not self.study.not_learned and self.about_temperature
 
-    def with_dry_run_results(self, temperatures: Mapping[str, float], **kwargs: Any) -> StudySpec:
-        """Return the spec with what a dry run has found; arguments as for ``temperatures.with_found``."""
-        return self._with(with_found(self, temperatures, **kwargs))
+    def with_dry_run_results(
+        self,
+        temperatures: Mapping[str, float],
+        *,
+        not_learned: str | None = None,
+        evaluated: Collection[str] | None = None,
+        trained: Collection[str] | None = None,
+    ) -> StudySpec:
+        """Return the spec with what a dry run has found of its module, where it does not say it.
+
+        Args:
+            temperatures: The named temperatures that the module has.
+            not_learned: Why they cannot be learned; None: they can, or it was not tried.
+            evaluated: Names of those that the metric reads in evaluation; None: it was not tried.
+            trained: Names of those that the module's own optimizers train; None: it was not tried.
+        """
+        sections = {}
+        for name, section in self.temperatures.items():
+            looked_up = {
+                "as_found": temperatures.get(name),
+                "evaluated": None if evaluated is None else name in evaluated,
+                "trained": None if trained is None else name in trained,
+            }
+            updates = {key: value for key, value in looked_up.items() if getattr(section, key) is None}
+            sections[name] = section.model_copy(update=updates)
+        study = self.study.model_copy(update={"not_learned": self.study.not_learned or not_learned})
+        return self.model_copy(update={"temperatures": sections, "study": study})
 
     @property
     def resources_here(self) -> Resources:
@@ -82,7 +278,7 @@ class StudySpec(SpecFields):
     @property
     def notes(self) -> list[str]:
         """What is allowed and may yet be a slip, one sentence each, to be shown before a study begins."""
-        return notes_on(self.study, self.search)
+        return notes_on(self)
 
     def with_stored_dry_run_results(self, stored_spec: StudySpec) -> StudySpec:
         """Return the spec with what the dry run had found when the study was created."""
@@ -94,11 +290,6 @@ class StudySpec(SpecFields):
             trained=[name for name, section in sections.items() if section.trained],
         )
 
-    def _with(self, spec: StudySpec) -> StudySpec:
-        copy = spec.model_copy()
-        copy._local = self._local
-        return copy
-
     def space(self, arm: Arm = "search") -> dict[str, BaseDistribution]:
         """Return Optuna's distributions of what an arm samples."""
         return arm_space(distributions(self.search), arm, self.other_names)
@@ -109,8 +300,7 @@ class StudySpec(SpecFields):
 
     def parameters(self, arm: Arm, sampled: Mapping[str, Any]) -> dict[str, Any]:
         """Return the whole parameter set that an arm trains with, given the values of its own space."""
-        fixed = self.fixed_temperatures
-        return arm_parameters(arm, sampled, search=self.search, fixed=fixed)
+        return arm_parameters(arm, sampled, search=self.search, fixed=self.fixed_temperatures)
 
     def enqueued(self, sets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return parameter sets that a person wants tried, as Optuna's distributions hold their values.
@@ -123,7 +313,7 @@ class StudySpec(SpecFields):
             SpecError: A name is not searched, or a value is not in its range or among its choices.
         """
         try:
-            return self.enqueued_at(sets, path="enqueue")
+            return parse_sets(sets, search=self.search, max_sets=self.num_trials, path="enqueue")
         except CollectedSpecError as error:
             raise SpecError(format_error_list("These parameter sets have", str(error).splitlines())) from None
 
@@ -147,14 +337,15 @@ class StudySpec(SpecFields):
             SpecError: A setting cannot be read, or does not fit.
         """
         parsed_overrides = [document.parse_override(text) for text in overrides]
-        stored_document = YamlDocument(source="the study spec with --set", data=self.to_json())
-        written_document = stored_document.with_settings(
-            [override for override in parsed_overrides if not override.local]
-        )
-        spec = self.parse(written_document.data, source=written_document)
+        spec = self._overridden([override for override in parsed_overrides if not override.local])
         spec._local = (*self._local, *(override for override in parsed_overrides if override.local))
         spec._in_force()
         return spec
+
+    def _overridden(self, overrides: Sequence[Override]) -> Self:
+        stored_document = YamlDocument(source="the study spec with --set", data=self.to_json())
+        written_document = stored_document.with_settings(overrides)
+        return self.parse(written_document.data, source=written_document)
 
     @property
     def local_overrides(self) -> list[str]:
@@ -163,11 +354,7 @@ class StudySpec(SpecFields):
 
     def _in_force(self) -> Self:
         """Return the spec with this machine's overrides written into it."""
-        if not self._local:
-            return self
-        stored_document = YamlDocument(source="the study spec with --set", data=self.to_json())
-        written_document = stored_document.with_settings(self._local)
-        return self.parse(written_document.data, source=written_document)
+        return self._overridden(self._local) if self._local else self
 
     def resolved(self) -> Self:
         """Return the spec as it holds on this machine: ``--set`` in force and ``${NAME}`` replaced.
@@ -232,6 +419,12 @@ class StudySpec(SpecFields):
         return validated(cls, data, origin)
 
     def identity(self) -> str:
-        """Return a hash that is equal for specs that ask the same (:func:`tempopt.spec.identity.diff`)."""
+        """Return a hash that is equal for specs that ask the same (``diff_specs``)."""
         text = json.dumps(identity_fields(self), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _names_in(info: ValidationInfo) -> dict[str, Any]:
+    """Return the init arguments and the named temperatures that other sections have, None for faulty ones."""
+    model = info.data.get("model") or {}
+    return {"model_args": model.get("init_args", {}), "temperatures": info.data.get("temperatures")}

@@ -5,20 +5,18 @@ Where they are in the module is found by a worker.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from tempopt.errors import unknown
 from tempopt.spec.sections import SpecSection
-from tempopt.spec.yaml_source import CollectedSpecError
 from tempopt.temperature.knots import INNER_KNOTS
 from tempopt.temperature.named import AS_FOUND, VALUE_FIELDS, split_name
 from tempopt.temperature.plan_parts import CREDITED
 from tempopt.temperature.ranges import HIGHEST, LOWEST
 
-ATTENTION = "attention"
 MAX_TEMPERATURES = 7
 """So many temperatures may have a name, beside attention's."""
 LEVELS = ("temperature_init", "temperature_final", *INNER_KNOTS)
@@ -56,23 +54,6 @@ class TemperatureSection(SpecSection):
     ] = None
     evaluated: Annotated[bool | None, Field(description="true, false or null")] = None
     trained: Annotated[bool | None, Field(description="true, false or null")] = None
-
-
-def with_attention(data: object) -> object:
-    """Return a spec with the entry ``attention`` of ``temperatures:`` as the section ``attach:``.
-
-    Raises:
-        CollectedSpecError: Both are given.
-    """
-    if not isinstance(data, Mapping) or not isinstance(data.get("temperatures"), Mapping):
-        return data
-    temperatures = dict(data["temperatures"])
-    if ATTENTION not in temperatures:
-        return data
-    if data.get("attach") is not None:
-        message = "given beside attach:, which is the same. Take one of them out."
-        raise CollectedSpecError([(f"temperatures.{ATTENTION}", message)])
-    return {**data, "attach": temperatures.pop(ATTENTION) or {}, "temperatures": temperatures}
 
 
 def check_unknown_temperature_name(name: str, temperatures: Collection[str] | None) -> str | None:

@@ -41,13 +41,14 @@ def validated(model: type[Spec], data: Mapping[str, Any], origin: YamlDocument) 
     """
     lines = [
         (path, f"{document.BLANK} stands for a value that only you can give. Fill it in.")
-        for section in data
-        for path in document.find_placeholders(data[section], path=section)
+        for path, value in document.leaves(data, "")
+        if value == document.BLANK
     ]
     try:
         if not lines:
             spec = model.model_validate(dict(data))
-            lines = [line for key in data for line in document.find_unserializable(data[key], path=key)]
+            problems = ((path, document.number_problem(value)) for path, value in document.leaves(data, ""))
+            lines = [(path, problem) for path, problem in problems if problem is not None]
             if not lines:
                 return spec
     except ValidationError as error:
@@ -104,7 +105,8 @@ def _message(details: Mapping[str, Any], location: tuple[str, ...], root: type[B
     if kind == "value_error":
         return str(details["ctx"]["error"])
     if kind == "extra_forbidden":
-        section = _section(root, location[:-1])
+        field = _field(root, location[:-1])
+        section = (_model_of(field) if field else None) or root
         return unknown_key(".".join(location[:-1]), location[-1], tuple(section.model_fields))
     allowed_text = _allowed(root, location)
     if kind == "missing":
@@ -131,11 +133,6 @@ def _field(root: type[BaseModel], location: tuple[str, ...]) -> FieldInfo | None
         field = model.model_fields[part]
         model, is_user_key = _model_of(field), get_origin(field.annotation) is dict
     return field
-
-
-def _section(root: type[BaseModel], location: tuple[str, ...]) -> type[BaseModel]:
-    field = _field(root, location)
-    return (_model_of(field) if field else None) or root
 
 
 def _model_of(field: FieldInfo) -> type[BaseModel] | None:

@@ -39,8 +39,6 @@ _LEVELS = 50
 _LARGEST = 2**63 - 1
 # Sections whose entries a null takes out, and what an entry is called.
 _BY_NAME = {("search",): "searched name", ("study", "guards"): "guard"}
-# So many characters of a --set are repeated in a message.
-_QUOTED = 200
 
 
 class _Loader(yaml.SafeLoader):
@@ -70,15 +68,13 @@ class YamlDocument:
     Args:
         source: Name of the file, for messages.
         data: The mapping at its top.
-        lines: Line (from 1) of each key by its dotted path.
-        columns: Column (from 1) of each of them in its line.
+        places: Line and column (from 1) of each key by its dotted path.
         settings: What ``--set`` wrote over it: each key as it was typed, by its dotted path.
     """
 
     source: str
     data: dict[str, Any]
-    lines: dict[str, int] = field(default_factory=dict)
-    columns: dict[str, int] = field(default_factory=dict)
+    places: dict[str, tuple[int, int]] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
 
     def line(self, path: str) -> int:
@@ -87,9 +83,9 @@ class YamlDocument:
 
     def line_and_column(self, path: str) -> tuple[int, int]:
         """Return line and column of the key, or of the nearest key above it; (0, 0) if there is none."""
-        while path and path not in self.lines:
+        while path and path not in self.places:
             path = path.rpartition(".")[0]
-        return self.lines.get(path, 0), self.columns.get(path, 0)
+        return self.places.get(path, (0, 0))
 
     def where(self, path: str) -> str:
         """Return ``file:line`` of the key, the file if no line is known, or what is not from the file."""
@@ -97,7 +93,7 @@ class YamlDocument:
         for key, setting in self.settings.items():
             if prefix.startswith(f"{key}."):
                 return f"--set {setting}"
-        if self.lines and "compare" not in self.lines and prefix.startswith("compare."):
+        if self.places and "compare" not in self.places and prefix.startswith("compare."):
             return "the parameter sets to compare"
         line = self.line(path)
         nested_settings = [setting for key, setting in self.settings.items() if key.startswith(prefix)]
@@ -130,11 +126,7 @@ def read_sets(path: Path) -> list[dict[str, Any]]:
         SpecError: It cannot be read, is not YAML, holds a key twice, or is not a list of mappings.
     """
     sets, _ = _loaded(_text(path, "a list"), str(path))
-    if (
-        not isinstance(sets, list)
-        or not sets
-        or not all(isinstance(parameter_set, dict) for parameter_set in sets)
-    ):
+    if not isinstance(sets, list) or not sets or not all(isinstance(entry, dict) for entry in sets):
         raise SpecError(
             f"{path} holds no list of parameter sets. Give a line for each, with values of searched names, "
             "as in - {temperature_init: 2.0}"
@@ -173,19 +165,12 @@ def _text(path: Path, expected: str) -> str:
         raise SpecError(str(error)) from error
 
 
-_SPEC = (
-    "a study spec is a mapping with the sections study:, search:, model:, data: and trainer:. "
-    '"tempopt init" writes one to begin with'
-)
-
-
-def parse(text: str, *, source: str, expected: str = _SPEC) -> YamlDocument:
+def parse(text: str, *, source: str) -> YamlDocument:
     """Return the document that ``text`` writes down in YAML.
 
     Args:
         text: What is read.
         source: Names it in messages.
-        expected: What it should be, for the message where it is no mapping.
 
     Raises:
         SpecError: It is not YAML, holds a key twice, or is not a mapping.
@@ -193,19 +178,18 @@ def parse(text: str, *, source: str, expected: str = _SPEC) -> YamlDocument:
     data, places = _loaded(text, source)
     if not isinstance(data, dict):
         content = "nothing" if data is None else "a list" if isinstance(data, list) else f"{str(data)[:40]!r}"
-        raise SpecError(f"{source} holds {content}, but {expected}.")
-    lines = {path: line for path, (line, _) in places.items()}
-    columns = {path: column for path, (_, column) in places.items()}
-    return YamlDocument(source=source, data=data, lines=lines, columns=columns)
+        raise SpecError(
+            f"{source} holds {content}, but a study spec is a mapping with the sections study:, search:, "
+            'model:, data: and trainer:. "tempopt init" writes one to begin with.'
+        )
+    return YamlDocument(source=source, data=data, places=places)
 
 
 def _loaded(text: str, source: str, *, keys: bool = True) -> tuple[Any, dict[str, tuple[int, int]]]:
     """Return what a text in YAML holds, and line and column of each key, if they are checked, by its path."""
+    loader = None
     try:
         loader = _Loader(text)
-    except yaml.YAMLError as error:
-        raise SpecError(_yaml_message(error, source)) from error
-    try:
         node = loader.get_single_node()
         if node is None:
             return None, {}
@@ -216,17 +200,18 @@ def _loaded(text: str, source: str, *, keys: bool = True) -> tuple[Any, dict[str
         return loader.construct_document(node), places
     except yaml.YAMLError as error:
         raise SpecError(_yaml_message(error, source)) from error
-    except SpecError:
-        raise
     except RecursionError as error:
         raise SpecError(_too_deep(source)) from error
     except (ValueError, TypeError, LookupError, AttributeError) as error:
+        if isinstance(error, SpecError):
+            raise
         # PyYAML's constructors take for granted that a value fits the tag that is written before it
         raise SpecError(
             f"{source}: a value does not fit the tag before it, such as !!int. Leave the tag out."
         ) from error
     finally:
-        loader.dispose()
+        if loader is not None:
+            loader.dispose()
 
 
 def _extent(node: yaml.Node, source: str, cache: dict[int, tuple[int, int]], depth: int) -> tuple[int, int]:
@@ -354,16 +339,13 @@ def parse_override(text: str) -> Override:
     """
     name, separator, value = text.partition("=")
     segments = name.strip().split(".")
-    if not separator or not all(segments):
-        raise SpecError(f'--set was given "{text}". Give section.key=value, as in --set study.trials=20.')
-    if not value.strip():
-        # a variable of the shell that is empty sets nothing, and takes nothing out
+    # a variable of the shell that is empty sets nothing, and takes nothing out
+    if not separator or not all(segments) or not value.strip():
         raise SpecError(
-            f'--set was given "{text}", with nothing behind the =. Give a value; null stands for none.'
+            f'--set was given "{text}". Give section.key=value, as in --set study.trials=20; null stands for '
+            "no value."
         )
-    parsed_value, _ = _loaded(
-        value, f'--set "{text if len(text) <= _QUOTED else text[:_QUOTED] + "…"}"', keys=False
-    )
+    parsed_value, _ = _loaded(value, f'--set "{text}"', keys=False)
     return Override.of(name.strip(), parsed_value)
 
 
@@ -378,7 +360,7 @@ def _expand(segments: list[str]) -> tuple[str, ...]:
     return (section, *keys)
 
 
-def apply(data: Mapping[str, Any], overrides: Sequence[Override], *, option: str = "--set") -> dict[str, Any]:
+def apply(data: Mapping[str, Any], overrides: Sequence[Override]) -> dict[str, Any]:
     """Return ``data`` with the overrides written into it; ``data`` stays as it is.
 
     ``null`` takes a searched name or a guard out.
@@ -386,7 +368,6 @@ def apply(data: Mapping[str, Any], overrides: Sequence[Override], *, option: str
     Args:
         data: A study spec.
         overrides: What is written over it.
-        option: The option that gave them, for messages.
 
     Raises:
         SpecError: A path goes through something that is no mapping, or takes out what is not there.
@@ -398,14 +379,14 @@ def apply(data: Mapping[str, Any], overrides: Sequence[Override], *, option: str
             child = target.get(segment)
             if child is not None and not isinstance(child, dict):
                 raise SpecError(
-                    f'{option} {override.written}: "{".".join(override.path[:depth])}" is {child!r}, which '
+                    f'--set {override.written}: "{".".join(override.path[:depth])}" is {child!r}, which '
                     f"has nothing inside to set. Set it as a whole, or give another path."
                 )
             target[segment] = target = dict(child or {})
         *parents, name = override.path
         if override.value is None and (kind := _BY_NAME.get(tuple(parents))):
             if name not in target:
-                raise SpecError(f"{option} {override.written}: {unknown(kind, name, target)}")
+                raise SpecError(f"--set {override.written}: {unknown(kind, name, target)}")
             del target[name]
         else:
             target[name] = override.value
@@ -442,36 +423,19 @@ def resolve(value: Any, *, path: str) -> Any:
     return _REFERENCE.sub(variable, value)
 
 
-def find_placeholders(value: Any, *, path: str) -> list[str]:
-    """Return the paths at which a template's ``???`` was not filled in."""
-    if isinstance(value, dict):
-        return [p for key, child in value.items() for p in find_placeholders(child, path=f"{path}.{key}")]
-    if isinstance(value, list):
-        return [p for i, child in enumerate(value) for p in find_placeholders(child, path=f"{path}.{i}")]
-    return [path] if value == BLANK else []
+def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield path and value of everything in plain data that is no mapping and no list."""
+    if not isinstance(value, Mapping | list):
+        yield path, value
+        return
+    for key, child in value.items() if isinstance(value, Mapping) else enumerate(value):
+        yield from leaves(child, f"{path}.{key}" if path else str(key))
 
 
-def find_unserializable(value: Any, *, path: str) -> list[tuple[str, str]]:
-    """Return where plain data has numbers that JSON and databases do not hold, and what there is to do.
-
-    Args:
-        value: The data.
-        path: Its path in the document.
-    """
-    if isinstance(value, Mapping):
-        return [
-            problem
-            for key, child in value.items()
-            for problem in find_unserializable(child, path=f"{path}.{key}")
-        ]
-    if isinstance(value, list):
-        return [
-            problem
-            for index, child in enumerate(value)
-            for problem in find_unserializable(child, path=f"{path}[{index}]")
-        ]
+def number_problem(value: object) -> str | None:
+    """Return what is wrong with a number that JSON and databases do not hold, None for any other value."""
     if isinstance(value, float) and not math.isfinite(value):
-        return [(path, f"given {value}, which JSON does not hold. Give a finite number, or leave it out.")]
+        return f"given {value}, which JSON does not hold. Give a finite number, or leave it out."
     if isinstance(value, int) and abs(value) > _LARGEST:
-        return [(path, f"given an integer beyond {_LARGEST}. Give a smaller one.")]
-    return []
+        return f"given an integer beyond {_LARGEST}. Give a smaller one."
+    return None

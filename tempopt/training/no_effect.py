@@ -1,6 +1,6 @@
 """What is searched and changes nothing on a model: layer patterns, length scalings, unread parameters.
 
-Whether a name can change anything at all is known from the spec (``tempopt.spec.search_checks``); whether it
+Whether a name can change anything at all is known from the spec (``tempopt.spec.cross_checks``); whether it
 does on a model is known once its layers are found and it has run.
 """
 

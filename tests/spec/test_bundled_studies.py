@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tempopt.errors import SpecError
-from tempopt.spec import bundled_studies
-from tempopt.spec.bundled_studies import bundled, find_spec
+from tempopt.spec import load
+from tempopt.spec.load import bundled, find_spec
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     studies.mkdir()
     for name in ("max_retrieval", "digits"):
         (studies / f"{name}.yaml").write_text("study: {}\n")
-    monkeypatch.setattr(bundled_studies, "__file__", str(package / "spec" / "bundled_studies.py"))
+    monkeypatch.setattr(load, "__file__", str(package / "spec" / "load.py"))
     other_folder = tmp_path / "elsewhere"
     other_folder.mkdir()
     monkeypatch.chdir(other_folder)
@@ -48,14 +48,8 @@ def test_a_folder_of_that_name_does_not_hide_a_bundled_spec(package: Path) -> No
 
 
 def test_a_name_that_is_not_known_is_answered_with_those_that_are(package: Path) -> None:
-    Path("mine.yaml").write_text("# of mine\nstudy: {name: mine}\n", encoding="utf-8")
-    Path("mkdocs.yml").write_text("site_name: of something else\n", encoding="utf-8")
-    Path("empty.yaml").touch()
-    with pytest.raises(SpecError) as error:
+    with pytest.raises(SpecError, match=r'Did you mean "max_retrieval"\? Known: digits, max_retrieval\.'):
         find_spec("max_retreival")
-    message = str(error.value)
-    assert 'Did you mean "max_retrieval"?' in message
-    assert "Known: digits, max_retrieval, mine.yaml." in message
 
 
 def test_a_file_that_is_not_there_is_answered_with_the_bundled_name(package: Path) -> None:
@@ -65,6 +59,6 @@ def test_a_file_that_is_not_there_is_answered_with_the_bundled_name(package: Pat
         find_spec("none.yaml")
 
 
-def test_a_folder_is_answered_with_the_specs_in_it(package: Path) -> None:
-    with pytest.raises(SpecError, match=r"is a folder\. Give a file: .*digits\.yaml, .*max_retrieval\.yaml"):
+def test_a_folder_is_no_spec(package: Path) -> None:
+    with pytest.raises(SpecError, match="is a folder"):
         find_spec(package.parent / "studies")

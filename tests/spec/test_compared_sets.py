@@ -13,6 +13,7 @@ from tempopt.spec.compared_sets import named_sets, parse_vary
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.load import load_spec
 from tempopt.spec.study_spec import StudySpec
+from tempopt.spec.validation_errors import FaultySpecError
 from tests.specs import change_spec
 
 
@@ -125,37 +126,37 @@ def test_a_loaded_spec_and_its_settings_of_this_machine_are_kept() -> None:
     assert "root" not in (spec.data or {})["init_args"] and spec._local
 
 
+def fault_paths(*sets: Any, **settings: Any) -> list[str]:
+    with pytest.raises(FaultySpecError) as error:
+        make_comparison(*sets, **settings)
+    return [path for path, _ in error.value.lines]
+
+
 @pytest.mark.parametrize(
-    ("bad_set", "message"),
+    ("name", "value"),
     [
-        ({"temperature_init": 0}, "compare.B.temperature_init: temperature_init=0.0 is out of range"),
-        ({"schedule": "cosin"}, 'compare.B.schedule: Unknown schedule "cosin". Did you mean "cosine"?'),
-        ({"model.lr": 1}, 'init arguments of the model are compared by their bare name: write "lr"'),
-        ({"data.init_args.x": 1}, 'leave init_args out: write "data.x"'),
-        ({"optimizer.lr": 1}, 'Unknown prefix "optimizer"'),
-        ({"trainer.devices": 2}, "devices cannot be compared"),
-        ({"trainer.max_time": "1h"}, "max_time cannot be compared"),
-        ({"trainer.max_steps": 0}, "compare.B.trainer.max_steps: given 0. Give a whole number"),
-        ({"9lives": 1}, '"9lives" is no name of an argument'),
-        ({"lr": float("nan")}, "compare.B.lr: given nan. Give a finite number."),
-        ({"lr": [0.9, float("inf")]}, "given inf. Give a finite number."),
-        ({"root": "${DATA}"}, "Variables of the environment are read in model:, data: and trainer: only."),
-        ({"lr": {1: 2}}, "Give keys that are text."),
-        ({"lr": {1, 2}}, "Give text, a number, true, false, null, a list or a mapping."),
+        ("temperature_init", 0),
+        ("schedule", "cosin"),
+        ("model.lr", 1),
+        ("data.init_args.x", 1),
+        ("optimizer.lr", 1),
+        ("trainer.devices", 2),
+        ("trainer.max_time", "1h"),
+        ("trainer.max_steps", 0),
+        ("9lives", 1),
+        ("lr", float("nan")),
+        ("lr", [0.9, float("inf")]),
+        ("root", "${DATA}"),
+        ("lr", {1: 2}),
+        ("lr", {1, 2}),
     ],
 )
-def test_what_is_wrong_with_a_set_is_told(bad_set: dict[str, Any], message: str) -> None:
-    with pytest.raises(SpecError) as error:
-        make_comparison({}, bad_set)
-    assert message in str(error.value)
-    assert "This study spec has a fault" in str(error.value)
+def test_what_is_wrong_with_a_set_is_told_at_its_name(name: str, value: object) -> None:
+    assert fault_paths({}, {name: value}) == [f"compare.B.{name}"]
 
 
 def test_each_fault_has_a_line() -> None:
-    with pytest.raises(SpecError, match="has 3 faults") as error:
-        make_comparison({"lr": float("inf")}, {"schedule": "x", "temperature_final": -1})
-    lines = str(error.value).splitlines()
-    assert [line.split(": ")[1] for line in lines[1:]] == [
+    assert fault_paths({"lr": float("inf")}, {"schedule": "x", "temperature_final": -1}) == [
         *("compare.A.lr", "compare.B.schedule", "compare.B.temperature_final"),
     ]
 
@@ -187,7 +188,7 @@ def test_the_length_of_a_training_may_be_what_is_compared() -> None:
         make_comparison({}, {"trainer.max_steps": 9}, trainer={})
 
 
-MANY = ",".join(map(str, range(40)))
+FORTY = ",".join(map(str, range(40)))
 
 
 def varied_sets(*texts: str, **settings: Any) -> list[tuple[str, dict[str, Any]]]:
@@ -226,10 +227,7 @@ def test_each_combination_of_values_is_a_set_named_by_them() -> None:
         (["lr=1"], "given 1 parameter set"),
         (["study.seed=1,2"], "vary: study.seed is no parameter of a run"),
         (["lr=1,2,1"], "vary: lr was given 1 more than once"),
-        (
-            [f"lr={','.join(map(str, range(40)))}", f"dropout={','.join(map(str, range(40)))}"],
-            "40 × 40 = 1600",
-        ),
+        ([f"lr={FORTY}", f"dropout={FORTY}"], "40 × 40 = 1600"),
     ],
 )
 def test_values_that_make_no_comparison_are_refused(texts: list[str], message: str) -> None:

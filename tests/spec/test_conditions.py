@@ -10,6 +10,7 @@ from tempopt.errors import SpecError
 from tempopt.spec.conditions import active_params
 from tempopt.spec.search_space import params_key
 from tempopt.spec.study_spec import StudySpec
+from tempopt.spec.validation_errors import FaultySpecError
 
 SEARCH: dict[str, Any] = {
     "temperature_init": {"low": 0.25, "high": 4.0},
@@ -60,30 +61,30 @@ def test_a_stored_spec_has_the_conditions(spec: StudySpec) -> None:
     assert spec.identity() != plain.identity()
 
 
-WHEN: dict[str, Any] = {"optimizer": "sgd"}
+CHOICES = {"choices": [1, 2]}
 
 
 @pytest.mark.parametrize(
-    ("name", "domain", "message"),
+    ("name", "domain", "path"),
     [
-        ("x", {"choices": [1, 2], "when": "sgd"}, "search.x.*given when: 'sgd'. Give names with values"),
-        ("x", {"choices": [1, 2], "when": {"optimizer": []}}, "no value of optimizer. Give at least one"),
-        ("x", {"choices": [1, 2], "when": {"optimiser": "sgd"}}, 'Unknown .*"optimiser". Did you mean'),
-        ("x", {"choices": [1, 2], "when": {"optimizer": "sdg"}}, "optimizer: given 'sdg'. Give one of"),
-        ("x", {"choices": [1, 2], "when": {"x": 1}}, "x cannot depend on itself"),
-        ("x", {"choices": [1, 2], "when": {"momentum": 0.5}}, "any number of a range.*one with choices"),
-        ("x", {"choices": [1, 2], "wen": WHEN}, 'Unknown key "wen". Did you mean "when"'),
-        ("x", {"choices": [1, 2], "when": {"temperature_init": 1.0}}, "temperature_init is held at τ = 1"),
-        ("x", {"choices": [1, 2], "baseline": 1, "when": WHEN}, "given beside a baseline"),
-        ("temperature_final", {"low": 1.0, "high": 2.0, "when": WHEN}, "takes no condition"),
-        ("optimizer", {"choices": ["sgd", "lion"], "when": {"warm": 1}}, "in a circle, .*optimizer.* -> "),
+        ("x", {**CHOICES, "when": "sgd"}, "search.x"),
+        ("x", {**CHOICES, "when": {"optimizer": []}}, "search.x"),
+        ("x", {**CHOICES, "wen": {"optimizer": "sgd"}}, "search.x"),
+        ("x", {**CHOICES, "when": {"optimiser": "sgd"}}, "search.x.when"),
+        ("x", {**CHOICES, "when": {"optimizer": "sdg"}}, "search.x.when"),
+        ("x", {**CHOICES, "when": {"x": 1}}, "search.x.when"),
+        ("x", {**CHOICES, "when": {"momentum": 0.5}}, "search.x.when"),
+        ("x", {**CHOICES, "when": {"temperature_init": 1.0}}, "search.x.when"),
+        ("x", {**CHOICES, "baseline": 1, "when": {"optimizer": "sgd"}}, "search.x.when"),
+        ("temperature_init", {"low": 1.0, "high": 2.0, "when": {"warm": 1}}, "search.temperature_init.when"),
+        ("optimizer", {"choices": ["sgd", "lion"], "when": {"warm": 1}}, "search.optimizer.when"),
     ],
 )
-def test_a_condition_that_cannot_hold_is_refused(
-    name: str, domain: Any, message: str, make_spec: Any
-) -> None:
-    with pytest.raises(SpecError, match=message):
+def test_a_condition_that_cannot_hold_is_refused(name: str, domain: Any, path: str, make_spec: Any) -> None:
+    with pytest.raises(FaultySpecError) as error:
         make_spec({"search": {**SEARCH, name: domain}})
+    [(fault_path, _)] = error.value.lines
+    assert fault_path == path or "circle" in str(error.value)
 
 
 def test_a_set_to_be_tried_first_has_nothing_that_does_not_count(make_spec: Any) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 
-from tempopt.spec.constants import constant_grid
+from tempopt.spec.search_space import constant_grid
 
 
 @given(st.integers(0, 100), st.floats(1e-3, 10), st.floats(1.5, 1000))

@@ -19,13 +19,8 @@ from tempopt.report.export import to_python, to_yaml
 from tempopt.service.studies import load_study
 from tempopt.spec.custom_schedules import import_schedules
 from tempopt.spec.study_spec import StudySpec
-from tempopt.temperature import (
-    Schedule,
-    TemperatureParameters,
-    drop_unused_params,
-    same_training,
-    schedule_class,
-)
+from tempopt.temperature import Schedule, TemperatureParameters, drop_unused_params, same_training
+from tempopt.temperature.custom_schedules import schedule_class
 from tempopt.testing import check_schedule
 from tests.toy_study import SMALL, URL, tickets, toy_spec, work_in
 
@@ -122,18 +117,12 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"schedule": ["cosine", "{}.shape:Knee"]}, r'module in ".*" "shape".*shapes'),
     ({"schedule": ["cosine", "pathlib:Path"]}, r'"pathlib.Path" is not a Schedule'),
     ({"schedule_args.knees": [0.1, 0.2]}, r"search.schedule_args.knees: none of .* has a number knees"),
-    (
-        {"schedule_args.knee": {"low": 0.5, "high": 2.0}},
-        r"schedule_args.knee=2.0 is out of range. .*0.01 to 1",
-    ),
+    ({"schedule_args.knee": {"low": 0.5, "high": 2.0}}, r"knee=2.0 is out of range. .*0.01 to 1"),
     ({"schedule_args.knee": [0.5, "0.7"]}, r"schedule_args.knee='0.7' is a str"),
     ({"schedule": ["cosine", "linear"]}, r"search.schedule_args.knee: it changes nothing"),
     ({"schedule": ["cosine", "{}.shapes.Knee"]}, r'Unknown schedule ".*shapes.Knee".*Or give a class'),
     ({"schedule": ["cosine", "{}.shapes:Schedule"]}, r"is the base of schedules"),
-    (
-        {"schedule": ["cosine", "__main__:Knee"]},
-        r"in the program that is running, which workers cannot import",
-    ),
+    ({"schedule": ["cosine", "__main__:Knee"]}, r"program that is running, which workers cannot import"),
     ({"schedule_args.knee": {"low": 0.1, "high": 0.9, "baseline": 0.5}}, r"the runs at τ = 1 do not read it"),
 ]
 

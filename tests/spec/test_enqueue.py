@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tempopt.errors import SpecError
-from tempopt.spec.identity import diff
+from tempopt.spec.identity import diff_specs
 from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.yaml_source import read_sets
 from tests.specs import Write, make
@@ -22,7 +22,7 @@ def test_how_a_study_is_looked_after_is_no_change() -> None:
         study__enqueue=[{"temperature_init": 2}],
         resources={"grace": 1},
     )
-    assert diff(make(), managed_spec) == []
+    assert diff_specs(make(), managed_spec) == {}
     assert managed_spec.identity() == make().identity()
     assert StudySpec.from_json(json.loads(json.dumps(managed_spec.to_json()))) == managed_spec
 

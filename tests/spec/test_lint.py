@@ -9,9 +9,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tempopt.spec.bundled_studies import bundled
 from tempopt.spec.lint import check_text
-from tempopt.spec.load import load_spec
+from tempopt.spec.load import bundled, load_spec
 from tempopt.spec.yaml_source import parse
 
 TEXTS = {name: path.read_text(encoding="utf-8") for name, path in bundled().items()}
@@ -56,7 +55,7 @@ def test_what_comes_with_tempopt_is_right_and_read_as_from_its_file(name: str) -
 def test_each_key_has_its_line_and_column() -> None:
     text = "study:\n  name: a\n\nsearch:\n  x.y: {low: 1, high: 2}\n  list: [{z: 1}, 3]\n"
     origin = parse(text, source="the test")
-    places = {path: origin.line_and_column(path) for path in origin.lines}
+    places = {path: origin.line_and_column(path) for path in origin.places}
     assert places == {
         "study": (1, 1),
         "study.name": (2, 3),

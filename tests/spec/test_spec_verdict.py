@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tempopt.errors import SpecError
-from tempopt.spec.identity import diff
+from tempopt.spec.identity import diff_specs
 from tempopt.spec.study_spec import StudySpec
 from tests.specs import make
 
@@ -61,12 +61,12 @@ def test_looks_on_the_way_leave_enough_of_the_level_for_a_test_of_signs_to_show_
 def test_what_the_verdict_is_to_do_is_part_of_the_question_where_it_is_said() -> None:
     for settings in ({"study__keep_share": 0.8}, {"study__failure": 0.3}):
         changed_spec = make(**settings)
-        assert changed_spec.identity() != make().identity() and len(diff(make(), changed_spec)) == 1
+        assert changed_spec.identity() != make().identity() and len(diff_specs(make(), changed_spec)) == 1
         assert StudySpec.from_json(json.loads(json.dumps(changed_spec.to_json()))) == changed_spec
     default_spec = make(study__explain=False, study__keep_share=0.5, study__failure=None)
     assert default_spec.identity() == make().identity()
     # whether it is explained at once changes nothing that it says
-    assert diff(make(), make(study__explain=True)) == []
+    assert diff_specs(make(), make(study__explain=True)) == {}
 
 
 @pytest.mark.parametrize(
@@ -90,4 +90,4 @@ def test_the_smallest_gain_worth_a_change_is_in_units_percent_or_deviations_and_
     assert spec.study.min_gain == stored_value and StudySpec.from_json(spec.to_json()) == spec
     for mean in (0.5, -0.5):
         assert spec.study.min_gain_in_units(mean, 0.03) == pytest.approx(in_units)
-    assert diff(make(), spec) == [] and spec.identity() == make().identity()
+    assert diff_specs(make(), spec) == {} and spec.identity() == make().identity()

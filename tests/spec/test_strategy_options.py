@@ -1,53 +1,30 @@
-"""The options that are written down are those of the installed Optuna."""
+"""The options of samplers and pruners are those of the installed Optuna that a spec can write."""
 
 from __future__ import annotations
 
-import inspect
-from typing import Any
-
-import optuna
 import pytest
 
-from tempopt.errors import SpecError
-from tempopt.spec.sections import PRUNERS, SAMPLERS
-from tempopt.spec.strategy_options import PRUNER_OPTIONS, SAMPLER_OPTIONS
-from tests.specs import make
-
-_PLAIN = {"bool", "int", "float", "str", "None"}
-
-
-def options_of(kind: type[Any]) -> dict[str, str]:
-    """Return the options of a class that a spec can write, with their types."""
-    annotations = {
-        name: parameter.annotation
-        if isinstance(parameter.annotation, str)
-        else inspect.formatannotation(parameter.annotation)
-        for name, parameter in inspect.signature(kind).parameters.items()
-        if name != "seed"
-    }
-    return {name: text for name, text in annotations.items() if set(text.split(" | ")) <= _PLAIN}
+from tempopt.spec.sections import SamplerOrPrunerConfig
+from tempopt.spec.strategy_options import option_problems
 
 
 @pytest.mark.parametrize(
-    ("module", "classes", "table"),
-    [(optuna.samplers, SAMPLERS, SAMPLER_OPTIONS), (optuna.pruners, PRUNERS, PRUNER_OPTIONS)],
-)
-def test_the_options_are_optunas(module: Any, classes: dict[str, str | None], table: dict[str, Any]) -> None:
-    kinds_by_name = {name: kind for name, kind in classes.items() if kind is not None}
-    assert table == {name: options_of(getattr(module, kind)) for name, kind in kinds_by_name.items()}
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
+    ("key", "strategy", "path"),
     [
-        ({"study__sampler": {"name": "random", "group": True}}, "study.sampler: random takes no options"),
-        ({"study__sampler": {"name": "tpe", "group": 1}}, "study.sampler.group: given 1. tpe takes bool."),
-        ({"study__pruner": "threshold"}, "threshold was given no lower or upper. Give it, as in {name: thr"),
-        ({"study__pruner": "percentile"}, "percentile was given no percentile. Give it, as in"),
-        ({"study__pruner": {"name": "median", "n_min_trials": True}}, "median takes int. Give that."),
+        ("sampler", {"name": "tpe", "n_startup_trials": 3, "constant_liar": True}, None),
+        ("sampler", {"name": "tpe", "gamma": 5}, "study.sampler"),
+        ("sampler", {"name": "tpe", "constraints_func": None}, "study.sampler"),
+        ("sampler", {"name": "tpe", "n_startup_trials": True}, "study.sampler.n_startup_trials"),
+        ("sampler", {"name": "gp", "independent_sampler": 5}, "study.sampler"),
+        ("sampler", {"name": "knowledge_gradient"}, None),
+        ("pruner", {"name": "threshold", "upper": 1}, None),
+        ("pruner", {"name": "hyperband", "max_resource": "auto"}, None),
+        ("pruner", {"name": "successive_halving", "reduction_factor": 2.5}, "study.pruner.reduction_factor"),
+        ("pruner", {"name": "percentile", "percentile": "25"}, "study.pruner.percentile"),
     ],
 )
-def test_an_option_that_does_not_fit_is_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(SpecError) as error:
-        make(**settings)
-    assert message in str(error.value)
+def test_an_option_has_a_name_and_a_type_of_optunas(
+    key: str, strategy: dict[str, object], path: str | None
+) -> None:
+    problems = option_problems(key, SamplerOrPrunerConfig.model_validate(strategy))
+    assert [problem_path for problem_path, _ in problems] == ([path] if path else [])

@@ -137,7 +137,6 @@ _BOMB = "a0: &a0 [1, 1]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 
     [
         ("study: &s {name: *s}", "inside of its own"),
         ("a: " + "[" * 3000 + "]" * 3000, "nested more than 50 levels"),
-        ("a: " + "[" * 400 + "]" * 400, "nested more than 50 levels"),
         (_BOMB, "more than 100000 values"),
         ("a: " + "9" * 401, "401 digits"),
         ("a: 9223372036854775808", "19 digits"),
@@ -145,20 +144,7 @@ _BOMB = "a0: &a0 [1, 1]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 
         ('a: "b\\ud800c"', "bytes that are not UTF-8"),
         *((f"a: !!{tag} abc", "does not fit the tag") for tag in ("int", "float", "bool", "timestamp")),
     ],
-    ids=[
-        "itself",
-        "3000",
-        "400",
-        "bomb",
-        "digits",
-        "64 bits",
-        "nul",
-        "surrogate",
-        "int",
-        "float",
-        "bool",
-        "timestamp",
-    ],
+    ids=lambda value: value[:8],
 )
 def test_yaml_that_cannot_be_built_is_one_short_error(text: str, message: str) -> None:
     with pytest.raises(SpecError, match=message) as error:

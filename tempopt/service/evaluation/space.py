@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tempopt.errors import SpecError
-from tempopt.spec.bundled_studies import find_spec
 from tempopt.spec.conditions import active_params
 from tempopt.spec.domains import Domain, domain_to_yaml
 from tempopt.spec.lightning_config import LENGTHS
+from tempopt.spec.load import find_spec
 from tempopt.spec.search_space import distributions, parse_search
 from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.validation_errors import format_error_list
@@ -121,7 +121,8 @@ def evaluation_spec(
         "trainer": trainer,
         "compare": _REFERENCE_AND_ANOTHER,
     }
-    base = StudySpec.parse(data, source=YamlDocument(source=document.source, data=data, lines=document.lines))
+    written = YamlDocument(source=document.source, data=data, places=document.places)
+    base = StudySpec.parse(data, source=written)
     data = document.data.get("search") or DEFAULT_SEARCH
     search = _parsed(data, base)
     left_out = tuple(name for name, domain in search.items() if not _acts(name))
