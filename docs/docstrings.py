@@ -13,8 +13,8 @@ _LITERAL = re.compile(r"(?<!`)``(?!`)([^`]+)``(?!`)")
 _CODE = re.compile(r"^( *)\.\. code-block:: (\w+)\n\n((?:(?:\1 +\S.*)?\n)+)", re.MULTILINE)
 
 
-def _fenced(found: re.Match[str]) -> str:
-    indent, language, body = found.groups()
+def _fenced(match: re.Match[str]) -> str:
+    indent, language, body = match.groups()
     return f"{indent}```{language}\n{body.rstrip()}\n{indent}```\n\n"
 
 

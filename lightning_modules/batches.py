@@ -54,9 +54,9 @@ class Stored(Dataset[Batch], Generic[Batch]):
         return self.__getitems__([index])
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
-        chosen = torch.tensor(indices)
+        index_B = torch.tensor(indices)
         kind: Any = type(self._everything)
-        batch: Batch = kind(*(None if field is None else field[chosen] for field in self._everything))
+        batch: Batch = kind(*(None if field is None else field[index_B] for field in self._everything))
         return batch
 
 

@@ -58,8 +58,8 @@ class DigitsData(L.LightningDataModule):
         order = torch.randperm(len(label_B), generator=torch.Generator().manual_seed(self.seed))
         half = (len(label_B) - self.num_train) // 2
         sizes = [self.num_train, half, len(label_B) - self.num_train - half]
-        for name, chosen in zip(("train", "val", "test"), order.split(sizes), strict=True):
-            self.splits[name] = Stored(Images(pixels_BHW[chosen], label_B[chosen]))
+        for name, index_B in zip(("train", "val", "test"), order.split(sizes), strict=True):
+            self.splits[name] = Stored(Images(pixels_BHW[index_B], label_B[index_B]))
 
     def train_dataloader(self) -> DataLoader[Images]:
         return batches(self.splits["train"], self.batch_size, shuffle=True)

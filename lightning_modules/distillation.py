@@ -108,7 +108,7 @@ class TaughtDigits(DigitsData):
     def train_dataloader(self) -> DataLoader[TaughtImages]:  # type: ignore[override]
         pixels_BHW, label_B = _everything(self.splits["train"])
         everything = TaughtImages(pixels_BHW, _teacher_logits(self.num_train, self.seed), label_B)
-        few = TaughtImages(*(each[: self.num_student] for each in everything))
+        few = TaughtImages(*(field[: self.num_student] for field in everything))
         return batches(Stored(few), self.batch_size, shuffle=True)
 
 

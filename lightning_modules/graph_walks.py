@@ -219,14 +219,14 @@ class GraphWalks(TemperedModule):
         walk_BSL = self.sampled(batch, generator)
         valid_BS = are_walks(batch, walk_BSL)
         correct_BS = valid_BS & (walk_BSL[..., -1] == batch.walk_BL[:, None, -1])
-        found = {
+        values = {
             "pass_at_4": pass_at_k_of(correct_BS, 4),
             "pass_at_1": pass_at_k_of(correct_BS, 1),
             "valid": valid_BS.float().mean(1),
         }
-        means = {f"val_{name}": value_B.mean() for name, value_B in found.items()}
+        means = {f"val_{name}": value_B.mean() for name, value_B in values.items()}
         self.log_dict(means, batch_size=len(walk_BSL), sync_dist=True)
-        return {f"val_{name}": value_B for name, value_B in found.items()}
+        return {f"val_{name}": value_B for name, value_B in values.items()}
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         return adamw_with_cosine(self, lr=self.lr, weight_decay=self.weight_decay)

@@ -48,45 +48,40 @@ if TYPE_CHECKING:
     from tempopt.training.module import TemperedModule as TemperedModule
     from tempopt.training.value_callback import ValueCallback as ValueCallback
 
-_HOME = {
-    "AccessDenied": "tempopt.errors",
-    "AttachCallback": "tempopt.training.attach_callback",
-    "AttachError": "tempopt.errors",
-    "Attachment": "tempopt.attention.attach.attachment",
-    "EntropyControl": "tempopt.training.entropy_control",
-    "EvaluationResult": "tempopt.service.evaluation.result",
-    "LoadCallback": "tempopt.training.load_callback",
-    "Server": "tempopt.api.server",
-    "SpecError": "tempopt.errors",
-    "StorageError": "tempopt.errors",
-    "StudyChanged": "tempopt.errors",
-    "StudyFailed": "tempopt.errors",
-    "StudyForecast": "tempopt.service.forecast",
-    "StudyHandle": "tempopt.api.handle",
-    "StudyNotFound": "tempopt.errors",
-    "StudyResult": "tempopt.report.study_result",
-    "TemperatureParameters": "tempopt.temperature.plan",
-    "TemperaturePlan": "tempopt.temperature.plan",
-    "TemperedModule": "tempopt.training.module",
-    "TempoptError": "tempopt.errors",
-    "UsageError": "tempopt.errors",
-    "ValueAttachment": "tempopt.attention.attach.values",
-    "ValueCallback": "tempopt.training.value_callback",
-    "attach": "tempopt.attention.attach.attachment",
-    "attach_value": "tempopt.attention.attach.values",
-    "bake": "tempopt.attention.attach.bake",
-    "compare": "tempopt.api.calls",
-    "connect": "tempopt.api.server",
-    "evaluate": "tempopt.api.calls",
-    "load_checkpoint": "tempopt.attention.attach.checkpoints",
-    "load_study": "tempopt.service.studies",
-    "plan": "tempopt.api.calls",
-    "resume": "tempopt.api.calls",
-    "search": "tempopt.api.calls",
-    "write_report": "tempopt.report.page.html",
+_NAMES_BY_MODULE = {
+    "tempopt.api.calls": ("compare", "evaluate", "plan", "resume", "search"),
+    "tempopt.api.handle": ("StudyHandle",),
+    "tempopt.api.server": ("Server", "connect"),
+    "tempopt.attention.attach.attachment": ("Attachment", "attach"),
+    "tempopt.attention.attach.bake": ("bake",),
+    "tempopt.attention.attach.checkpoints": ("load_checkpoint",),
+    "tempopt.attention.attach.values": ("ValueAttachment", "attach_value"),
+    "tempopt.errors": (
+        "AccessDenied",
+        "AttachError",
+        "SpecError",
+        "StorageError",
+        "StudyChanged",
+        "StudyFailed",
+        "StudyNotFound",
+        "TempoptError",
+        "UsageError",
+    ),
+    "tempopt.report.page.html": ("write_report",),
+    "tempopt.report.study_result": ("StudyResult",),
+    "tempopt.service.evaluation.result": ("EvaluationResult",),
+    "tempopt.service.forecast": ("StudyForecast",),
+    "tempopt.service.studies": ("load_study",),
+    "tempopt.temperature.plan": ("TemperatureParameters", "TemperaturePlan"),
+    "tempopt.training.attach_callback": ("AttachCallback",),
+    "tempopt.training.entropy_control": ("EntropyControl",),
+    "tempopt.training.load_callback": ("LoadCallback",),
+    "tempopt.training.module": ("TemperedModule",),
+    "tempopt.training.value_callback": ("ValueCallback",),
 }
+_HOME = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
-__all__ = list(_HOME)
+__all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,6 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -20,8 +19,6 @@ from types import ModuleType
 from tempopt.errors import SpecError, unknown
 from tempopt.temperature.custom_schedules import own_numbers
 from tempopt.temperature.schedules import Schedule
-
-_BUNDLED = "lightning_modules"
 
 
 def dotted(path: str) -> str:
@@ -79,13 +76,7 @@ def load_schedule(name: str, *, where: str) -> None:
     Raises:
         SpecError: As :func:`load_class`, or the class is not declared as a schedule is.
     """
-    module, _, cls = name.partition(":")
-    if module == "__main__":
-        raise SpecError(
-            f'{where}: "{name}" is in the program that is running, which workers cannot import. '
-            f"Put {cls} into a module of its own, and name it my_module:{cls}."
-        )
-    schedule_class = load_class(f"{module}.{cls}", base=Schedule, where=where)
+    schedule_class = load_class(name.replace(":", "."), base=Schedule, where=where)
     defined_name = getattr(schedule_class, "name", None)
     if defined_name is None:
         raise SpecError(f'{where}: "{name}" is the base of schedules. Name a schedule.')
@@ -241,33 +232,14 @@ def _other_kind(value: object, module: object, base: type) -> str:
             "write import lightning as L, and L.LightningModule or L.LightningDataModule."
         )
     names = _classes(module, base)
-    return f"Give one of {', '.join(names)}." if names else f"Give a subclass of {_public(base)}."
-
-
-def _public(base: type) -> str:
-    return f"{base.__module__.partition('.')[0]}.{base.__name__}"
+    if names:
+        return f"Give one of {', '.join(names)}."
+    return f"Give a subclass of {base.__module__.partition('.')[0]}.{base.__name__}."
 
 
 def _shadow(module_name: str) -> str:
-    """Return a warning if a folder of the person's hides tempopt's modules, or has a name that is taken."""
+    """Return a warning if a module of the person's has a name of the standard library."""
     top = module_name.partition(".")[0]
     if top in sys.stdlib_module_names and (Path(f"{top}.py").exists() or Path(top, "__init__.py").exists()):
         return f' "{top}" is a module of Python\'s standard library, which hides yours. Rename yours.'
-    if module_name.partition(".")[0] != _BUNDLED or _BUNDLED not in sys.modules:
-        return ""
-    own_path = Path(__file__).resolve().parents[2] / _BUNDLED
-    places = [Path(path).resolve() for path in _places(_BUNDLED)]
-    if own_path in places or not places:
-        return ""
-    return (
-        f' tempopt comes with a package "{_BUNDLED}", but {places[0]} hides it. '
-        f"Rename that, or run tempopt in another folder."
-    )
-
-
-def _places(name: str) -> Iterable[str]:
-    module = sys.modules[name]
-    file = module.__file__
-    if module.__spec__ is not None and module.__spec__.submodule_search_locations is not None:
-        return list(module.__spec__.submodule_search_locations)
-    return [file] if file else []
+    return ""

@@ -9,6 +9,7 @@ import pytest
 
 from tempopt.agent.observer import Snapshot, WorkerView
 from tempopt.storage.rows import TicketRow
+from tests.rows import ticket_row
 
 
 @pytest.fixture
@@ -16,32 +17,10 @@ def make_ticket() -> Callable[..., TicketRow]:
     """Return a maker of finished search tickets; keyword arguments replace fields."""
 
     def make(**fields: Any) -> TicketRow:
-        values: dict[str, Any] = {
-            "id": 1,
-            "study_id": 1,
-            "kind": "search",
-            "arm": "search",
-            "number": 7,
-            "candidate": None,
-            "pair": None,
-            "seed": 1,
-            "parameters": {"temperature_init": 2.5, "schedule": "cosine"},
-            "trial_number": 7,
-            "state": "done",
-            "outcome": "complete",
-            "attempt": 1,
-            "value": 0.71239,
-            "diverged_at": None,
-            "error": None,
-            "agent": None,
-            "seconds": 3.0,
-            "steps": 500,
-            "total_steps": 500,
-            "code": None,
-            "started": None,
-            "finished": None,
-        }
-        return TicketRow(**{**values, **fields})
+        search = {"kind": "search", "arm": "search", "number": 7, "trial_number": 7, "outcome": "complete"}
+        parameters = {"temperature_init": 2.5, "schedule": "cosine"}
+        run = {"parameters": parameters, "value": 0.71239, "seconds": 3.0, "steps": 500, "total_steps": 500}
+        return ticket_row(**{"id": 1, "seed": 1, **search, **run, **fields})
 
     return make
 

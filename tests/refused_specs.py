@@ -43,45 +43,15 @@ REFUSED: dict[str, tuple[str, str, str]] = {
         "given 0.1, but attach: {method: query_rows} cannot set it",
         "Only entropy_lambda=0.0 is allowed there. Write attach: {method: attention_interface}",
     ),
-    "length scaling by query rows": (
-        _text(attach=_ROWS, search={"length_scaling": ["none", "log_n"]}),
-        "given 'log_n', but attach: {method: query_rows} cannot set it",
-        "Only length_scaling='none' is allowed there",
-    ),
     "compared length scaling by query rows": (
         _text(attach=_ROWS, search=None, compare=_SETS),
         "given 'log_n', but attach: {method: query_rows} cannot set it",
         "Only length_scaling='none' is allowed there",
     ),
-    "argument of attach and module": (
-        _text(attach=_ROWS, model={"init_args": {"temperature_init": 2.0}}),
-        "temperature_init could mean what attach: sets",
-        "Rename the argument, or take attach: out.",
-    ),
     "no data": (
         _text(data=None, search={"data.batch_size": [4, 8]}),
         "data.batch_size is given, but the spec has no data: section",
         "Add one, or take data.batch_size out.",
-    ),
-    "misspelt argument of the Trainer": (
-        _text(trainer={"acumulate_grad_batches": 2}),
-        'Unknown argument of lightning.Trainer "acumulate_grad_batches"',
-        'Did you mean "accumulate_grad_batches"? Known: accelerator',
-    ),
-    "text for a number": (
-        _text(trainer={"accumulate_grad_batches": "two"}),
-        'given the text "two"',
-        "Give a whole number.",
-    ),
-    "misspelt option of the sampler": (
-        _text(study={"sampler": {"name": "tpe", "startup": 1}}),
-        'Unknown option of tpe "startup"',
-        'Did you mean "n_startup_trials"? Known: consider_prior',
-    ),
-    "pruner without its threshold": (
-        _text(study={"pruner": "threshold"}),
-        "threshold was given no lower or upper",
-        "Give it, as in {name: threshold, lower: 0.1}.",
     ),
 }
 """Text of a spec, what is said to be given, and what is said to be allowed."""

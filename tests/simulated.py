@@ -11,6 +11,7 @@ from tempopt.sampling.arms import SearchArms
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import SAMPLED_KINDS, NewTicket, TicketRow
 from tempopt.verdict.stages import first_tickets, more_tickets, next_tickets
+from tests.rows import ticket_row
 
 # what is searched has several parts, and every schedule of it is worth taking apart
 SPACE = {
@@ -27,12 +28,11 @@ Worth = Callable[[TicketRow], float | None]
 
 def row(ticket: NewTicket, id: int, **fields: Any) -> TicketRow:
     """Return a ticket as the store has it while it waits."""
-    required = [f.name for f in dataclasses.fields(TicketRow) if f.default is dataclasses.MISSING]
     fields_of_ticket = {
         f.name: getattr(ticket, f.name) for f in dataclasses.fields(ticket) if f.name in TicketRow.__slots__
     }
-    values = {**dict.fromkeys(required), "study_id": 1, "state": "waiting", "attempt": 0, "seconds": 0.0}
-    return TicketRow(**{**values, "id": id, **fields_of_ticket, **fields})
+    waiting = {"id": id, "state": "waiting", "attempt": 0, "seconds": 0.0}
+    return ticket_row(**{**waiting, **fields_of_ticket, **fields})
 
 
 class SimulatedStudy:
@@ -149,8 +149,3 @@ class ModelledStudy(SimulatedStudy):
         self.arms.register_asked(ended_row)
         self.arms.tell(ended_row, {10: ended_row.value} if ended_row.value is not None else {})
         return ended_row
-
-
-def arms_at(spec: StudySpec, rows: Sequence[TicketRow]) -> SearchArms:
-    """Return what an agent that reads a study now knows of its arms."""
-    return SearchArms(spec, rows, [])

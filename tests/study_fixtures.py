@@ -16,6 +16,7 @@ from tempopt.storage.ticket_queries import arms_of
 from tempopt.verdict.run_evaluations import INFERENCE_ARMS, evaluations
 from tempopt.verdict.stages import next_tickets
 from tests import fake_worker
+from tests.rows import ticket_row
 from tests.specs import Write
 from tests.toy_study import EndedStudy, undisturbed_study, work_in
 
@@ -54,32 +55,17 @@ def make_ticket() -> Callable[..., TicketRow]:
     """Return a maker of tickets that are done and complete with a value, unless said otherwise."""
 
     def make(kind: Kind, number: int = 0, value: float | None = None, **fields: Any) -> TicketRow:
-        values: dict[str, Any] = {
+        ticket = {
             "id": number + 1000 * KINDS.index(kind),
-            "study_id": 1,
             "kind": kind,
             "arm": kind,
             "number": number,
-            "candidate": None,
-            "pair": None,
             "seed": number,
             "parameters": {"temperature_init": 1.0},
             "trial_number": number if kind == "search" else None,
-            "state": "done",
             "outcome": "complete" if value is not None else None,
-            "attempt": 1,
-            "value": value,
-            "diverged_at": None,
-            "error": None,
-            "agent": None,
-            "seconds": 2.0,
-            "steps": 10,
-            "total_steps": 10,
-            "code": None,
-            "started": None,
-            "finished": None,
         }
-        return TicketRow(**{**values, **fields})
+        return ticket_row(**{**ticket, "value": value, "steps": 10, "total_steps": 10, **fields})
 
     return make
 

@@ -33,7 +33,7 @@ from tempopt.spec import study_spec as spec
 from tempopt.spec import yaml_source
 from tempopt.spec.lightning_config import GOVERNED
 from tempopt.spec.resources import Resources
-from tempopt.spec.study_section import COMPILE_MODES, StudySection
+from tempopt.spec.sections import COMPILE_MODES, StudySection
 from tempopt.temperature import NEUTRAL, TEMPERATURE_PARAMETERS
 from tempopt.training.build import build
 

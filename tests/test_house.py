@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import tempopt
 from tempopt import cli
@@ -219,17 +221,48 @@ def test_the_wheel_holds_everything_that_a_search_needs(tmp_path: Path) -> None:
     assert not [name for name in wheel_names if name.startswith("tests")]
 
 
-def test_the_constraints_pin_every_requirement_and_no_local_build() -> None:
-    pins = [
-        line for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines() if line[0] != "#"
-    ]
-    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", pin) for pin in pins)
+# The last version with the hole (or each, where single ones were tampered with), and what it was.
+HOLES = {
+    "filelock": ("3.20.2", "CVE-2025-68146, CVE-2026-22701: a link in place of the lock file is followed"),
+    "fsspec": ("2026.5.0", "CVE-2026-104851: a reference file system runs what its file says"),
+    "s3fs": ("2026.5.0", "goes with the fsspec of the same version"),
+    "torch": ("2.9.1", "CVE-2026-24747: weights_only loads more than data"),
+    "lightning": ("2.6.2 2.6.3", "published by strangers on 2026-04-30"),
+    "jinja2": ("3.1.5", "CVE-2025-27516: a template leaves its sandbox"),
+    "pymysql": ("1.1.0", "CVE-2024-36039: SQL in the keys of a dict"),
+    "scikit-learn": ("1.4.2", "CVE-2024-5206: keeps the tokens that it was trained on"),
+    "ray": ("2.51.2", "CVE-2025-62593: a web page runs code on a Ray of its reader's machine"),
+    "flask-cors": ("5.0.1", "CVE-2024-6844 and others: origins are matched wrongly"),
+}
+
+
+def _requirements() -> list[Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    requirements = [
-        *project["dependencies"],
-        *(requirement for extra in project["optional-dependencies"].values() for requirement in extra),
-    ]
-    names = {re.split(r"[\[<>=]", requirement)[0].lower().replace("_", "-") for requirement in requirements}
+    groups = (project["dependencies"], *project["optional-dependencies"].values())
     # an extra may name another one of the package itself
-    names -= {project["name"]}
-    assert names <= {pin.partition("==")[0].lower().replace("_", "-") for pin in pins}
+    return [
+        requirement
+        for group in groups
+        for requirement in map(Requirement, group)
+        if requirement.name != project["name"]
+    ]
+
+
+@pytest.mark.parametrize("name", HOLES)
+def test_no_version_with_a_known_hole_is_let_in(name: str) -> None:
+    versions, reason = HOLES[name]
+    requirements = [requirement for requirement in _requirements() if requirement.name == name]
+    assert requirements
+    for version in versions.split():
+        assert not any(requirement.specifier.contains(version) for requirement in requirements), reason
+
+
+def test_the_constraints_pin_a_version_of_every_requirement_that_it_allows() -> None:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [line for line in lines if line[0] != "#"]
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", pin) for pin in pins)
+    versions = {
+        canonicalize_name(name): version for name, _, version in (pin.partition("==") for pin in pins)
+    }
+    for requirement in _requirements():
+        assert requirement.specifier.contains(versions[canonicalize_name(requirement.name)]), requirement

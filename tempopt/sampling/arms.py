@@ -204,7 +204,7 @@ class SearchArms:
         return {} if limits is None else limits.constraints(guards)
 
     def register_asked(self, ticket: TicketRow) -> None:
-        """Take in the parameters of a ticket that has been begun, by whomever."""
+        """Take in the parameters of a ticket that any agent has begun."""
         if ticket.kind not in SAMPLED_KINDS:
             return
         arm, number = self._arm_and_number(ticket)

@@ -190,7 +190,6 @@ def test_a_hidden_module_and_one_that_does_not_import_are_told_apart(
     message = run_refused("search", "digits", "--workers", "1", *_set("data.class_path=needy.Data"))
     for fragment in (
         'Unknown class in "lightning_modules" "DigitsViT". Known: none.',
-        f"but {hides} hides it. Rename that, or run tempopt in another folder.",
         f'data.class_path: "needy" was found, but importing it failed at {needy}:2: '
         "ModuleNotFoundError: No module named 'no_such_dependency'.",
     ):

@@ -28,7 +28,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     ("words", "message"),
     [
         (["--port", "70000"], '"70000" is not a whole number from 0 to 65535'),
-        (["nobody"], 'Unknown study "nobody". Known: pairs'),
+        (["no_such_study"], 'Unknown study "no_such_study". Known: pairs'),
         (["--storage", "http://127.0.0.1:9"], "is a tempopt server, whose page of a study is its report"),
     ],
 )

@@ -77,9 +77,9 @@ def _check_answer(words: list[str], tally: Tally) -> None:
             # what a library warns of is no message of ours, and is no error to who types
             warnings.simplefilter("ignore")
             code = cli.main(words)
-    except SystemExit as ended:
+    except SystemExit as exit_error:
         # argparse prints help and ends so
-        code = ended.code or 0
+        code = exit_error.code or 0
     except pytest.fail.Exception:
         # the time of the whole test is up
         raise
@@ -139,7 +139,7 @@ def test_odd_input_that_was_found_once_is_answered_in_words(command_tally: Tally
     assert not command_tally.faults, "\n".join(command_tally.faults)
 
 
-NAMES = ["", "-", "--", ".", "..", "/", "~", "~nobody-of-that-name/x", "pipe", "folder", "toy.yaml", "toy"]
+NAMES = ["", "-", "--", ".", "..", "/", "~", "~no-such-user/x", "pipe", "folder", "toy.yaml", "toy"]
 NUMBERS = ["pairs", "search-0", "nan", "-1", "0", "1", "2", "+1", "+2", "1e400", "*", "${HOME}"]
 BROKEN = ["[" * 200, "{a: " * 60, "&a [*a]", "!!int abc", "!!timestamp x", "a: b: c", "\0", "\udcff"]
 ODD = st.one_of(

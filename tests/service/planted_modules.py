@@ -124,17 +124,19 @@ class Student(L.LightningModule):
         super().__init__()
         self.transform, self.divisor = transform, divisor
         self.student = nn.Linear(4, NUM_CLASSES, bias=False)
-        kept_value: Any = _STORED_VALUES[transform]
+        stored_tau: Any = _STORED_VALUES[transform]
         if transform == "inverse":
-            self.register_buffer("kept", torch.tensor(kept_value))
+            self.register_buffer("stored_tau", torch.tensor(stored_tau))
+        elif transform == "log_inverse":
+            self.stored_tau = nn.Parameter(torch.tensor(stored_tau))
         else:
-            self.kept = nn.Parameter(torch.tensor(kept_value)) if transform == "log_inverse" else kept_value
+            self.stored_tau = stored_tau
 
     def tau(self) -> Any:
         """Return what the loss divides the logits by."""
         if self.transform == "log_inverse":
-            return (-self.kept).exp() / self.divisor
-        return (1 / self.kept if self.transform == "inverse" else self.kept) / self.divisor
+            return (-self.stored_tau).exp() / self.divisor
+        return (1 / self.stored_tau if self.transform == "inverse" else self.stored_tau) / self.divisor
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         inputs_BE, teacher_BC = batch

@@ -95,7 +95,7 @@ def test_what_is_exported_trains_at_the_temperatures_of_the_study(ended_result: 
         script_globals = runpy.run_path("exported.py")
     plan = TemperatureParameters.from_mapping(parameters_of_temperature(params, "contrast")).plan(1)
     expected = [plan.temperatures(step / 23)[0] for step in range(24)]
-    assert [seen_values[0] for seen_values in script_globals["model"].seen] == pytest.approx(
+    assert [seen_values[0] for seen_values in script_globals["model"].trained] == pytest.approx(
         expected, rel=1e-9
     )
 
@@ -121,7 +121,7 @@ def test_a_temperature_that_the_module_registers_is_searched_by_its_name_alone(
         parameters_of_temperature(result.verdict.params, "contrast")
     ).plan(1)
     expected = [plan.temperatures(step / 23)[0] for step in range(24)]
-    assert [temperature for (temperature,) in script_globals["model"].seen] == pytest.approx(
+    assert [temperature for (temperature,) in script_globals["model"].trained] == pytest.approx(
         expected, rel=1e-6
     )
 
@@ -163,7 +163,7 @@ def test_where_the_metric_reads_it_the_verdict_says_what_inference_alone_gains(
     Path("exported.py").write_text(to_python(dataclasses.replace(result, verdict=verdict)))
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         script_globals = runpy.run_path("exported.py")
-    assert script_globals["model"].validated[-1] == (0.25, 2.0) and script_globals["model"].seen[0] != (
+    assert script_globals["model"].validated[-1] == (0.25, 2.0) and script_globals["model"].trained[0] != (
         0.25,
         2.0,
     )

@@ -126,7 +126,7 @@ def _best_constant(folder: Path, transform: str, divisor: float) -> float:
         },
         "data": {"class_path": "planted_modules.Teaching"},
         "trainer": {"max_steps": NUM_STEPS, "accelerator": "cpu"},
-        "temperatures": {"loss": {"value": "kept", "transform": transform}},
+        "temperatures": {"loss": {"value": "stored_tau", "transform": transform}},
         "search": {"loss.temperature_init": {"low": 0.02, "high": 10.0}},
     }
     verdict = _run_search(folder, spec).verdict

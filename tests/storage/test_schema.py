@@ -105,9 +105,9 @@ def test_a_lock_is_released_when_the_new_version_can_be_read(backend: str, url: 
 
     def look(*arguments: object) -> None:
         if "RELEASE_LOCK" in str(arguments[2]):
-            other = Database(parse_database_url(url))
-            versions.append(other.read(schema._look)[0])
-            other.close()
+            second_database = Database(parse_database_url(url))
+            versions.append(second_database.read(schema._look)[0])
+            second_database.close()
 
     event.listen(Engine, "before_cursor_execute", look)
     try:

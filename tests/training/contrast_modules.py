@@ -64,8 +64,8 @@ class Contrast(L.LightningModule):
         self.criterion.detached = detached
         self.gate = Criterion(2.0, "temperature")
         self.one = nn.Sequential(nn.Linear(16, 8), nn.Dropout(0.2), nn.Linear(8, 4))
-        self.other = nn.Linear(16, 4)
-        self.seen: list[tuple[float, float]] = []
+        self.second = nn.Linear(16, 4)
+        self.trained: list[tuple[float, float]] = []
         self.validated: list[tuple[float, float]] = []
 
     @property
@@ -84,7 +84,7 @@ class Contrast(L.LightningModule):
     @property
     def towers(self) -> tuple[nn.Module, nn.Module]:
         """What embeds each half."""
-        return self.one, self.other
+        return self.one, self.second
 
     def loss(self, similarity_NN: Tensor) -> Tensor:
         """Return the loss; a gate of another temperature weighs the similarities first."""
@@ -92,7 +92,7 @@ class Contrast(L.LightningModule):
         return loss
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        self.seen.append(self.in_force)
+        self.trained.append(self.in_force)
         return self.loss(self.similarity(batch))
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
@@ -115,7 +115,7 @@ class ManualContrast(Contrast):
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:  # type: ignore[override]
         """Step each optimizer by the gradient of a loss of its own."""
-        self.seen.append(self.in_force)
+        self.trained.append(self.in_force)
         for optimizer in self.optimizers():
             optimizer.zero_grad()
             self.manual_backward(self.loss(self.similarity(batch)))
@@ -166,7 +166,7 @@ class Attending(TemperedModule):
         self.criterion = Criterion(0.5, "temperature")
         self.q_proj = nn.Linear(8, 8)
         self.k_proj = nn.Linear(8, 8)
-        self.seen: list[tuple[float, float]] = []
+        self.trained: list[tuple[float, float]] = []
         self.validated: list[tuple[float, float]] = []
 
     def similarity(self, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -177,7 +177,7 @@ class Attending(TemperedModule):
         return F.normalize(attended_NE) @ F.normalize(x_NTE.mean(1)).T
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        self.seen.append((self.criterion.temperature, self.temperatures[0]))
+        self.trained.append((self.criterion.temperature, self.temperatures[0]))
         loss: Tensor = self.criterion(self.similarity(batch))
         return loss
 
@@ -198,8 +198,8 @@ class Registered(TemperedModule):
         self.lr, self.reads = lr, reads
         self.register_temperature("contrast", temperature)
         self.one = nn.Sequential(nn.Linear(16, 8), nn.Dropout(0.2), nn.Linear(8, 4))
-        self.other = nn.Linear(16, 4)
-        self.seen: list[tuple[float]] = []
+        self.second = nn.Linear(16, 4)
+        self.trained: list[tuple[float]] = []
         self.validated: list[tuple[float]] = []
 
     towers: Any = Contrast.towers
@@ -213,7 +213,7 @@ class Registered(TemperedModule):
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         if not torch.compiler.is_compiling():
-            self.seen.append((float(self.temperature("contrast").detach()),))
+            self.trained.append((float(self.temperature("contrast").detach()),))
         return self.loss(self.similarity(batch))
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
@@ -255,6 +255,6 @@ class RankRecorder(L.Callback):
         for value in state.values():
             digest.update(value.numpy().tobytes())
         module: Any = pl_module
-        line = {"step": trainer.global_step, "seen": module.seen[-1], "state": digest.hexdigest()}
+        line = {"step": trainer.global_step, "seen": module.trained[-1], "state": digest.hexdigest()}
         with (self.folder / f"{trainer.global_rank}.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")

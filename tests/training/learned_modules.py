@@ -21,10 +21,10 @@ class SoftenedPool(PooledStock):
 
     def __init__(self, lr: float = 0.01, parameter: bool = False) -> None:
         super().__init__(lr)
-        self.kept: Any = nn.Parameter(torch.tensor(0.7)) if parameter else 0.5
+        self.stored_tau: Any = nn.Parameter(torch.tensor(0.7)) if parameter else 0.5
 
     def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        tau = (-self.kept).exp() if isinstance(self.kept, nn.Parameter) else self.kept
+        tau = (-self.stored_tau).exp() if isinstance(self.stored_tau, nn.Parameter) else self.stored_tau
         return F.cross_entropy(self.head(self.encoder(batch[0]).mean(1)) / tau, batch[1])
 
 

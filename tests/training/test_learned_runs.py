@@ -35,13 +35,13 @@ LOGITS = {"logits.as_found": 0.5}
 SETUPS: dict[str, dict[str, Any]] = {
     "number": {
         "model": "SoftenedPool",
-        "values": {"logits": {**NAMED, "value": "kept"}},
+        "values": {"logits": {**NAMED, "value": "stored_tau"}},
         "parameters": LOGITS,
     },
     "parameter": {
         "model": "SoftenedPool",
         "init": {"parameter": True},
-        "values": {"logits": {**NAMED, "value": "kept", "transform": "log_inverse"}},
+        "values": {"logits": {**NAMED, "value": "stored_tau", "transform": "log_inverse"}},
         "parameters": {"logits.as_found": math.exp(-0.7)},
     },
     "tempered module": {

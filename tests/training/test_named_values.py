@@ -73,7 +73,7 @@ def at(reads: str, transform: str, **options: Any) -> dict[str, Any]:
 def step_taus(run: Run, which: int = 0) -> list[float]:
     """Return the temperature of each training step: that of the contrast, or the other one."""
     module: Any = run.module
-    return [taus[which] for taus in module.seen]
+    return [taus[which] for taus in module.trained]
 
 
 def validation_taus(run: Run) -> list[tuple[float, float]]:

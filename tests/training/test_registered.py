@@ -57,7 +57,7 @@ def linear(count: int = STEPS) -> list[float]:
 
 def step_taus(run: Run) -> list[float]:
     module: Any = run.module
-    return [tau for (tau,) in module.seen]
+    return [tau for (tau,) in module.trained]
 
 
 def assert_same(run: Run, other_run: Run) -> None:
@@ -251,6 +251,6 @@ def test_a_callback_in_plain_lightning_moves_it(request_for: Any) -> None:
     )
     module = Registered()
     trainer.fit(module, ToyData())
-    assert [tau for (tau,) in module.seen] == pytest.approx(linear(), rel=1e-6)
+    assert [tau for (tau,) in module.trained] == pytest.approx(linear(), rel=1e-6)
     temperature: Tensor = module.temperature("contrast")
     assert float(temperature) == pytest.approx(0.1)
