@@ -66,14 +66,14 @@ def _option_types(key: str, class_name: str) -> dict[str, str]:
     import optuna
 
     module = optuna.samplers if key == "sampler" else optuna.pruners
-    annotations = {
-        name: parameter.annotation
-        if isinstance(parameter.annotation, str)
-        else inspect.formatannotation(parameter.annotation)
-        for name, parameter in inspect.signature(getattr(module, class_name)).parameters.items()
-        if name != "seed"
+    parameters = inspect.signature(getattr(module, class_name)).parameters
+    # an annotation that is a text is quoted
+    texts = {name: inspect.formatannotation(p.annotation).strip("'") for name, p in parameters.items()}
+    return {
+        name: text
+        for name, text in texts.items()
+        if name != "seed" and set(text.split(" | ")) <= _TYPES.keys()
     }
-    return {name: text for name, text in annotations.items() if set(text.split(" | ")) <= _TYPES.keys()}
 
 
 def _has_type(value: object, name: str) -> bool:
