@@ -78,7 +78,7 @@ def _check_promises(name: str, key: str, spec: StudySpec) -> None:
 
 def _check_numbers(spec: StudySpec) -> None:
     schedules = list(custom_schedules(spec))
-    faults = []
+    faults: list[str] = []
     for key, name, values in _written_values(spec):
         bare_name = split_name(name)[1]
         if is_own_number(bare_name):

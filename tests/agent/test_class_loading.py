@@ -130,19 +130,6 @@ def test_their_own_error_is_shown_and_not_hidden(write: Write, text: str, fragme
     assert fragment in message
 
 
-def test_a_folder_that_hides_the_bundled_modules_is_named(
-    write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in [name for name in sys.modules if name.split(".")[0] == "lightning_modules"]:
-        monkeypatch.delitem(sys.modules, name)
-    write("lightning_modules/__init__.py", "")
-    message = _message("lightning_modules.max_retrieval.MaxRetrieval")
-    assert (
-        f'tempopt comes with a package "lightning_modules", but {Path.cwd() / "lightning_modules"} hides'
-        in message
-    )
-
-
 def test_the_other_lightning_is_told_apart(write: Write) -> None:
     write(
         "theirs.py",

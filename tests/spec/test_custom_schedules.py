@@ -123,7 +123,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"schedule": ["cosine", "{}.shapes.Knee"]}, r'Unknown schedule ".*shapes.Knee".*Or give a class'),
     ({"schedule": ["cosine", "{}.shapes:Schedule"]}, r"is the base of schedules"),
     ({"schedule": ["cosine", "__main__:Knee"]}, r"program that is running, which workers cannot import"),
-    ({"schedule_args.knee": {"low": 0.1, "high": 0.9, "baseline": 0.5}}, r"the runs at τ = 1 do not read it"),
+    ({"schedule_args.knee": {"low": 0.1, "high": 0.9, "baseline": 0.5}}, r"given a baseline, but at τ = 1"),
 ]
 
 
