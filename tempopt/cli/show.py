@@ -12,7 +12,7 @@ from rich.text import Text
 
 from tempopt.cli.output import escape_control_chars, make_table, print_table, write
 from tempopt.errors import StudyNotFound, UsageError
-from tempopt.report.list_row import summary_json
+from tempopt.report.study_summary import summary_json
 from tempopt.storage.opening import open_store
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from tempopt.spec.alpha_ledger import alpha_for_verdict
@@ -14,36 +13,29 @@ if TYPE_CHECKING:
     from tempopt.report.study_data import StudyData
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlphaEntry:
-    """One entry of the error ledger: a verdict whose confirmation has begun.
+def ledger_json(result: StudyData) -> list[dict[str, Any]]:
+    """Return the error ledger: what the verdicts whose confirmation has begun may spend.
 
-    Args:
-        verdict: Which of the study's it is, from 1.
-        round: The round that it closes, from 0.
-        alpha: Its two-sided level.
+    Of each it has the number ``verdict`` from 1, the ``round`` that it closes from 0, and ``alpha``, its
+    two-sided level.
     """
-
-    verdict: int
-    round: int
-    alpha: float
-
-
-def ledger(tickets: Sequence[TicketRow]) -> list[AlphaEntry]:
-    """Return what the verdicts of a study may spend, those whose confirmation has begun."""
-    rounds = sorted({ticket.round for ticket in of_kind(tickets, "confirm") if ticket.attempt})
-    numbers = {of_round: verdicts(tickets, of_round) for of_round in rounds}
+    rounds = sorted({ticket.round for ticket in of_kind(result.runs, "confirm") if ticket.attempt})
+    numbers = {of_round: verdicts(result.runs, of_round) for of_round in rounds}
     return [
-        AlphaEntry(verdict=n, round=of_round, alpha=alpha_for_verdict(n)) for of_round, n in numbers.items()
+        {"verdict": verdict, "round": of_round, "alpha": alpha_for_verdict(verdict)}
+        for of_round, verdict in numbers.items()
     ]
 
 
 def ledger_lines(result: StudyData) -> list[str]:
     """Return the error ledger of a study in words; none for a study of one round."""
-    entries = ledger(result.runs)
+    entries = ledger_json(result)
     if len(entries) < 2:
         return []
-    texts = [f"verdict {entry.verdict} (round {entry.round}) {100 * entry.alpha:.3g} %" for entry in entries]
+    texts = [
+        f"verdict {entry['verdict']} (round {entry['round']}) {100 * entry['alpha']:.3g} %"
+        for entry in entries
+    ]
     texts.append(f"the next one {100 * _following(result.runs):.3g} %")
     return [f"levels of the verdicts, two-sided: {', '.join(texts)}."]
 
@@ -88,8 +80,3 @@ def next_alpha_text(tickets: Sequence[TicketRow]) -> str:
         return ""
     first = alpha_for_verdict(1)
     return f"The next verdict has the level {100 * following:.3g} %; the first had {100 * first:.3g} %."
-
-
-def ledger_json(result: StudyData) -> list[dict[str, Any]]:
-    """Return the documented data of the error ledger."""
-    return [asdict(entry) for entry in ledger(result.runs)]

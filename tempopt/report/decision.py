@@ -1,20 +1,24 @@
-"""What a study decides, in the few values and lines that a screen has room for; computes nothing."""
+"""What a study decides, in the few values and lines that a screen has room for; computes nothing.
+
+Terminal, report, note and lists lead with it.
+"""
 
 from __future__ import annotations
 
 import math
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from tempopt.report.alpha_spending import earlier_seeds, seeds_text
-from tempopt.report.constants_text import MODELS, is_trial
+from tempopt.report.comparison_text import pairs_answer
+from tempopt.report.finding import GAIN, NO_GAIN
 from tempopt.report.findings import (
-    GAIN,
     GAIN_AT_INFERENCE,
-    NO_GAIN,
+    MODELS,
     NO_GAIN_OF_TEMPERATURE,
+    answer_of,
     find,
     render_lines,
 )
@@ -30,7 +34,8 @@ from tempopt.report.formatting import (
     temperature_text,
 )
 from tempopt.report.guard_text import not_kept
-from tempopt.report.recommendation_text import untested, untested_text
+from tempopt.report.recommendation_text import recommendation_text, untested, untested_text
+from tempopt.temperature import registered_path
 from tempopt.verdict.paired_evidence import PairedResult
 from tempopt.verdict.statistics.paired_tests import PairedTest
 from tempopt.verdict.verdict import Verdict
@@ -75,8 +80,8 @@ class Decision:
         baseline: What is used now, in words.
         about: What the numbers are of: the ``winner`` of the search, which is what was tested, or, where
             that gains nothing, what is ``recommended``; of a comparison the name of a set.
-        is_winner_replaced: Whether the numbers are the winner's, and something else is to be used.
         earlier_seeds: Those of the seeds that the verdict before rests on, too.
+        is_winner_replaced: Whether the numbers are the winner's, and something else is to be used.
         untested: Ordinary parameters to train with at the baseline that differ from the spec's, by name
             ``value`` and ``spec``; no run compares them.
         also: What is to be known besides, most important first.
@@ -97,10 +102,10 @@ class Decision:
     is_change: bool
     baseline: str
     about: str | None
-    is_winner_replaced: bool
     earlier_seeds: int
-    untested: Mapping[str, Mapping[str, Any]]
-    also: tuple[str, ...]
+    is_winner_replaced: bool = False
+    untested: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    also: tuple[str, ...] = ()
 
     @property
     def headline(self) -> str:
@@ -178,10 +183,8 @@ def decide_comparison(result: StudyData) -> Decision | None:
         return None
     variant = comparison.main
     test = None if variant is None or variant.answer is None else variant.answer.paired
-    name, mean = (
-        comparison.recommended_set or comparison.reference,
-        comparison.means.get(comparison.reference),
-    )
+    name = comparison.recommended_set or comparison.reference
+    mean = comparison.means.get(comparison.reference)
     return Decision(
         outcome=_OUTCOMES[comparison.outcome],
         metric=result.metric,
@@ -192,10 +195,7 @@ def decide_comparison(result: StudyData) -> Decision | None:
         is_change=name != comparison.reference,
         baseline=comparison.reference,
         about=None if variant is None else variant.name,
-        is_winner_replaced=False,
         earlier_seeds=earlier_seeds(result, comparison.round),
-        untested={},
-        also=(),
     )
 
 
@@ -227,13 +227,9 @@ def deciding_answer(verdict: Verdict) -> PairedResult:
 def is_winner_replaced(verdict: Verdict) -> bool:
     """Return whether a decision's numbers are the winner's, and something else is to be used."""
     advice = verdict.recommendation
-    if (
-        advice is None
-        or advice.action_without_training == "change_nothing"
-        or deciding_answer(verdict) != verdict.total
-    ):
+    if advice is None or advice.action_without_training == "change_nothing":
         return False
-    return advice.parameters != verdict.params
+    return deciding_answer(verdict) == verdict.total and advice.parameters != verdict.params
 
 
 def _outcome(verdict: Verdict) -> Outcome:
@@ -282,7 +278,7 @@ def _also(result: StudyData, verdict: Verdict, storage: str) -> list[str]:
             )
     elif not verdict.at_one:
         winner_text = temperature_text(verdict.params)
-        source = "the best of the search" if is_trial(result, verdict.params) else MODELS
+        source = "the best of the search" if result.has_trial(verdict.params) else MODELS
         lines.append(f"the winner was {winner_text}, {source}")
         if advice.excluded is not None and not total.worse:
             upper_bound = limit(advice.excluded, total.paired)
@@ -310,21 +306,16 @@ def _beside_constants(verdict: Verdict) -> list[str]:
             relation = "is worse than" if advice.winner.worse else "is not shown to be better than"
             gain = "" if advice.gain is None else f", whose gain is {format_signed(advice.gain.paired)}"
             lines.append(f"the winner ({temperature_text(verdict.params)}) {relation} this{gain}")
-    constant = _least_shown_constant(verdict)
-    if constant is None or advice.action_without_training == "train_at_constant":
-        return lines
-    params, answer = constant
-    worth = "worth" if verdict.schedule_shown else "not shown to be worth"
-    gain = f"{format_signed(answer.paired)} over {temperature_text(params)} ({p_text(answer.paired.p_value)})"
-    return [f"{subject}{worth} more than a constant: {gain}", *lines]
-
-
-def _least_shown_constant(verdict: Verdict) -> tuple[Mapping[str, Any], PairedResult] | None:
-    """Return the constant over which the winner's gain is least shown, and that gain."""
     best = (verdict.constant_params, verdict.over_constant)
     twin = (verdict.constant_twin_params, verdict.over_constant_twin)
     constants = [(params, answer) for params, answer in (best, twin) if params is not None and answer]
-    return max(constants, key=lambda pair: pair[1].paired.p_value, default=None)
+    if not constants or advice.action_without_training == "train_at_constant":
+        return lines
+    # the one over which the winner's gain is least shown
+    params, answer = max(constants, key=lambda pair: pair[1].paired.p_value)
+    worth = "worth" if verdict.schedule_shown else "not shown to be worth"
+    gain = f"{format_signed(answer.paired)} over {temperature_text(params)} ({p_text(answer.paired.p_value)})"
+    return [f"{subject}{worth} more than a constant: {gain}", *lines]
 
 
 def screen_lines(result: StudyData, storage: str = "", report: str = "") -> list[str]:
@@ -338,20 +329,105 @@ def screen_lines(result: StudyData, storage: str = "", report: str = "") -> list
     decision = decide(result, storage)
     if decision is None:
         return render_lines(find(result, storage))
-    lines = [decision.headline, _labelled("use", decision.use)]
+    labelled = [("use", decision.use)]
     if decision.is_change:
-        lines.append(_labelled("now", decision.baseline))
-    for index, text in enumerate(decision.also):
-        lines.append(_labelled("" if index else "also", text))
-    runs = sum(count.done + count.failed for count in result.tickets.values())
+        labelled.append(("now", decision.baseline))
+    labelled += [("" if index else "also", text) for index, text in enumerate(decision.also)]
     study_args = f"{shlex.quote(result.name)}{storage}"
     hints = [f"details: tempopt show {study_args} --full"]
     if decision.is_change or decision.untested:
         hints.append(f"as code: tempopt export {study_args}")
     if report:
         hints.append(f"report: {report}")
-    return [*lines, f"{runs} runs, {duration(result.cost.train_seconds)} of training; {'; '.join(hints)}"]
+    spent = f"{result.num_ended} runs, {duration(result.cost.train_seconds)} of training"
+    lines = [f"  {label:<{_LABEL_WIDTH}}{text}" for label, text in labelled]
+    return [decision.headline, *lines, f"{spent}; {'; '.join(hints)}"]
 
 
-def _labelled(label: str, text: str) -> str:
-    return f"  {label:<{_LABEL_WIDTH}}{text}"
+def outcome_label(result: StudyData) -> str:
+    """Return in a few words what the study found."""
+    if result.comparison is not None:
+        if result.comparison.pairs:
+            return pairs_answer(result.comparison)
+        return GAIN if result.comparison.outcome == "better" else NO_GAIN
+    if result.verdict is None:
+        return "No verdict" if result.state == "done" else "No verdict yet"
+    return answer_of(result, result.verdict)
+
+
+def statements(result: StudyData, storage: str = "") -> list[tuple[str, list[str]]]:
+    """Return what is to be said beside the decision and what to do: each statement with what is below it.
+
+    Args:
+        result: The study.
+        storage: As for :func:`decide`.
+    """
+    return [
+        (sentence(finding.text), [sentence(detail) for detail in finding.details])
+        for finding in find(result, storage)[1:]
+        if finding.kind != "recommendation"
+    ]
+
+
+def sentence(text: str) -> str:
+    """Return a text that begins with a capital; τ stays small, its capital is a T."""
+    return text if text.startswith("τ") else text[0].upper() + text[1:]
+
+
+def decision_lines(result: StudyData, storage: str = "") -> list[str]:
+    """Return the decision: a headline, and what to use in place of what; a comparison has the headline alone.
+
+    Args:
+        result: The study.
+        storage: As for :func:`decide`.
+    """
+    decision = decide(result, storage)
+    if decision is None:
+        return [find(result, storage)[0].text]
+    lines = [decision.headline, f"Use {decision.use}."]
+    if decision.is_change:
+        lines.append(f"Now: {decision.baseline}.")
+    return [*lines, *(f"{sentence(text)}." for text in decision.also)]
+
+
+def what_to_do(result: StudyData, storage: str = "") -> str:
+    """Return the recommendation; empty without a verdict.
+
+    Args:
+        result: The study.
+        storage: As for :func:`decide`.
+    """
+    if result.verdict is None:
+        return ""
+    return sentence(recommendation_text(result, storage))
+
+
+def glossary(result: StudyData) -> list[str]:
+    """Return what the words of a verdict mean, a sentence each, for a reader of nothing else."""
+    sentences = []
+    if result.spec.attends:
+        sentences.append(
+            "τ is the temperature of attention, softmax(q·k / (√d · τ)): 1 is usual, below 1 attention is "
+            "sharper, above 1 softer."
+        )
+    for name, temperature in result.spec.temperatures.items():
+        suffix = "" if temperature.as_found is None else f"; the module has {temperature.as_found:.4g}"
+        sentences.append(
+            f"{name} is the temperature at {temperature.value or registered_path(name)}{suffix}."
+        )
+    if result.verdict is None:
+        return sentences
+    advice = result.recommendation
+    param_sets = [result.verdict.params, *((advice.parameters, advice.at_inference or {}) if advice else ())]
+    if any(params.get("length_scaling", "none") != "none" for params in param_sets):
+        sentences.append(
+            "Length scaling changes 1/τ with n, the number of keys that a query sees; log_n multiplies it by "
+            "ln n / ln n0, so n0 is the number of keys at which nothing changes."
+        )
+    sentences.append(
+        "Fresh seeds neither searched nor chose, so the luck of the search is not in the gain. Each makes a "
+        f"pair: it is trained with the winner and at {baseline_name(result.spec)}, from the same initial "
+        "weights, in the same order of data. A gain with + is better, also where less of the metric is. p is "
+        "how likely a difference this large is if there is none."
+    )
+    return sentences

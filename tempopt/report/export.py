@@ -6,18 +6,18 @@ Reads a StudyData and writes strings; imports nothing of what it names.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import yaml
 
 from tempopt.errors import StudyFailed, UsageError
-from tempopt.report.comparison_text import export_header, exported
-from tempopt.report.export_notes import ATTACH, VALUE, comment, constants, has, in_weights
+from tempopt.report.comparison_text import comparison_headline, exported
 from tempopt.report.findings import headline, round_lines
 from tempopt.report.formatting import baseline_name, parameters_text
-from tempopt.report.python_code import PythonWriter, Verbatim
 from tempopt.report.recommendation_text import HEAD, recommendation_text
 from tempopt.report.study_data import StudyData
 from tempopt.temperature import (
@@ -27,6 +27,7 @@ from tempopt.temperature import (
     NEUTRAL,
     PLAN_PARAMETERS,
     ParameterNames,
+    TemperatureParameters,
     drop_unused_params,
     groups_of,
     registered_path,
@@ -41,23 +42,52 @@ Format = Literal["yaml", "python"]
 _TRAINED = "trained.ckpt"
 _DEPLOYED = "deployed.ckpt"
 _LOADING = "tempopt.LoadCallback"
+ATTACH = "tempopt.AttachCallback"
+VALUE = "tempopt.ValueCallback"
+
+_MAX_COMMENT_WIDTH = 110
+_MAX_CALL_WIDTH = 72
+# It reads a mapping as LightningCLI does, as a dataclass where the class takes one.
+_ARGUMENTS = "tempopt.training.arguments.Arguments"
+_MOMENTS = 20
+_STORED: Mapping[str, Callable[[float], float]] = {
+    "identity": lambda tau: tau,
+    "inverse": lambda tau: 1.0 / tau,
+    "log_inverse": lambda tau: -math.log(tau),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _ExportRequest:
+class _Export:
     """What is exported.
 
     Args:
         parameters: The whole parameter set.
+        header: Comment lines on what this is.
         at_inference: Temperature parameters to evaluate the model with once it is trained; None: its own.
         weights: Checkpoint of a trained model that is evaluated; None: the model is trained.
-        header: Comment lines on what this is.
+        config: Sections ``model``, ``data`` and ``trainer`` with the parameters in their places.
+        attached: Arguments of the callback that attaches; None if nothing is to be attached.
+        callbacks: Those of tempopt, as far as they are needed; ``config`` has them, too.
     """
 
     parameters: dict[str, Any]
-    at_inference: dict[str, Any] | None
-    weights: str | None
     header: list[str]
+    at_inference: dict[str, Any] | None = None
+    weights: str | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+    attached: dict[str, Any] | None = None
+    callbacks: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def plan_of_model(self) -> dict[str, Any] | None:
+        """What a model of its own is set to for inference; None: nothing, or the callback sets it."""
+        return None if self.attached is not None else _of_attention(self.at_inference)
+
+    @property
+    def has_values(self) -> bool:
+        """Whether a callback sets a temperature that is not attention's."""
+        return any(callback["class_path"] == VALUE for callback in self.callbacks)
 
 
 def to_text(result: StudyData, format: Format, *, winner: bool = False) -> str:
@@ -85,31 +115,23 @@ def to_yaml(result: StudyData, *, winner: bool = False) -> str:
     Raises:
         StudyFailed: No search trial is complete, so there is nothing to export.
     """
-    export = _build_export_request(result, winner=winner)
-    config, plan = _merged(result, export.parameters)
-    attaching = _attaching(result, plan, export.at_inference)
-    notes = [*export.header, *_left_out(result)]
-    if callbacks := _callbacks(result, export, attaching):
-        config_callbacks = _listed(config["trainer"].get("callbacks"))
-        config["trainer"]["callbacks"] = [*config_callbacks, *callbacks]
+    export = _build_export(result, winner=winner)
+    notes = [*export.header]
     action = "training" if export.weights is None else "evaluating"
-    if attaching is not None:
-        notes += [
-            f"tempopt.AttachCallback sets the temperature, so {action} needs tempopt.",
-            *_saved(attaching, callbacks),
-        ]
-    if has(callbacks, VALUE):
-        notes.append(f"tempopt.ValueCallback sets a temperature of the module, so {action} needs tempopt.")
-        notes += constants(callbacks)
+    if export.attached is not None:
+        notes += [f"{ATTACH} sets the temperature, so {action} needs tempopt.", *_saved(export)]
+    if export.has_values:
+        notes.append(f"{VALUE} sets a temperature of the module, so {action} needs tempopt.")
+        notes += constants(export.callbacks)
     if export.weights is not None:
-        notes.append("tempopt.LoadCallback loads the weights. Run it with: validate")
-    if (attention_params := _of_attention(export.at_inference)) is not None and attaching is None:
+        notes.append(f"{_LOADING} loads the weights. Run it with: validate")
+    if (attention_params := export.plan_of_model) is not None:
         notes += [
             "Once the model is trained, evaluate it at another temperature than it was trained with:",
             f"  {parameters_text(attention_params)}",
             "The Python script (--format python) does that, too.",
         ]
-    text: str = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+    text: str = yaml.safe_dump(export.config, sort_keys=False, allow_unicode=True)
     return comment(notes) + text
 
 
@@ -129,45 +151,28 @@ def to_python(result: StudyData, *, winner: bool = False) -> str:
     Raises:
         StudyFailed: No search trial is complete, so there is nothing to export.
     """
-    export = _build_export_request(result, winner=winner)
-    config, plan = _merged(result, export.parameters)
-    attaching = _attaching(result, plan, export.at_inference)
-    code = PythonWriter()
-    body = [f"model = {code.object_expression('model', config['model'])}"]
-    trainer = dict(config.get("trainer", {}))
-    callbacks = _callbacks(result, export, attaching)
-    all_callbacks = [*_listed(trainer.pop("callbacks", None)), *callbacks]
-    if all_callbacks:
-        expressions = ", ".join(code.expression(callback) for callback in all_callbacks)
-        trainer["callbacks"] = Verbatim(f"[{expressions}]")
+    export, code = _build_export(result, winner=winner), PythonWriter()
+    body = [f"model = {code.object_expression('model', export.config['model'])}"]
+    trainer = dict(export.config["trainer"])
+    if callbacks := _listed(trainer.pop("callbacks", None)):
+        trainer["callbacks"] = callbacks
     body.append(f"trainer = {code.call('lightning.Trainer', trainer)}")
-    data = config.get("data")
-    if data is not None:
+    fit_args = "model"
+    if (data := export.config.get("data")) is not None:
         body.append(f"data = {code.object_expression('data', data)}")
-    fit_args = f"model{', datamodule=data' if data is not None else ''}"
+        fit_args = "model, datamodule=data"
     body.append(f"trainer.{'fit' if export.weights is None else 'validate'}({fit_args})")
     if export.at_inference is not None:
         body.append("# evaluate, and serve, at another temperature than the model was trained with")
-        if attaching is None and (attention_params := _of_attention(export.at_inference)) is not None:
+        if (attention_params := export.plan_of_model) is not None:
             parameters = code.name("tempopt.temperature.TemperatureParameters")
             body.append(f"model.use({parameters}.from_mapping({attention_params!r}))")
         body.append(f"trainer.validate({fit_args})")
-    body += _saving(attaching, callbacks)
-    notes = [*export.header, *_left_out(result), *constants(callbacks)]
+    if export.attached is not None:
+        body += comment(_saved(export)).splitlines()[:-1]
+        body.append(f"trainer.save_checkpoint({_DEPLOYED!r}, weights_only=True)")
+    notes = [*export.header, *constants(export.callbacks)]
     return comment(notes) + "\n".join([*code.imports(), "", *body, ""])
-
-
-def _attaching(
-    result: StudyData, plan: Mapping[str, Any], at_inference: Mapping[str, Any] | None
-) -> dict[str, Any] | None:
-    """Return the arguments of the callback that attaches, None if nothing is to be attached."""
-    attach = result.spec.attach
-    at_inference = _of_attention(at_inference)
-    if attach is None or not (plan or at_inference):
-        return None
-    init_args: dict[str, Any] = {"parameters": dict(plan), "layers": attach.layers, "method": attach.method}
-    init_args["validate_at"] = result.spec.study.validate_at
-    return init_args if at_inference is None else {**init_args, "at_inference": at_inference}
 
 
 def _of_attention(at_inference: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -175,98 +180,102 @@ def _of_attention(at_inference: Mapping[str, Any] | None) -> dict[str, Any] | No
     return groups_of(at_inference or {})[""] or None
 
 
-def _callbacks(
-    result: StudyData, export: _ExportRequest, attaching: Mapping[str, Any] | None
-) -> list[dict[str, Any]]:
+def _callbacks(result: StudyData, export: _Export) -> list[dict[str, Any]]:
     """Return the callbacks that load trained weights and set temperatures, as far as they are needed."""
     callbacks: list[dict[str, Any]] = []
     if export.weights is not None:
         callbacks.append({"class_path": _LOADING, "init_args": {"path": export.weights}})
-    if attaching is not None:
-        callbacks.append({"class_path": ATTACH, "init_args": dict(attaching)})
+    if export.attached is not None:
+        callbacks.append({"class_path": ATTACH, "init_args": export.attached})
     for name, value in result.spec.temperatures.items():
         schedule = schedule_of(export.parameters, name)
+        parameters: dict[str, Any] = {}
+        for parameter, number in schedule.items():
+            # ``schedule_args.NAME`` stands in a mapping ``schedule_args``
+            _put(parameters, parameter, number)
         at_inference = groups_of(export.at_inference or {}).get(name)
         if not schedule and at_inference is None:
             # what changes nothing need not be set
             continue
         arguments: dict[str, Any] = {
             "path": value.value or registered_path(name),
-            "parameters": _nested_numbers(schedule),
+            "parameters": parameters,
             "transform": value.transform,
+            "validate_at": result.spec.study.validate_at,
         }
-        arguments["validate_at"] = result.spec.study.validate_at
         if at_inference is not None:
             arguments["at_inference"] = at_inference["temperature_init"]
         callbacks.append({"class_path": VALUE, "init_args": arguments})
     return callbacks
 
 
-def _nested_numbers(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters with ``schedule_args.NAME`` in a mapping ``schedule_args``."""
-    nested_params: dict[str, Any] = {}
-    for name, value in parameters.items():
-        _put(nested_params, name, value)
-    return nested_params
-
-
-def _saving(attaching: Mapping[str, Any] | None, callbacks: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the lines that save what is to be served, as far as there is something new to save."""
-    save = f"trainer.save_checkpoint({_DEPLOYED!r}, weights_only=True)"
-    if attaching is None:
-        return []
-    return [*comment(_saved(attaching, callbacks)).splitlines()[:-1], save]
-
-
-def _beside(attaching: Mapping[str, Any]) -> list[str]:
-    """Return what weights cannot hold of the temperature that a model is evaluated with."""
-    evaluated = {**NEUTRAL, **attaching.get("at_inference", attaching["parameters"])}
+def _saved(export: _Export) -> list[str]:
+    """Return what is to be known of the checkpoints that the callbacks of an attached module have written."""
+    assert export.attached is not None
+    evaluated = {**NEUTRAL, **export.attached.get("at_inference", export.attached["parameters"])}
     names = ("head_pattern", "local_share", "length_scaling", "normaliser")
-    return [name for name in names if evaluated[name] != NEUTRAL[name]]
-
-
-def _saved(attaching: Mapping[str, Any], callbacks: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what is to be known of the checkpoints that the callbacks have written."""
-    if names := _beside(attaching):
+    if beside := [name for name in names if evaluated[name] != NEUTRAL[name]]:
         return [
-            f"Weights cannot hold {' and '.join(names)}, so checkpoints have the temperature beside them:",
+            f"Weights cannot hold {' and '.join(beside)}, so checkpoints have the temperature beside them:",
             "load them with tempopt.load_checkpoint(model, path).",
         ]
-    return [in_weights(callbacks)]
+    if not export.has_values:
+        return [
+            "Checkpoints have the temperature in their weights: they load in a process without tempopt, too."
+        ]
+    return [
+        f"Checkpoints have attention's temperature in their weights. A Python number that {VALUE} sets is "
+        "beside them: tempopt.load_checkpoint(model, path) sets it."
+    ]
 
 
-def _build_export_request(result: StudyData, *, winner: bool) -> _ExportRequest:
-    verdict, recommendation = result.verdict, result.recommendation
+def _build_export(result: StudyData, *, winner: bool) -> _Export:
+    export = _select(result, winner=winner)
+    config, plan = _merged(result, export.parameters)
+    if result.spec.trainer.get("logger"):
+        export.header.append("The study's loggers (trainer.logger) are left out; give the Trainer your own.")
+    attach, at_inference = result.spec.attach, _of_attention(export.at_inference)
+    if attach is not None and (plan or at_inference):
+        attached: dict[str, Any] = {"parameters": plan, "layers": attach.layers, "method": attach.method}
+        attached["validate_at"] = result.spec.study.validate_at
+        if at_inference is not None:
+            attached["at_inference"] = at_inference
+        export = replace(export, attached=attached)
+    callbacks = _callbacks(result, export)
+    if callbacks:
+        config["trainer"]["callbacks"] = [*_listed(config["trainer"].get("callbacks")), *callbacks]
+    return replace(export, config=config, callbacks=callbacks)
+
+
+def _select(result: StudyData, *, winner: bool) -> _Export:
+    """Return the parameters to export, and what is said of them."""
+    recommendation = result.recommendation
+    written = "as written by tempopt export."
     if result.spec.compare is not None:
-        name, header = exported(result), export_header(result)
+        name = exported(result)
         assert result.comparison is not None
-        set_params = result.comparison.params_by_name[name]
-        return _ExportRequest(
-            parameters=drop_unused_params(set_params), at_inference=None, weights=None, header=header
-        )
-    if verdict is None or recommendation is None or winner:
-        return _ExportRequest(
-            parameters=_winner(result), at_inference=None, weights=None, header=_winners_header(result)
-        )
-    header = [f"What tempopt's study {result.name!r} recommends, as written by tempopt export."]
-    header += [headline(result), *round_lines(result), f"{HEAD}{recommendation_text(result, as_code=False)}"]
+        header = [f"{name} of tempopt's comparison {result.name!r}, {written}", comparison_headline(result)]
+        return _Export(parameters=drop_unused_params(result.comparison.params_by_name[name]), header=header)
+    verdict_lines = [headline(result), *round_lines(result)] if result.verdict is not None else []
+    if recommendation is not None:
+        verdict_lines.append(f"{HEAD}{recommendation_text(result, as_code=False)}")
+    if recommendation is None or winner:
+        header = [f"The winner of the search of tempopt's study {result.name!r}, {written}", *verdict_lines]
+        if result.verdict is None:
+            source = "Chosen on fresh seeds" if result.winner is not None else "The best trial of the search"
+            gain = f"its gain over {baseline_name(result.spec)}"
+            header.append(f"{source}, but UNCONFIRMED: {gain} has not been estimated.")
+        return _Export(parameters=_winner(result), header=header)
+    header = [f"What tempopt's study {result.name!r} recommends, {written}", *verdict_lines]
     if recommendation.action_without_training != "inference_only":
-        return _ExportRequest(
-            parameters=drop_unused_params(recommendation.parameters),
-            at_inference=recommendation.at_inference,
-            weights=None,
-            header=header,
-        )
+        parameters = drop_unused_params(recommendation.parameters)
+        return _Export(parameters=parameters, header=header, at_inference=recommendation.at_inference)
     assert recommendation.at_inference is not None
     other_params = {name: value for name, value in recommendation.parameters.items() if name not in CREDITED}
     baseline_model = f"a model that was trained at {baseline_name(result.spec)}"
     header.append(f"{_TRAINED} stands for your checkpoint of {baseline_model}.")
-    return _ExportRequest(
-        parameters=drop_unused_params({**other_params, **recommendation.at_inference}),
-        at_inference=None,
-        weights=_TRAINED,
-        header=header,
-    )
+    parameters = drop_unused_params({**other_params, **recommendation.at_inference})
+    return _Export(parameters=parameters, header=header, weights=_TRAINED)
 
 
 def _winner(result: StudyData) -> dict[str, Any]:
@@ -279,28 +288,6 @@ def _winner(result: StudyData) -> dict[str, Any]:
         f"Continue it (tempopt resume {result.name}), or look at what went wrong "
         f"(tempopt logs {result.name})."
     )
-
-
-def _winners_header(result: StudyData) -> list[str]:
-    lines = [f"The winner of the search of tempopt's study {result.name!r}, as written by tempopt export."]
-    if result.verdict is not None:
-        lines += [
-            headline(result),
-            *round_lines(result),
-            f"{HEAD}{recommendation_text(result, as_code=False)}",
-        ]
-    else:
-        source = "Chosen on fresh seeds" if result.winner is not None else "The best trial of the search"
-        gain = f"its gain over {baseline_name(result.spec)}"
-        lines.append(f"{source}, but UNCONFIRMED: {gain} has not been estimated.")
-    return lines
-
-
-def _left_out(result: StudyData) -> list[str]:
-    """Return a line for the loggers, if there are any."""
-    if not result.spec.trainer.get("logger"):
-        return []
-    return ["The study's loggers (trainer.logger) are left out; give the Trainer your own."]
 
 
 def _merged(result: StudyData, parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -351,3 +338,106 @@ def _listed(value: Any) -> list[Any]:
     if value is None:
         return []
     return value if isinstance(value, list) else [value]
+
+
+def constants(callbacks: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a line for each number that stays constant, which the module can as well be made with."""
+    for callback in callbacks:
+        init_args = callback["init_args"]
+        if callback["class_path"] != VALUE or "at_inference" in init_args:
+            continue
+        schedule = TemperatureParameters.from_mapping(init_args["parameters"]).plan(1).schedule
+        levels = {schedule(moment / _MOMENTS) for moment in range(_MOMENTS + 1)}
+        if len(levels) == 1:
+            number = _STORED[init_args["transform"]](levels.pop())
+            yield (
+                f"{init_args['path']} stays constant: a module that is made with "
+                f"{init_args['path']} = {number:.10g}, and does not learn it, needs no callback for it."
+            )
+
+
+def comment(lines: Iterable[str]) -> str:
+    """Return texts as comment lines of a length that people read, and an empty line."""
+    return "".join(f"{_wrapped(line)}\n" for text in lines for line in text.splitlines()) + "\n"
+
+
+def _wrapped(line: str) -> str:
+    if not line:
+        return "#"
+    return textwrap.fill(
+        line,
+        _MAX_COMMENT_WIDTH,
+        initial_indent="# ",
+        subsequent_indent="#   ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+class PythonWriter:
+    """Plain data as Python expressions, and the imports that they need."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+
+    def name(self, path: str) -> str:
+        """Return the name under which the object of that import path is imported."""
+        base_name = path.rpartition(".")[2]
+        used_names = {name for other_path, name in self._names.items() if other_path != path}
+        name, number = base_name, 1
+        while name in used_names:
+            number += 1
+            name = f"{base_name}{number}"
+        return self._names.setdefault(path, name)
+
+    def imports(self) -> list[str]:
+        """Return one import for each module, sorted."""
+        modules: dict[str, list[str]] = {}
+        for path, name in self._names.items():
+            module, _, base_name = path.rpartition(".")
+            modules.setdefault(module, []).append(
+                base_name if name == base_name else f"{base_name} as {name}"
+            )
+        return [
+            f"from {module} import {', '.join(sorted(names))}" for module, names in sorted(modules.items())
+        ]
+
+    def call(self, path: str, arguments: Mapping[str, Any]) -> str:
+        """Return the call of the object of that import path, an argument a line where there are many."""
+        callee = self.name(path)
+        if not all(name.isidentifier() for name in arguments):
+            return f"{callee}(**{self._mapping(arguments)})"
+        arg_texts = [f"{name}={self.expression(value)}" for name, value in arguments.items()]
+        if sum(map(len, arg_texts)) <= _MAX_CALL_WIDTH:
+            return f"{callee}({', '.join(arg_texts)})"
+        lines = "".join(f"{argument},\n" for argument in arg_texts)
+        return f"{callee}(\n{textwrap.indent(lines, '    ')})"
+
+    def object_expression(self, section: str, config: Mapping[str, Any]) -> str:
+        """Return the expression of a section's object; of mappings in it, the class says what they are."""
+        init_args = config.get("init_args") or {}
+        mapping_names = [
+            name
+            for name, value in init_args.items()
+            if isinstance(value, Mapping) and "class_path" not in value and name != "schedule_args"
+        ]
+        if not mapping_names:
+            return self.expression(config)
+        callee, arguments = self.name(config["class_path"]), self.name(_ARGUMENTS)
+        return f"{callee}(**{arguments}({section!r}, {callee}, {init_args!r}).values({{}}))"
+
+    def expression(self, value: Any) -> str:
+        """Return the expression of plain data; ``{class_path, ...}`` becomes the call it stands for."""
+        if isinstance(value, Mapping):
+            if "class_path" in value and value.keys() <= {"class_path", "init_args", "dict_kwargs"}:
+                call_args = {**(value.get("init_args") or {}), **(value.get("dict_kwargs") or {})}
+                return self.call(value["class_path"], call_args)
+            return self._mapping(value)
+        if isinstance(value, list | tuple):
+            return f"[{', '.join(self.expression(entry) for entry in value)}]"
+        if isinstance(value, float) and (value != value or abs(value) == float("inf")):
+            return f"float({str(value)!r})"
+        return repr(value)
+
+    def _mapping(self, value: Mapping[str, Any]) -> str:
+        return "{" + ", ".join(f"{key!r}: {self.expression(entry)}" for key, entry in value.items()) + "}"

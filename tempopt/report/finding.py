@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,7 +14,10 @@ TESTS = {
     "sign_flip": "sign-flip permutation test",
 }
 DATA = {"test": "test", "validate": "validation"}
+GAIN, NO_GAIN = "Gain shown", "No gain shown"
+"""Outcome of a study, in a few words."""
 State = Literal["shown", "worse", "not_shown", "fact"]
+_NUMBERS = ("gain", "ci_low", "ci_high", "p_value", "alpha", "n_pairs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +49,20 @@ class Finding:
         return {**data, **numbers, "params": self.params, "about": about}
 
 
-_NUMBERS = ("gain", "ci_low", "ci_high", "p_value", "alpha", "n_pairs")
+def facts(kind: str, texts: Iterable[str]) -> Iterator[Finding]:
+    """Yield a finding of a kind for each statement that rests on no comparison."""
+    return (Finding(kind=kind, text=text) for text in texts)
 
 
-def state_of(answer: PairedResult) -> Literal["shown", "worse", "not_shown"]:
-    """Return what a comparison shows."""
-    return "shown" if answer.significant else "worse" if answer.worse else "not_shown"
+def compared(
+    kind: str,
+    text: str,
+    answer: PairedResult | None,
+    params: Mapping[str, Any] | None = None,
+    details: Iterable[str] = (),
+) -> Finding:
+    """Return the statement of a comparison, whose state is what that shows; None: nothing was compared."""
+    state: State = "fact"
+    if answer is not None:
+        state = "shown" if answer.significant else "worse" if answer.worse else "not_shown"
+    return Finding(kind=kind, text=text, details=tuple(details), state=state, answer=answer, params=params)

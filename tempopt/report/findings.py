@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from decimal import ROUND_FLOOR
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tempopt.report.alpha_spending import earlier_seeds, ledger_lines, rounds_combined, seeds_text
-from tempopt.report.comparison_text import comparison_findings, cost_line
-from tempopt.report.constants_text import MODELS, constant_texts, constants_conclusion, is_trial
-from tempopt.report.finding import DATA, TESTS, Finding, State, state_of
+from tempopt.report.comparison_text import (
+    comparison_findings,
+    cost_line,
+    divergence_text,
+    diverges_too_often,
+)
+from tempopt.report.finding import DATA, GAIN, NO_GAIN, TESTS, Finding, compared, facts
 from tempopt.report.formatting import (
     baseline_name,
     baseline_values,
     confidence,
+    describe_temperature_change,
     duration,
     format_ci_and_p,
     format_comparison,
@@ -28,19 +34,19 @@ from tempopt.report.formatting import (
     share_text,
     temperature_text,
 )
-from tempopt.report.guard_text import guard_lines
+from tempopt.report.guard_text import guard_findings
 from tempopt.report.heads_text import head_lines
-from tempopt.report.learned_text import ends_text as ends_of
-from tempopt.report.learned_text import rate_text
 from tempopt.report.recommendation_text import (
+    HEAD,
     choice_text,
     earlier_advice,
     ends_text,
-    recommendation_line,
+    recommendation_text,
     untested,
     why_not_inference,
 )
-from tempopt.temperature import is_controlled, training_key
+from tempopt.temperature import PER_HEAD, is_controlled, training_key
+from tempopt.verdict.final_temperatures import Ends
 from tempopt.verdict.inference import AS_TRAINED, InferenceOnly
 from tempopt.verdict.paired_evidence import PairedResult
 from tempopt.verdict.requeue_failed import failed_runs_to_requeue
@@ -66,18 +72,14 @@ PARTS = {
 """Part of a plan to what people call it."""
 _OF_EACH = ("schedule", "level")
 """Parts that each temperature has of its own."""
-GAIN, NO_GAIN = "Gain shown", "No gain shown"
+MODELS = "proposed by the search's model"
+"""Source of a parameter set whose values no trial of the search had."""
 NO_GAIN_OF_TEMPERATURE = "No gain of temperature shown"
 """The same where ordinary parameters that were tuned at τ = 1 are to be trained with."""
 GAIN_AT_INFERENCE = "Gain shown at inference"
 _NAMED = 3
+_MAX_NAMED_LAYERS = 4
 _LONGEST = 100
-
-
-_NOT_READ = Finding(
-    kind="inference",
-    text="inference only: not applicable; no temperature that an evaluation is known to read is searched.",
-)
 
 
 def find(result: StudyData, storage: str = "") -> list[Finding]:
@@ -87,43 +89,44 @@ def find(result: StudyData, storage: str = "") -> list[Finding]:
         result: The study.
         storage: Option that leads to its database, ` --storage URL`, for the commands; empty: they have none.
     """
-    verdict = result.verdict
     if result.spec.compare is not None:
-        findings = comparison_findings(result)
-        return [*findings, *_missing(result, storage), Finding(kind="cost", text=cost_line(result))]
-    if verdict is None:
-        findings = _open(result)
+        findings, cost = comparison_findings(result), cost_line(result)
     else:
-        baseline = baseline_name(result.spec)
-        total = verdict.total
-        findings = [_of_answer("decision", headline(result), total, verdict.params)]
-        if text := recommendation_line(result, storage):
-            advice = verdict.recommendation
-            assert advice is not None
-            findings.append(Finding(kind="recommendation", text=text, params=advice.parameters))
-        source = "" if is_trial(result, verdict.params) else f" ({MODELS})"
-        winner = f"winner of the search{source}: {temperature_text(verdict.params)}"
-        winner += ends_text(result, verdict)
-        findings.append(Finding(kind="winner", text=winner, params=verdict.params))
-        findings += [Finding(kind="rounds", text=line) for line in round_lines(result)]
-        findings += _caveats(verdict, baseline)
-        findings += _baselines(result, verdict)
-        findings += _constants(result, verdict)
-        findings += _inference(verdict, baseline) if result.spec.evaluated else [_NOT_READ]
-        if verdict.controlled:
-            text = f"under control of the entropy: {ends_of(verdict.controlled)}."
-            findings.append(Finding(kind="control", text=text))
-        findings += _learned(verdict, result.spec)
-        findings += _parts(verdict, result.spec)
-        findings += _failures(verdict, result)
-        findings += [Finding(kind="heads", text=line) for line in head_lines(result)]
-        findings += [Finding(kind="guard", text=line) for line in guard_lines(verdict)]
-    return [
-        *findings,
-        *(Finding(kind="rounds", text=line) for line in ledger_lines(result)),
-        *_missing(result, storage),
-        Finding(kind="cost", text=_cost(result)),
-    ]
+        verdict = result.verdict
+        findings = _open(result) if verdict is None else list(_confirmed(result, verdict, storage))
+        findings += facts("rounds", ledger_lines(result))
+        cost = _cost(result)
+    return [*findings, *facts("lost", _missing(result, storage)), Finding(kind="cost", text=cost)]
+
+
+def _confirmed(result: StudyData, verdict: Verdict, storage: str) -> Iterator[Finding]:
+    """Yield what a study with a verdict found, the decision first."""
+    yield compared("decision", headline(result), verdict.total, verdict.params)
+    if (advice := verdict.recommendation) is not None:
+        text = f"{HEAD}{recommendation_text(result, storage)}"
+        yield Finding(kind="recommendation", text=text, params=advice.parameters)
+    source = "" if result.has_trial(verdict.params) else f" ({MODELS})"
+    winner = f"winner of the search{source}: {temperature_text(verdict.params)}{ends_text(result, verdict)}"
+    yield Finding(kind="winner", text=winner, params=verdict.params)
+    yield from facts("rounds", round_lines(result))
+    yield from facts("caveat", _caveats(verdict, baseline_name(result.spec)))
+    if not verdict.at_one:
+        yield from _baselines(result, verdict)
+    yield from _constants(result, verdict)
+    if result.spec.evaluated:
+        yield from _inference(verdict, baseline_name(result.spec))
+    else:
+        reason = "no temperature that an evaluation is known to read is searched"
+        yield Finding(kind="inference", text=f"inference only: not applicable; {reason}.")
+    if verdict.controlled:
+        text = f"under control of the entropy: {final_temperatures_text(verdict.controlled)}."
+        yield Finding(kind="control", text=text)
+    yield from _learned(verdict, result.spec)
+    yield from _parts(verdict, result.spec)
+    yield from _failures(verdict, result)
+    yield from facts("heads", head_lines(result))
+    blocked = "the winner is not recommended" if verdict.total.significant else ""
+    yield from guard_findings(verdict.guards, blocked=blocked)
 
 
 def render_lines(findings: Sequence[Finding]) -> list[str]:
@@ -135,24 +138,15 @@ def render_lines(findings: Sequence[Finding]) -> list[str]:
     return lines
 
 
-def _of_answer(
-    kind: str, text: str, answer: PairedResult, params: Mapping[str, Any] | None = None
-) -> Finding:
-    return Finding(kind=kind, text=text, state=state_of(answer), answer=answer, params=params)
-
-
 def answer(result: StudyData, verdict: Verdict) -> str:
     """Return in a few words what a verdict of a study found."""
     if verdict.total.significant:
         return GAIN if verdict.guards_kept else f"{GAIN}, but a guard is not kept"
-    recommendation = verdict.recommendation
+    advice = verdict.recommendation
     # what to do then tells of a gain, which "no gain shown" alone would contradict
-    is_inference_only = (
-        recommendation is not None and recommendation.action_without_training == "inference_only"
-    )
-    if is_inference_only:
+    if advice is not None and advice.action_without_training == "inference_only":
         return f"{GAIN_AT_INFERENCE}, none by training"
-    is_tuned = recommendation is not None and bool(untested(result.spec, recommendation))
+    is_tuned = advice is not None and bool(untested(result.spec, advice))
     return NO_GAIN_OF_TEMPERATURE if is_tuned else NO_GAIN
 
 
@@ -173,16 +167,11 @@ def headline(result: StudyData) -> str:
     verdict = result.verdict
     if verdict is None:
         return f"{result.metric}: nothing is confirmed yet."
-    summary = f"{_verdict_sentence(result, verdict)}{_recommended(verdict)}{_still_holds(result, verdict)}"
-    return f"{answer_of(result, verdict)}: {summary}"
-
-
-def _recommended(verdict: Verdict) -> str:
-    """Return a sentence on the gain of what is recommended in place of the winner; empty if it is not."""
+    text = f"{answer_of(result, verdict)}: {_verdict_sentence(result, verdict)}"
     advice = verdict.recommendation
-    if advice is None or advice.gain is None or advice.gain == verdict.total:
-        return ""
-    return f" That is the winner; what is recommended gains {format_comparison(advice.gain)}."
+    if advice is not None and advice.gain is not None and advice.gain != verdict.total:
+        text += f" That is the winner; what is recommended gains {format_comparison(advice.gain)}."
+    return f"{text}{_still_holds(result, verdict)}"
 
 
 def _still_holds(result: StudyData, verdict: Verdict) -> str:
@@ -190,10 +179,10 @@ def _still_holds(result: StudyData, verdict: Verdict) -> str:
     gain_verdicts = _gained(result)
     if verdict.total.significant or not gain_verdicts:
         return ""
-    newest_verdict, test = gain_verdicts[-1], gain_verdicts[-1].total.paired
+    newest_verdict = gain_verdicts[-1]
     is_same_training = training_key(newest_verdict.params) == training_key(verdict.params)
     validity_note = "" if is_same_training and verdict.total.worse else " It still holds."
-    gain = f"{format_signed(test)} ({format_ci_and_p(test)})"
+    gain = format_comparison(newest_verdict.total)
     return f" Verdict {newest_verdict.looks} showed a gain: {gain}.{validity_note}"
 
 
@@ -216,17 +205,15 @@ def _verdict_sentence(result: StudyData, verdict: Verdict) -> str:
     basis += f"{TESTS[verdict.test]}{', rounds combined' if num_earlier else ''}"
     if verdict.total.significant:
         min_gain_text = f", at least {limit(test.ci_low, test, ROUND_FLOOR)}," if test.ci_low > 0 else ""
-        change = f"{_better(result)} by {format_effect(test)}{min_gain_text} with the winner of the search"
-        change += f" than with {in_full}"
-        return f"{result.metric} is {change} ({numbers_of_size(test)}; {basis})."
+        direction = "higher" if result.direction == "maximize" else "lower"
+        change = f"{direction} by {format_effect(test)}{min_gain_text} with the winner of the search"
+        return f"{result.metric} is {change} than with {in_full} ({numbers_of_size(test)}; {basis})."
     if verdict.at_one:
         return f"the best that the search has found in {result.metric} is {baseline} itself ({basis})."
     if verdict.total.worse:
         # the more cautious is the smaller loss
-        smallest_loss = max(
-            (answer.paired for answer in verdict.total.component_results or (verdict.total,)),
-            key=lambda t: t.gain,
-        )
+        tests = (answer.paired for answer in verdict.total.component_results or (verdict.total,))
+        smallest_loss = max(tests, key=lambda test: test.gain)
         change = f"the winner of the search is worse than {in_full}, by {format_effect(smallest_loss)}"
         return f"in {result.metric} {change} ({numbers_of_size(smallest_loss)}; {basis})."
     if verdict.untrained:
@@ -238,63 +225,56 @@ def _verdict_sentence(result: StudyData, verdict: Verdict) -> str:
     return f"{gain} ({format_ci_and_p(test)}; {basis})."
 
 
-def _baselines(result: StudyData, verdict: Verdict) -> list[Finding]:
-    """Return what the winner is compared with at the baseline, and which gain is excluded."""
-    if verdict.at_one:
-        return []
-    findings = []
+def _baselines(result: StudyData, verdict: Verdict) -> Iterator[Finding]:
+    """Yield what the winner is compared with at the baseline, and which gain is excluded."""
     total, over_baseline, over_twin = verdict.total, verdict.over_baseline, verdict.over_twin
     baseline = baseline_name(result.spec)
     if result.direction == "minimize":
-        findings.append(
-            Finding(kind="sign", text=f"a gain or difference with + is better: a lower {result.metric}.")
-        )
+        text = f"a gain or difference with + is better: a lower {result.metric}."
+        yield Finding(kind="sign", text=text)
     advice = verdict.recommendation
     if advice is not None and advice.excluded is not None and not total.worse:
         upper_bound = limit(advice.excluded, total.paired)
         text = f"a gain of the winner above {upper_bound} is excluded ({confidence(total.paired)})."
-        findings.append(Finding(kind="excluded", text=text))
+        yield Finding(kind="excluded", text=text)
     if total.lost:
         text = f"all runs of one of the two that it has to beat at {baseline} were lost, so nothing is shown."
-        findings.append(Finding(kind="lost", text=text))
+        yield Finding(kind="lost", text=text)
     if over_baseline is None or over_twin is None or not total.component_results:
-        return findings
+        return
+    text = f"against the best that is known at {baseline}: {format_comparison(over_baseline)}."
+    yield compared("over_baseline", text, over_baseline, verdict.baseline_params)
     twin_params = {n: v for n, v in verdict.twin_params.items() if verdict.baseline_params.get(n) != v}
-    findings.append(
-        _of_answer(
-            "over_baseline",
-            f"against the best that is known at {baseline}: {format_comparison(over_baseline)}.",
-            over_baseline,
-            verdict.baseline_params,
-        )
-    )
-    twin = f"against its own other parameters at {baseline} ({parameters_text(twin_params)})"
-    cautious = "the more cautious of the two counts, at each end"
-    findings.append(
-        _of_answer(
-            "over_twin",
-            f"{twin}: {format_comparison(over_twin)}; {cautious}.",
-            over_twin,
-            verdict.twin_params,
-        )
-    )
-    return findings
+    text = f"against its own other parameters at {baseline} ({parameters_text(twin_params)})"
+    text += f": {format_comparison(over_twin)}; the more cautious of the two counts, at each end."
+    yield compared("over_twin", text, over_twin, verdict.twin_params)
 
 
-def _constants(result: StudyData, verdict: Verdict) -> list[Finding]:
-    """Return the winner against constant temperatures, and what that says of its schedule."""
-    answers = {"constant": verdict.over_constant, "constant_twin": verdict.over_constant_twin}
-    params = {"constant": verdict.constant_params, "constant_twin": verdict.constant_twin_params}
-    findings = [
-        _of_answer(f"over_{arm}", text, answer, params[arm])
-        for arm, text in constant_texts(result, verdict).items()
-        if (answer := answers[arm]) is not None
-    ]
-    if verdict.against_constant is not None:
-        state: State = "shown" if verdict.schedule_shown else state_of(verdict.against_constant)
-        state = "not_shown" if state == "shown" and not verdict.schedule_shown else state
-        findings.append(Finding(kind="schedule", text=constants_conclusion(verdict), state=state))
-    return findings
+def _constants(result: StudyData, verdict: Verdict) -> Iterator[Finding]:
+    """Yield the winner against constant temperatures, and what that says of its schedule."""
+    moving_text, params = describe_temperature_change(verdict.params), verdict.constant_params
+    if verdict.over_constant is not None and params is not None:
+        source = "of the search" if result.has_trial(params) else MODELS
+        text = f"against the best constant temperature {source} ({temperature_text(params)})"
+        text += f": {format_comparison(verdict.over_constant)}."
+        yield compared("over_constant", text, verdict.over_constant, params)
+    params = verdict.constant_twin_params
+    if verdict.over_constant_twin is not None and params is not None:
+        is_begun = is_controlled(verdict.params)
+        level = "the temperature that it begins with" if is_begun else "its geometric mean"
+        text = f"against itself with {level} in place of its {moving_text} ({temperature_text(params)})"
+        text += f": {format_comparison(verdict.over_constant_twin)}."
+        yield compared("over_constant_twin", text, verdict.over_constant_twin, params)
+    if (constants := verdict.against_constant) is None:
+        return
+    if verdict.schedule_shown:
+        text = f"the {moving_text} is worth more than one constant temperature."
+        yield Finding(kind="schedule", text=text, state="shown")
+    elif constants.worse:
+        yield Finding(kind="schedule", text="a constant temperature is better.", state="worse")
+    else:
+        text = f"the {moving_text} is not shown to be worth more than one constant temperature."
+        yield Finding(kind="schedule", text=text, state="not_shown")
 
 
 def _open(result: StudyData) -> list[Finding]:
@@ -312,10 +292,9 @@ def _open(result: StudyData) -> list[Finding]:
         text = "No verdict: no pair of runs could be compared in the confirmation."
     findings = [Finding(kind="decision", text=text)]
     if best is not None:
-        description = f"best trial: {result.metric} {best.value:.4g} with {temperature_text(best.params)}"
-        findings.append(
-            Finding(kind="best", text=f"{description}; that is not the gain.", params=best.params)
-        )
+        text = f"best trial: {result.metric} {best.value:.4g} with {temperature_text(best.params)}"
+        text += "; that is not the gain."
+        findings.append(Finding(kind="best", text=text, params=best.params))
     return findings
 
 
@@ -333,26 +312,24 @@ def round_lines(result: StudyData) -> list[str]:
     return [*lines, *(_earlier_line(result, earlier_verdict) for earlier_verdict in result.earlier_verdicts)]
 
 
-def _missing(result: StudyData, storage: str) -> list[Finding]:
-    """Return which runs did not complete, or only at a later attempt."""
-    lines = []
+def _missing(result: StudyData, storage: str) -> Iterator[str]:
+    """Yield which runs did not complete, or only at a later attempt."""
     failed = [ticket for ticket in result.lost if ticket.state == "failed"]
     if failed:
-        lines.append(f"failed on every attempt: {len(failed)} ({_named(failed)}).")
+        yield f"failed on every attempt: {len(failed)} ({_named(failed)})."
         if any(failed_runs_to_requeue(result.runs, result.spec)):
             command = f"tempopt resume {shlex.quote(result.name)}{storage} --retry-failed"
-            lines.append(f"to have what counts of them, once the cause is gone: {command}")
+            yield f"to have what counts of them, once the cause is gone: {command}"
     retrying_tickets = [ticket for ticket in result.lost if ticket.state != "failed"]
     if retrying_tickets:
         attempts = sum(ticket.failures for ticket in retrying_tickets)
-        lines.append(f"retried after failures: {attempts} ({_named(retrying_tickets)}).")
+        yield f"retried after failures: {attempts} ({_named(retrying_tickets)})."
     if result.alone:
         names = ", ".join(ticket.name for ticket in result.alone)
-        lines.append(f"ran out of GPU memory and needed a GPU of their own: {names}.")
+        yield f"ran out of GPU memory and needed a GPU of their own: {names}."
     withdrawn = [f"{count.withdrawn} {kind}" for kind, count in result.tickets.items() if count.withdrawn]
     if withdrawn:
-        lines.append(f"withdrawn, the study having been stopped before: {', '.join(withdrawn)} tickets.")
-    return [Finding(kind="lost", text=line) for line in lines]
+        yield f"withdrawn, the study having been stopped before: {', '.join(withdrawn)} tickets."
 
 
 def _named(tickets: list[TicketRow]) -> str:
@@ -370,29 +347,24 @@ def _brief(text: str) -> str:
     return text.rstrip(".") if is_short else f"{lines[0][:_LONGEST].rstrip('.')} ..."
 
 
-def _caveats(verdict: Verdict, baseline: str) -> list[Finding]:
-    lines = []
+def _caveats(verdict: Verdict, baseline: str) -> Iterator[str]:
     total = verdict.total
     if verdict.confirmed_on == "validate":
-        lines.append("confirmed on the validation data that the search has seen: only the seeds are fresh.")
+        yield "confirmed on the validation data that the search has seen: only the seeds are fresh."
     for answer in total.component_results or (total,):
         if answer.diverged or answer.reference_diverged:
-            seeds = f"{answer.diverged} of {answer.paired.n_pairs} seeds"
-            counts = f"{seeds}, {baseline} on {answer.reference_diverged}"
-            diverges_more = answer.diverged > answer.reference_diverged
-            end = "; so the gain does not count" if diverges_more and answer.paired.significant else ""
-            lines.append(f"the winner diverged on {counts} (counted with the worst value reached){end}.")
+            end = "; so the gain does not count" if diverges_too_often(answer) else ""
+            yield f"the winner {divergence_text(answer, baseline)}{end}."
     if total.dropped:
-        lines.append(f"seeds left out, a run of theirs having failed on every attempt: {total.dropped}.")
+        yield f"seeds left out, a run of theirs having failed on every attempt: {total.dropped}."
     if math.isinf(total.paired.ci_low) and not verdict.at_one:
         reason = "the differences are equal" if total.paired.is_equal else "too few seeds"
-        lines.append(f"{reason}: no finite interval; give study.seeds.confirm more.")
+        yield f"{reason}: no finite interval; give study.seeds.confirm more."
     if total.is_skewed:
-        lines.append(
+        yield (
             "the differences are skewed, and the test takes them to spread alike to both sides: the error "
             "rate may be higher than stated. More pairs do not mend that; look at the runs that stand out."
         )
-    return [Finding(kind="caveat", text=line) for line in lines]
 
 
 def part_text(part: str, spec: StudySpec) -> str:
@@ -408,58 +380,47 @@ def part_text(part: str, spec: StudySpec) -> str:
     return f"{PARTS[group]} of {temperature}" if temperature else PARTS[group]
 
 
-def _inference(verdict: Verdict, baseline: str) -> list[Finding]:
+def _inference(verdict: Verdict, baseline: str) -> Iterator[Finding]:
     inference = verdict.inference_only
     if inference is None:
-        return []
-    findings = []
+        return
     twin = inference.twin or inference.baseline
     is_twin_different = twin.answer != inference.answer
+    twin_share = share_text(inference.share, twin.answer.paired)
     if inference.plan == AS_TRAINED:
         text = f"inference only: models trained at {baseline} are evaluated best at {baseline}."
-        findings.append(Finding(kind="inference", text=text))
+        yield Finding(kind="inference", text=text)
     else:
-        text = (
-            f"models trained at {baseline} and evaluated at {plan_text(inference.plan)}, against the same "
-            f"models evaluated at {baseline}"
-        )
-        share = "." if is_twin_different else share_text(inference.share, twin.answer.paired)
+        share = "." if is_twin_different else twin_share
         if inference.answer.significant:
             level = f": shown at its level, {100 * inference.answer.paired.alpha:.3g} %"
             share = f"{level}{why_not_inference(verdict)}{share.replace(':', ';', 1)}"
         elif share == ".":
             share = ": no gain shown."
-        findings.append(
-            Finding(
-                kind="inference",
-                text=f"inference only ({text}): {format_comparison(inference.answer)}{share}",
-                details=(choice_text(inference.baseline, verdict.confirmed_on),),
-                state=state_of(inference.answer),
-                answer=inference.answer,
-            )
+        text = (
+            f"inference only (models trained at {baseline} and evaluated at {plan_text(inference.plan)}, "
+            f"against the same models evaluated at {baseline}): {format_comparison(inference.answer)}{share}"
         )
+        choice = choice_text(inference.baseline, verdict.confirmed_on)
+        yield compared("inference", text, inference.answer, details=[choice])
     if is_twin_different and inference.share is not None:
         models = f"models trained at {baseline} with the winner's other parameters"
-        text = f"the same of {models}, {plan_text(twin.plan)}"
-        share = share_text(inference.share, twin.answer.paired)
-        findings.append(
-            _of_answer("inference_twin", f"{text}: {format_comparison(twin.answer)}{share}", twin.answer)
-        )
+        text = f"the same of {models}, {plan_text(twin.plan)}: {format_comparison(twin.answer)}{twin_share}"
+        yield compared("inference_twin", text, twin.answer)
     if inference.difference is not None and not verdict.at_one:
-        findings.append(_over_inference(verdict, inference, inference.difference, baseline))
-    return findings
+        yield _over_inference(verdict, inference, inference.difference, baseline)
 
 
 def _over_inference(
     verdict: Verdict, inference: InferenceOnly, difference: PairedResult, baseline: str
 ) -> Finding:
     """Return what training at another temperature is worth beside evaluating at one."""
-    plans = [AS_TRAINED if tuned is None else tuned.plan for tuned in (inference.winner, inference.baseline)]
     of_winner, of_baseline = (
-        f", evaluated at {plan_text(plan)}," if plan != AS_TRAINED else "" for plan in plans
+        "" if tuned is None or tuned.plan == AS_TRAINED else f", evaluated at {plan_text(tuned.plan)}"
+        for tuned in (inference.winner, inference.baseline)
     )
-    models = f"models trained at {baseline}{of_baseline.rstrip(',')}"
-    text = f"the winner{of_winner} against {models}: {format_comparison(difference)}"
+    winner = f"the winner{of_winner}{',' if of_winner else ''}"
+    text = f"{winner} against models trained at {baseline}{of_baseline}: {format_comparison(difference)}"
     if difference.significant and verdict.total.significant:
         end = "training at another temperature is worth that much more than inference alone."
     elif difference.worse:
@@ -468,49 +429,74 @@ def _over_inference(
         end = f"this does not count, since the winner is not shown to gain over {baseline}."
     else:
         end = "training at another temperature is not shown to be worth more than inference alone."
-    return _of_answer("over_inference", f"{text}: {end}", difference)
+    return compared("over_inference", f"{text}: {end}", difference)
 
 
-def _learned(verdict: Verdict, spec: StudySpec) -> list[Finding]:
-    """Return what learned temperatures gain over the baseline, and the winner over them."""
+def _learned(verdict: Verdict, spec: StudySpec) -> Iterator[Finding]:
+    """Yield what learned temperatures gain over the baseline, and the winner over them."""
     learned = verdict.learned
     if learned is None:
-        if not spec.study.explain or spec.study.not_learned is None:
-            return []
-        reason = spec.study.not_learned.rstrip(".")
-        text = f"learned temperatures: not applicable; they cannot be learned here: {reason}."
-        return [Finding(kind="learned", text=text)]
+        if spec.study.explain and spec.study.not_learned is not None:
+            reason = spec.study.not_learned.rstrip(".")
+            text = f"learned temperatures: not applicable; they cannot be learned here: {reason}."
+            yield Finding(kind="learned", text=text)
+        return
     share = share_text(learned.share, learned.answer.paired).rstrip(".")
     if learned.share is None and not learned.answer.significant:
         share = ": no gain shown"
+    factor = "the" if learned.lr_ratio == 1 else f"{learned.lr_ratio:.4g} times the"
+    rate = f"with {factor} learning rate of the weights"
+    rate = f"one for each head, {rate}" if learned.params.get(PER_HEAD) else rate
     text = (
-        f"learned temperatures (from {baseline_name(spec)}, {rate_text(learned)}), at the price of one "
-        f"training: {format_comparison(learned.answer)}{share}; {ends_of(learned.ends)}."
+        f"learned temperatures (from {baseline_name(spec)}, {rate}), at the price of one "
+        f"training: {format_comparison(learned.answer)}{share}; {final_temperatures_text(learned.ends)}."
     )
-    findings = [_of_answer("learned", text, learned.answer, learned.params)]
+    yield compared("learned", text, learned.answer, learned.params)
     if (winner_answer := learned.winner) is not None:
         no_gain_text = "; the winner is worse" if winner_answer.worse else "; no difference is shown"
         end = "" if winner_answer.significant else no_gain_text
-        findings.append(
-            _of_answer(
-                "over_learned",
-                f"the winner against them: {format_comparison(winner_answer)}{end}.",
-                winner_answer,
-            )
-        )
-    return findings
+        text = f"the winner against them: {format_comparison(winner_answer)}{end}."
+        yield compared("over_learned", text, winner_answer)
 
 
-def _parts(verdict: Verdict, spec: StudySpec) -> list[Finding]:
-    """Return what the winner loses without each of its parts, and the simpler plan that would do."""
-    findings = []
+def final_temperatures_text(ends: Ends) -> str:
+    """Return where the temperatures ended, in the geometric mean over the runs, and from which to which."""
+    layer_ends = {layer: end for name, end in ends.items() if (layer := place_of(name))}
+    named_ends = {name: end for name, end in ends.items() if not place_of(name)}
+    summary: list[str] = []
+    if len(layer_ends) <= _MAX_NAMED_LAYERS:
+        named_ends |= {f"τ of {layer}": end for layer, end in layer_ends.items()}
+    else:
+        low, high = (pick(layer_ends, key=lambda layer: layer_ends[layer][0]) for pick in (min, max))
+        extremes = (f"{layer_ends[layer][0]:.3g} in {layer}" for layer in (low, high))
+        summary = [f"τ from {' to '.join(extremes)}"]
+    texts = [
+        f"{name} = {mean:.3g} ({first:.3g} to {last:.3g})" for name, (mean, first, last) in named_ends.items()
+    ]
+    return f"at the end of training {', '.join([*texts, *summary]) or 'not measured'}"
+
+
+def place_of(name: str) -> str:
+    """Return where in attention a learned temperature is, from its name; empty for one that is not there."""
+    layer, _, head = name.partition(".")
+    if not layer.isdecimal():
+        return ""
+    return f"layer {layer}, head {head}" if head else f"layer {layer}"
+
+
+def _parts(verdict: Verdict, spec: StudySpec) -> Iterator[Finding]:
+    """Yield what the winner loses without each of its parts, and the simpler plan that would do."""
     for part in verdict.parts:
-        no_loss_text = "" if part.answer.significant or part.answer.worse else ": no difference shown"
-        part_title = f"{part_text(part.name, spec)}{_level_note(verdict) if part.name == 'level' else ''}"
-        text = (
-            f"the winner against itself without {part_title}: {format_comparison(part.answer)}{no_loss_text}."
-        )
-        findings.append(_of_answer("part", text, part.answer, part.parameters))
+        title = part_text(part.name, spec)
+        if part.name == "level":
+            title += (
+                " (the temperatures begin at 1)"
+                if is_controlled(verdict.params)
+                else " (the schedule divided by its mean, so that it averages 1)"
+            )
+        end = "" if part.answer.significant or part.answer.worse else ": no difference shown"
+        text = f"the winner against itself without {title}: {format_comparison(part.answer)}{end}."
+        yield compared("part", text, part.answer, part.parameters)
     if (simplest := verdict.simplest) is not None:
         part_names = " and ".join(part_text(part, spec) for part in simplest.parts)
         outcome = "shown" if simplest.holds else "not shown"
@@ -519,21 +505,14 @@ def _parts(verdict: Verdict, spec: StudySpec) -> list[Finding]:
             f"keep {100 * spec.study.keep_share:.3g} % of the gain or more; the winner against that: "
             f"{format_comparison(simplest.lost)}."
         )
-        findings.append(_of_answer("simplest", text, simplest.gain, simplest.parameters))
-    return findings
+        finding = compared("simplest", text, simplest.gain, simplest.parameters)
+        yield replace(finding, state="shown" if simplest.holds else "not_shown")
 
 
-def _level_note(verdict: Verdict) -> str:
-    """Return what attention is trained with without the level of the winner."""
-    if is_controlled(verdict.params):
-        return " (the temperatures begin at 1)"
-    return " (the schedule divided by its mean, so that it averages 1)"
-
-
-def _failures(verdict: Verdict, result: StudyData) -> list[Finding]:
+def _failures(verdict: Verdict, result: StudyData) -> Iterator[Finding]:
     rates = verdict.failures
     if rates is None:
-        return []
+        return
     limit, worse = result.spec.study.failure, "below" if result.direction == "maximize" else "above"
     failure = "diverged" if limit is None else f"{result.metric} {worse} {limit:g}, or diverged"
     at_baseline = f"at {baseline_name(result.spec)} {_rate(rates.reference)}"
@@ -546,7 +525,7 @@ def _failures(verdict: Verdict, result: StudyData) -> list[Finding]:
         f"failed runs ({failure}): the winner {_rate(rates.arm)}, {at_baseline}; p = {rates.p_value:.2g} "
         f"(exact McNemar test).{end}"
     )
-    return [Finding(kind="stability", text=text, state="shown" if verdict.is_more_stable else "not_shown")]
+    yield Finding(kind="stability", text=text, state="shown" if verdict.is_more_stable else "not_shown")
 
 
 def _rate(rate: Rate) -> str:
@@ -555,21 +534,12 @@ def _rate(rate: Rate) -> str:
 
 def _cost(result: StudyData) -> str:
     counts = ", ".join(f"{n} {name}" for name, n in result.trials.items() if n)
-    runs = sum(count.done + count.failed for count in result.tickets.values())
-    checkpoint_seconds = result.cost.checkpoint_seconds
-    writing = (
-        f", {duration(checkpoint_seconds)} of it to write checkpoints" if checkpoint_seconds >= 1 else ""
-    )
-    runs_text = f"training in {runs} runs"
-    training_text = f"{duration(result.cost.train_seconds)} of {runs_text}{writing}"
-    return f"cost: {training_text} (search trials: {counts or 'none'}){_cards(result)}."
-
-
-def _cards(result: StudyData) -> str:
-    cost = result.cost
-    peak = "" if cost.peak_memory is None else f", at most {cost.peak_memory / 1e9:.2g} GB of one in use"
-    return "" if cost.gpu_seconds is None else f"; {duration(cost.gpu_seconds)} of GPUs{peak}"
-
-
-def _better(result: StudyData) -> str:
-    return "higher" if result.direction == "maximize" else "lower"
+    cost, writing, cards = result.cost, "", ""
+    if cost.checkpoint_seconds >= 1:
+        writing = f", {duration(cost.checkpoint_seconds)} of it to write checkpoints"
+    if cost.gpu_seconds is not None:
+        cards = f"; {duration(cost.gpu_seconds)} of GPUs"
+        if cost.peak_memory is not None:
+            cards += f", at most {cost.peak_memory / 1e9:.2g} GB of one in use"
+    training = f"{duration(cost.train_seconds)} of training in {result.num_ended} runs{writing}"
+    return f"cost: {training} (search trials: {counts or 'none'}){cards}."

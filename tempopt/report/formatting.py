@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from decimal import ROUND_CEILING, Decimal
 from typing import TYPE_CHECKING, Any
 
-from tempopt.report.schedule_shape import describe_schedule
 from tempopt.temperature import (
     AS_FOUND,
     CONTROL,
     CONTROL_PARAMETERS,
     KNOTS,
     NEUTRAL,
+    Piecewise,
+    TemperatureParameters,
     drop_unused_params,
     is_controlled,
     join_name,
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 ATTENTIONS_BASELINE = "τ = 1"
 """What a study of attention's temperature is measured against."""
 _SCHEDULE_PARAMS = ("schedule", "temperature_init", "temperature_final")
+_STRAIGHT = 1e-9
 _KNOTS = (KNOTS, *INNER_KNOTS, "num_knots", "hold_fraction")
 
 
@@ -76,13 +79,12 @@ def baseline_label(spec: StudySpec) -> str:
 
 def _baseline_temperature_texts(spec: StudySpec) -> list[str]:
     """Return the temperature of the baseline for each that is searched."""
-    names = [
-        name
-        if temperature.as_found is None
-        else f"{name} {'learned from' if temperature.trained else '='} {temperature.as_found:.4g}"
-        for name, temperature in spec.temperatures.items()
-    ]
-    return [*([ATTENTIONS_BASELINE] if spec.attends else []), *names]
+    texts = [ATTENTIONS_BASELINE] if spec.attends else []
+    for name, temperature in spec.temperatures.items():
+        relation = "learned from" if temperature.trained else "="
+        value = "" if temperature.as_found is None else f" {relation} {temperature.as_found:.4g}"
+        texts.append(f"{name}{value}")
+    return texts
 
 
 def format_ci_and_p(test: PairedTest) -> str:
@@ -116,6 +118,11 @@ def numbers_of_size(test: PairedTest) -> str:
     ends = (test.ci_low, test.ci_high) if test.gain >= 0 else (-test.ci_high, -test.ci_low)
     low, high = (unsigned(end, test) for end in ends)
     return f"{confidence(test)} interval {low} to {high}, p = {test.p_value:.2g}"
+
+
+def format_gain(answer: PairedResult) -> str:
+    """Return a gain without its sign, its interval and p, for a sentence that says which way it goes."""
+    return f"{format_effect(answer.paired)} ({numbers_of_size(answer.paired)})"
 
 
 def unsigned(value: float, test: PairedTest) -> str:
@@ -180,10 +187,8 @@ def temperature_text(parameters: Mapping[str, Any]) -> str:
     texts, covered_names = [], set()
     for name in temperatures_of(parameters):
         temperature_params = {**NEUTRAL, **parameters_of_temperature(parameters, name)}
-        first, last = (
-            temperature_params["temperature_init"],
-            temperature_params["temperature_final"] or temperature_params["temperature_init"],
-        )
+        first = temperature_params["temperature_init"]
+        last = temperature_params["temperature_final"] or first
         if not name and is_controlled(parameters):
             texts.append(_controlled_text(drop_unused_params(parameters)))
             covered_names |= set(CONTROL_PARAMETERS)
@@ -195,8 +200,8 @@ def temperature_text(parameters: Mapping[str, Any]) -> str:
             texts.append(f"{name or 'τ'} {course} ({temperature_params['schedule']})")
             covered_names |= {join_name(name, knot) for knot in _KNOTS}
         else:
-            if temperature_params[KNOTS] is not None:
-                first, last = temperature_params[KNOTS][0][1], temperature_params[KNOTS][-1][1]
+            if (knots := temperature_params[KNOTS]) is not None:
+                first, last = knots[0][1], knots[-1][1]
             texts.append(f"{name or 'τ'} from {first:.4g} to {last:.4g} ({temperature_params['schedule']})")
         covered_names |= {join_name(name, param) for param in _SCHEDULE_PARAMS}
     values = neutral_values(parameters)
@@ -204,6 +209,65 @@ def temperature_text(parameters: Mapping[str, Any]) -> str:
         n: v for n, v in parameters.items() if n not in covered_names and not (n in values and values[n] == v)
     }
     return ", ".join([*texts, *([parameters_text(other_params)] if other_params else [])])
+
+
+def schedule_points(parameters: Mapping[str, Any], temperature: str = "") -> tuple[tuple[float, float], ...]:
+    """Return where a piecewise schedule begins, bends and ends: training progress in [0, 1], and τ there.
+
+    Between two of these ln τ is linear. Empty for other schedules, and for one without a bend.
+
+    Args:
+        parameters: A parameter set.
+        temperature: Name of the temperature; empty for attention's.
+    """
+    schedule_params = parameters_of_temperature(parameters, temperature)
+    if schedule_params.get("schedule") != Piecewise.name:
+        return ()
+    schedule = TemperatureParameters.from_mapping(schedule_params).plan(1).schedule
+    if not isinstance(schedule, Piecewise):
+        return ()
+    knots = list(schedule.knots)
+    # constant before the first knot and behind the last
+    if knots[0][0] > 0.0:
+        knots.insert(0, (0.0, knots[0][1]))
+    if knots[-1][0] < 1.0:
+        knots.append((1.0, knots[-1][1]))
+    points = [knots[0]]
+    for knot, following in itertools.pairwise(knots[1:]):
+        if abs(_slope(points[-1], knot) - _slope(knot, following)) > _STRAIGHT:
+            points.append(knot)
+    return (*points, knots[-1]) if len(points) > 1 else ()
+
+
+def _slope(start: tuple[float, float], end: tuple[float, float]) -> float:
+    return math.log(end[1] / start[1]) / (end[0] - start[0])
+
+
+def describe_schedule(parameters: Mapping[str, Any], temperature: str = "") -> str:
+    """Return how a piecewise schedule goes: ``1 until 70 % of training, 0.487 at 85 %, 0.885 at the end``.
+
+    Empty where :func:`schedule_points` is.
+    """
+    knots = schedule_points(parameters, temperature)
+    parts: list[str] = []
+    index = 0
+    while index < len(knots):
+        (progress, tau), last_index = knots[index], index
+        while last_index + 1 < len(knots) and knots[last_index + 1][1] == tau:
+            last_index += 1
+        parts.append(f"{tau:.4g} {_when(progress, knots[last_index][0], first=not parts)}")
+        index = last_index + 1
+    return ", ".join(parts)
+
+
+def _when(start: float, end: float, *, first: bool) -> str:
+    start_text, end_text = (f"{100 * progress:.3g} %" for progress in (start, end))
+    suffix = " of training" if first else ""
+    if start == end:
+        return {0.0: "at first", 1.0: "at the end"}.get(start, f"at {start_text}{suffix}")
+    if start == 0.0:
+        return f"until {end_text}{suffix}"
+    return f"from {start_text} on" if end == 1.0 else f"from {start_text} to {end_text}"
 
 
 def _controlled_text(parameters: Mapping[str, Any]) -> str:

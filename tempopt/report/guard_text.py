@@ -1,14 +1,12 @@
-"""What the verdict says of the guards of a study, in plain words and as data; computes nothing."""
+"""What the verdict says of the guards of a study, in plain words; computes nothing."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Iterable, Iterator
 
+from tempopt.report.finding import Finding, facts
 from tempopt.verdict.guards import GuardResult
-from tempopt.verdict.verdict import Verdict
 
 _STATES = {
     "kept": "kept",
@@ -18,24 +16,35 @@ _STATES = {
 }
 
 
-def guard_lines(verdict: Verdict) -> list[str]:
-    """Return a line for each guard of the study, and whether the winner is to be taken for what they say."""
-    if not verdict.guards:
-        return []
-    lines = [guard_line(guard) for guard in verdict.guards]
-    if verdict.total.significant and not verdict.guards_kept:
-        lines.append(f"the winner is not recommended: it {not_kept(verdict.guards)}.")
-    return lines
+def guard_findings(
+    guards: Iterable[GuardResult],
+    arm: str = "the winner",
+    reference: str = "the baseline",
+    *,
+    prefix: str = "",
+    blocked: str = "",
+) -> Iterator[Finding]:
+    """Yield a statement on each guard, and what is not to be taken for what they say.
+
+    Args:
+        guards: Guards of one arm.
+        arm: What it is called.
+        reference: What it is compared with.
+        prefix: What the statements begin with.
+        blocked: What is said of an arm that gains and does not keep them; empty: it does not gain.
+    """
+    guards = tuple(guards)
+    yield from facts("guard", (f"{prefix}{guard_line(guard, arm, reference)}" for guard in guards))
+    if blocked and any(guard.blocks_recommendation for guard in guards):
+        yield Finding(kind="guard", text=f"{blocked}: it {not_kept(guards)}.", state="not_shown")
 
 
 def not_kept(guards: Iterable[GuardResult]) -> str:
     """Return which guards stand in the way: ``breaks the guard on val_loss (+20.0 %, limit +5 %)``."""
-    blocking_guards = [guard for guard in guards if guard.blocks_recommendation]
-    broken = [_measured(guard) for guard in blocking_guards if guard.state == "broken"]
-    unmeasured = [guard for guard in blocking_guards if guard.state == "not_measured"]
-    unproven = [
-        _measured(guard) for guard in blocking_guards if guard.state not in ("broken", "not_measured")
-    ]
+    guards = tuple(guards)
+    broken = [_measured(guard) for guard in guards if guard.state == "broken"]
+    unmeasured = [guard for guard in guards if guard.state == "not_measured"]
+    unproven = [_measured(guard) for guard in guards if guard.state == "not_shown"]
     reasons = [f"breaks the guard on {' and '.join(broken)}"] if broken else []
     reasons += [f"is not shown to keep the guard on {' and '.join(unproven)}"] if unproven else []
     reasons += [f"was not tested on the guard on {guard.name}, since {guard.why}" for guard in unmeasured]
@@ -69,31 +78,6 @@ def guard_line(guard: GuardResult, arm: str = "the winner", reference: str = "th
     )
 
 
-def guards_json(verdict: Verdict) -> list[dict[str, Any]]:
-    """Return the guards as plain data, infinite ends as null."""
-    return [guard_json(guard) for guard in verdict.guards]
-
-
-def guard_json(guard: GuardResult) -> dict[str, Any]:
-    """Return a guard as plain data, infinite ends as null."""
-    test = guard.answer
-    return {
-        "name": guard.name,
-        "text": guard.text,
-        "state": guard.state,
-        "baseline": guard.baseline,
-        "change": guard.change,
-        "relative_change": guard.relative(guard.change),
-        "low": _finite(guard.low),
-        "high": _finite(guard.high),
-        "diverged": guard.diverged,
-        "reference_diverged": guard.reference_diverged,
-        "why": guard.why,
-        "headroom": test
-        and {name: _finite(value) for name, value in asdict(test).items() if name != "is_equal"},
-    }
-
-
 def _limit(guard: GuardResult) -> str:
     """Return how far the winner may be from the baseline: ``+5 %``, ``−0.02``."""
     scale, unit = (100.0, " %") if guard.text.endswith("%") else (1.0, "")
@@ -116,7 +100,3 @@ def _change(guard: GuardResult, value: float | None) -> str:
 
 def _decimals(percent: float) -> int:
     return 0 if abs(percent) >= 100 else 1 if abs(percent) >= 10 else 2
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None

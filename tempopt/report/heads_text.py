@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tempopt.report.formatting import baseline_name
@@ -39,13 +40,19 @@ def named_heads(maps: dict[str, Any], moment: str = "end") -> list[dict[str, Any
     return sorted(measures, key=lambda measure: (-measure["score"], measure["layer"], measure["head"]))
 
 
+def named_runs(result: StudyData) -> Iterator[tuple[str, TicketRow, dict[str, Any]]]:
+    """Yield what people call them, the runs whose heads were looked at, and what those attend to."""
+    for role, run in head_runs(result).items():
+        name = "the winner" if role == "winner" else baseline_name(result.spec)
+        yield name, run, result.maps[run.id]
+
+
 def head_lines(result: StudyData) -> list[str]:
     """Return what the heads do at the end of training; nothing where none was looked at."""
-    lines = []
-    for name, run in head_runs(result).items():
-        who = "the winner" if name == "winner" else baseline_name(result.spec)
-        lines.append(f"heads of {who} at the end of {run.name}: {heads_text(result.maps[run.id])}.")
-    return lines
+    return [
+        f"heads of {name} at the end of {run.name}: {heads_text(maps)}."
+        for name, run, maps in named_runs(result)
+    ]
 
 
 def heads_text(maps: dict[str, Any], moment: str = "end") -> str:
@@ -82,17 +89,11 @@ def heads_json(result: StudyData) -> dict[str, Any] | None:
     }
 
 
-def shades_of(head: dict[str, Any]) -> bytes:
-    """Return the cells of a head's map row by row, 255 at its greatest weight."""
-    return base64.b64decode(head["cells"])
-
-
 def map_lines(result: StudyData) -> list[str]:
     """Return what heads attend to at the end of training as shades of text, the named heads first."""
     lines = []
-    for name, run in head_runs(result).items():
-        who = "the winner" if name == "winner" else baseline_name(result.spec)
-        lines += _render_head_maps(f"{who}, {run.name}", result.maps[run.id])
+    for name, run, maps in named_runs(result):
+        lines += _render_head_maps(f"{name}, {run.name}", maps)
     return lines or ["No confirming run has had its heads looked at."]
 
 
@@ -100,21 +101,16 @@ def _render_head_maps(title: str, maps: dict[str, Any]) -> list[str]:
     moments = maps["moments"]
     moment = "end" if "end" in moments else next(iter(moments))
     record = moments[moment]
-    measure_names = {
-        (measure["layer"], measure["head"]): measure_text(measure) for measure in named_heads(maps, moment)
-    }
-    heads = sorted(record["heads"], key=lambda head: (head["layer"], head["head"]) not in measure_names)
-    lines = [
-        f"{title}, step {record['step']}; queries down, keys across, {SHADES[-1]} is the greatest weight:"
-    ]
+    measured = {(m["layer"], m["head"]): f", {measure_text(m)}" for m in named_heads(maps, moment)}
+    heads = sorted(record["heads"], key=lambda head: (head["layer"], head["head"]) not in measured)
+    scale = f"queries down, keys across, {SHADES[-1]} is the greatest weight"
+    lines = [f"{title}, step {record['step']}; {scale}:"]
     for head in heads[:_MAX_HEAD_MAPS]:
-        measure_name = measure_names.get((head["layer"], head["head"]), "")
-        suffix = f", {measure_name}" if measure_name else ""
-        lines += [
-            "",
-            f"layer {head['layer']} head {head['head']}{suffix} (greatest weight {head['most']:.2g})",
-        ]
-        cells, columns = shades_of(head), head["columns"]
+        head_name = f"layer {head['layer']} head {head['head']}"
+        suffix = measured.get((head["layer"], head["head"]), "")
+        lines += ["", f"{head_name}{suffix} (greatest weight {head['most']:.2g})"]
+        # row by row, 255 at the greatest weight of the head
+        cells, columns = base64.b64decode(head["cells"]), head["columns"]
         for row in range(head["rows"]):
             line = cells[row * columns : (row + 1) * columns]
             lines.append("".join(SHADES[round((len(SHADES) - 1) * cell / 255)] for cell in line).rstrip())

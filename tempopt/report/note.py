@@ -12,24 +12,17 @@ import string
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tempopt.errors import StudyFailed
-from tempopt.report.export import to_python
+from tempopt.report.decision import decision_lines, statements
 from tempopt.report.formatting import baseline_name
-from tempopt.report.headline import decision_lines, statements
 from tempopt.report.study_result import StudyResult
 from tempopt.storage.rows import KINDS
 
 # A link that nothing refers to: Markdown shows nothing of it.
 _MARK = re.compile(r"\[tempopt\]: # \(([0-9a-f]{16})\)\n\n")
-_COMMENT = re.compile(r"\A(?:#[^\n]*\n)+\n*")
 _SPECIAL = re.compile(f"[{re.escape(string.punctuation)}]")
 _LONGEST = 200
 _LONGEST_LINE = 2000
 _MOST_ROWS = 60
-# A table does not break a value, and has to fit a phone; the whole value stands in the call below.
-_LONGEST_VALUE = 22
-# A longer one is written to a file, not read in a note.
-_LONGEST_CALL = 4000
 
 
 def render_note(result: StudyResult) -> str:
@@ -58,7 +51,8 @@ def _parts(result: StudyResult) -> Iterator[str]:
     if parameters:
         yield f"\n### {title}\n"
         yield from _table(("parameter", "value"), _values(parameters))
-        yield from _use(result)
+        command = _code(f"tempopt export {shlex.quote(result.name)}")
+        yield f"\nAs YAML for LightningCLI: {command}, and `--format python` for a script."
     name = shlex.quote(result.name)
     yield "\n### All findings\n"
     for text, details in statements(result):
@@ -77,20 +71,17 @@ def _parameter_section(result: StudyResult) -> tuple[str, Mapping[str, Any]]:
     """Return what the note says how to use, and its parameters: what is recommended, once there is that."""
     recommendation = result.recommendation
     if recommendation is None:
-        best_params = result.best.params if result.best else {}
-        return (
-            ("The winner, not confirmed", result.winner)
-            if result.winner
-            else ("The best so far", best_params)
-        )
-    at_inference = {
-        f"{name} at inference": value for name, value in (recommendation.at_inference or {}).items()
+        if result.winner:
+            return "The winner, not confirmed", result.winner
+        return "The best so far", result.best.params if result.best else {}
+    at_inference = recommendation.at_inference or {}
+    title = "What is recommended"
+    if recommendation.action_without_training == "change_nothing":
+        title = f"The configuration at {baseline_name(result.spec)}"
+    return title, {
+        **recommendation.parameters,
+        **{f"{name} at inference": value for name, value in at_inference.items()},
     }
-    at_baseline = f"The configuration at {baseline_name(result.spec)}"
-    title = (
-        at_baseline if recommendation.action_without_training == "change_nothing" else "What is recommended"
-    )
-    return title, {**recommendation.parameters, **at_inference}
 
 
 def _progress(result: StudyResult) -> Iterator[tuple[Any, ...]]:
@@ -104,8 +95,7 @@ def _progress(result: StudyResult) -> Iterator[tuple[Any, ...]]:
 def _values(parameters: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
     for name in list(parameters)[:_MOST_ROWS]:
         value = parameters[name]
-        text = f"{value:.4g}" if isinstance(value, float) else str(value)
-        yield name, text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 1]}…"
+        yield name, f"{value:.4g}" if isinstance(value, float) else str(value)
     if len(parameters) > _MOST_ROWS:
         yield f"and {len(parameters) - _MOST_ROWS} more", ""
 
@@ -117,21 +107,6 @@ def _table(columns: Sequence[str], rows: Iterator[tuple[Any, ...]]) -> Iterator[
         yield f"| {' | '.join(escaped(str(cell)) for cell in row)} |"
 
 
-def _use(result: StudyResult) -> Iterator[str]:
-    yield "\n### As code\n"
-    yield f"As YAML for LightningCLI: {_code(f'tempopt export {shlex.quote(result.name)}')}. In Python:\n"
-    try:
-        # without the comment that it begins with, which says what the note has said
-        call = _COMMENT.sub("", to_python(result)).rstrip("\n")
-    except StudyFailed:
-        return
-    if len(call) > _LONGEST_CALL:
-        yield _code(f"tempopt export {shlex.quote(result.name)} --format python")
-        return
-    fence = _fence(call, 3)
-    yield f"{fence}python\n{call}\n{fence}"
-
-
 def escaped(text: str, longest: int = _LONGEST) -> str:
     """Return a text that Markdown, its tables and HTML show as it is written, on one line, cut if long."""
     line = " ".join(text.split())
@@ -141,13 +116,8 @@ def escaped(text: str, longest: int = _LONGEST) -> str:
 
 
 def _code(text: str) -> str:
-    """Return a text as code within a line."""
+    """Return a text as code within a line, between more backticks than it has in a row."""
     line = " ".join(text.split())
-    fence = _fence(line, 1)
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", line)), default=0))
     pad = " " if "`" in line else ""
     return f"{fence}{pad}{line}{pad}{fence}"
-
-
-def _fence(text: str, min_length: int) -> str:
-    """Return more backticks than there are in a row within a text."""
-    return "`" * max(min_length, 1 + max((len(run) for run in re.findall("`+", text)), default=0))

@@ -12,6 +12,7 @@ from tempopt.report.formatting import (
     duration,
     format_ci_and_p,
     format_effect,
+    format_gain,
     format_signed,
     limit,
     numbers_of_size,
@@ -26,7 +27,7 @@ from tempopt.verdict.conclusion import find_valid_earlier_verdict
 from tempopt.verdict.inference import TunedInference
 from tempopt.verdict.recommendation import ALONE_SHARE
 from tempopt.verdict.run_evaluations import WINNER, ConstantPlan
-from tempopt.verdict.verdict import BlockedOption, Recommendation
+from tempopt.verdict.verdict import Recommendation
 from tempopt.verdict.widening import Widening, find_params_at_range_ends
 
 if TYPE_CHECKING:
@@ -37,14 +38,6 @@ if TYPE_CHECKING:
 HEAD = "What to do: "
 """What the recommendation begins with wherever it is printed."""
 _PAIRS = "a pair is one fresh seed, trained with the winner and with what it is compared with"
-
-
-def recommendation_line(result: StudyData, storage: str = "") -> str | None:
-    """Return what to do, in a few sentences on one line; None without a verdict."""
-    verdict = result.verdict
-    if verdict is None or verdict.recommendation is None:
-        return None
-    return f"{HEAD}{recommendation_text(result, storage)}"
 
 
 def recommendation_text(result: StudyData, storage: str = "", *, as_code: bool = True) -> str:
@@ -96,11 +89,10 @@ def earlier_advice(result: StudyData, verdict: Verdict) -> str:
     advice = _in_short(result.spec, recommendation)
     standing_verdict = find_valid_earlier_verdict(verdict, earlier[: earlier.index(verdict)])
     if standing_verdict is not None and standing_verdict.recommendation is not None:
-        advice = (
-            f"{_in_short(result.spec, standing_verdict.recommendation)}, as verdict {standing_verdict.looks}"
-        )
+        advice = _in_short(result.spec, standing_verdict.recommendation)
+        advice += f", as verdict {standing_verdict.looks}"
     if recommendation.action == "widen_range":
-        return f"widen {' and '.join(map(_range, recommendation.widen))}, and until then {advice}"
+        return f"widen {_ranges(recommendation)}, and until then {advice}"
     if recommendation.action == "more_pairs":
         assert recommendation.pairs is not None
         return f"add {recommendation.pairs.pairs} pairs, and until then {advice}"
@@ -132,14 +124,18 @@ def _changed(recommendation: Recommendation) -> set[str]:
 
 
 def _now(result: StudyData, verdict: Verdict, recommendation: Recommendation, code: str) -> str:
+    passed_over = _passed_over(recommendation, baseline_name(result.spec))
     if recommendation.action_without_training == "change_nothing":
-        return _change_nothing(result, verdict, recommendation)
-    describe = _inference_only if recommendation.action_without_training == "inference_only" else _train
-    return f"{describe(result, verdict, recommendation)}{code}"
+        return _change_nothing(result, verdict, recommendation, passed_over)
+    if recommendation.action_without_training == "inference_only":
+        return f"{_inference_only(result, verdict, recommendation)}{passed_over}{code}"
+    text = _train(result, verdict, recommendation)
+    if recommendation.parameters == verdict.params and not passed_over:
+        passed_over = " Nothing simpler is shown to do as well."
+    return f"{text}{passed_over}{code}"
 
 
 def _train(result: StudyData, verdict: Verdict, recommendation: Recommendation) -> str:
-    baseline = baseline_name(result.spec)
     is_constant = recommendation.action_without_training == "train_at_constant"
     tuned = None if verdict.inference_only is None else verdict.inference_only.winner
     evaluation_text = "at the same temperature" if is_constant else "at its last temperature"
@@ -148,52 +144,40 @@ def _train(result: StudyData, verdict: Verdict, recommendation: Recommendation) 
     if recommendation.plan is not None and tuned is not None:
         evaluation_text = (
             f"at {plan_text(recommendation.plan)} ({best_of(tuned)}), which gains its models another "
-            f"{format_effect(tuned.answer.paired)} ({numbers_of_size(tuned.answer.paired)})"
+            f"{format_gain(tuned.answer)}"
         )
     text = f"train {_how(recommendation)}: {temperature_text(recommendation.parameters)}."
     # attention's is read by every evaluation, whatever of it is changed
-    read_temperatures = (
-        _changed(recommendation).intersection(result.spec.evaluated) if result.spec.temperatures else {""}
-    )
-    if read_temperatures or recommendation.plan is not None:
+    is_read = not result.spec.temperatures or _changed(recommendation).intersection(result.spec.evaluated)
+    if is_read or recommendation.plan is not None:
         text += f" Evaluate {evaluation_text}."
     if recommendation.parameters == verdict.params:
-        simpler = _passed_over(recommendation, baseline) or " Nothing simpler is shown to do as well."
-        return f"{text} That is the winner of the search.{simpler}"
-    test = None if recommendation.gain is None else recommendation.gain.paired
-    gain = (
-        ""
-        if test is None
-        else f" That gains {format_effect(test)} over {baseline} ({numbers_of_size(test)})."
-    )
-    winner = _without_winner(verdict) or _no_better(verdict, recommendation, "has more parts")
-    return f"{text}{gain}{winner}{_passed_over(recommendation, baseline)}"
+        return f"{text} That is the winner of the search."
+    if recommendation.gain is not None:
+        test, baseline = recommendation.gain.paired, baseline_name(result.spec)
+        text += f" That gains {format_effect(test)} over {baseline} ({numbers_of_size(test)})."
+    return f"{text}{_beside_winner(verdict, recommendation, 'has more parts')}"
 
 
 def _inference_only(result: StudyData, verdict: Verdict, recommendation: Recommendation) -> str:
     assert recommendation.gain is not None and recommendation.plan is not None
-    baseline = baseline_name(result.spec)
+    assert verdict.inference_only is not None
     # what was tuned for the baseline may not be what a person trains with so far
     others_phrase = untested_text(result.spec, recommendation)
-    train = f"train as before, at {baseline}{others_phrase}"
-    assert verdict.inference_only is not None
-    gain = recommendation.gain.paired
     text = (
-        f"{train}, and evaluate at {plan_text(recommendation.plan)} "
-        f"({best_of(verdict.inference_only.baseline)}). That gains {format_effect(gain)} "
-        f"({numbers_of_size(gain)})"
+        f"train as before, at {baseline_name(result.spec)}{others_phrase}, and evaluate at "
+        f"{plan_text(recommendation.plan)} ({best_of(verdict.inference_only.baseline)}). That gains "
+        f"{format_gain(recommendation.gain)}"
     )
     if not verdict.total.significant:
-        return (
-            f"{text}, while the winner of the search, which is trained at another temperature, is not shown "
-            f"to gain anything.{_passed_over(recommendation, baseline)}"
-        )
-    needs_text = "needs training at another temperature"
-    winner = _without_winner(verdict) or _no_better(verdict, recommendation, needs_text)
-    return f"{text}.{winner}{_passed_over(recommendation, baseline)}"
+        winner = "the winner of the search, which is trained at another temperature,"
+        return f"{text}, while {winner} is not shown to gain anything."
+    return f"{text}.{_beside_winner(verdict, recommendation, 'needs training at another temperature')}"
 
 
-def _change_nothing(result: StudyData, verdict: Verdict, recommendation: Recommendation) -> str:
+def _change_nothing(
+    result: StudyData, verdict: Verdict, recommendation: Recommendation, passed_over: str
+) -> str:
     baseline = baseline_name(result.spec)
     others_phrase = untested_text(result.spec, recommendation)
     if verdict.untrained and not verdict.total.significant:
@@ -204,16 +188,13 @@ def _change_nothing(result: StudyData, verdict: Verdict, recommendation: Recomme
     nothing = "" if others_phrase else "change nothing: "
     text = f"{nothing}train and evaluate at {baseline}{', as now' if others_phrase else ''}{others_phrase}."
     if verdict.total.significant and not verdict.guards_kept:
-        passed_over_text = _passed_over(recommendation, baseline)
-        return f"{text} The gain is shown, but the winner {not_kept(verdict.guards)}.{passed_over_text}"
+        return f"{text} The gain is shown, but the winner {not_kept(verdict.guards)}.{passed_over}"
     if verdict.total.significant:
-        return (
-            f"{text} The gain is shown, but smaller than study.min_gain, {result.spec.study.min_gain}"
-            f"{_in_units(result, recommendation)}."
-        )
-    text += _passed_over(recommendation, baseline)
+        min_gain = f"{result.spec.study.min_gain}{_in_units(result, recommendation)}"
+        return f"{text} The gain is shown, but smaller than study.min_gain, {min_gain}."
+    text += passed_over
     if (inference := verdict.inference_only) is not None and (reason := why_not_inference(verdict)):
-        gain = f"{format_effect(inference.answer.paired)} ({numbers_of_size(inference.answer.paired)})"
+        gain = format_gain(inference.answer)
         text += f" Evaluating the same models at {plan_text(inference.plan)} gains {gain}{reason}."
     if verdict.at_one:
         return f"{text} The search found nothing better."
@@ -224,10 +205,8 @@ def _change_nothing(result: StudyData, verdict: Verdict, recommendation: Recomme
     upper_bound = limit(recommendation.excluded, verdict.total.paired)
     text += f" A gain of the winner above {upper_bound} is excluded ({confidence(verdict.total.paired)})."
     if not recommendation.min_gain:
-        return (
-            f"{text} If a smaller gain is worth more pairs to you ({_PAIRS}), set study.min_gain to see how "
-            "many."
-        )
+        condition = f"If a smaller gain is worth more pairs to you ({_PAIRS})"
+        return f"{text} {condition}, set study.min_gain to see how many."
     if recommendation.excluded < recommendation.min_gain:
         return f"{text} That is less than study.min_gain, {result.spec.study.min_gain}."
     return text
@@ -268,11 +247,10 @@ def _more_pairs(result: StudyData, recommendation: Recommendation, study_args: s
 
 
 def _widen(recommendation: Recommendation, result: StudyData, storage: str) -> str:
-    texts = [_range(widening) for widening in recommendation.widen]
     can_learn = result.spec.study.sampler.name == KNOWLEDGE_GRADIENT
     command = widen_command(result.name, recommendation.widen, storage, can_learn=can_learn)
     suffix = " that learns from this one" if can_learn else ""
-    return f"widen {' and '.join(texts)}, in a new study{suffix}: `{command}`."
+    return f"widen {_ranges(recommendation)}, in a new study{suffix}: `{command}`."
 
 
 def widen_command(
@@ -287,56 +265,44 @@ def widen_command(
         can_learn: Whether the sampler can learn from the study (``warm_start``).
     """
     # the end alone, so that log, step, baseline and when: stay
-    sets = (
-        f"search.{widening.name}.low={widening.to_low:g}"
-        if widening.to_low < widening.low
-        else f"search.{widening.name}.high={widening.to_high:g}"
+    ends = (
+        f"low={widening.to_low:g}" if widening.to_low < widening.low else f"high={widening.to_high:g}"
         for widening in widen
     )
-    settings = [f"--set {text}" for text in sets]
+    settings = [f"--set search.{w.name}.{end}" for w, end in zip(widen, ends, strict=True)]
     if can_learn:
         settings.append(f"--set {shlex.quote(f'study.warm_start=[{name}]')}")
     return f"tempopt search SPEC --name {shlex.quote(f'{name}_wider')} {' '.join(settings)}{storage}"
 
 
-def _range(widening: Widening) -> str:
-    down = widening.to_low < widening.low
-    bound_text, end = (
-        (f"down to {widening.to_low:g}", "lower") if down else (f"up to {widening.to_high:g}", "upper")
-    )
-    return (
-        f"the range of {widening.name}, now {widening.low:g} to {widening.high:g}, {bound_text} "
-        f"({widening.value:.4g} is at its {end} end)"
-    )
+def _ranges(recommendation: Recommendation) -> str:
+    texts = []
+    for widening in recommendation.widen:
+        is_lower = widening.to_low < widening.low
+        bound_text = f"down to {widening.to_low:g}" if is_lower else f"up to {widening.to_high:g}"
+        texts.append(
+            f"the range of {widening.name}, now {widening.low:g} to {widening.high:g}, {bound_text} "
+            f"({widening.value:.4g} is at its {'lower' if is_lower else 'upper'} end)"
+        )
+    return " and ".join(texts)
 
 
-def _without_winner(verdict: Verdict) -> str:
-    """Return a sentence on the guards that the winner is not recommended for; empty if there are none."""
-    if not verdict.total.significant or verdict.guards_kept:
-        return ""
-    gain = f"gains {format_effect(verdict.total.paired)}"
-    return f" The winner of the search {gain}, but is not recommended: it {not_kept(verdict.guards)}."
-
-
-def _no_better(verdict: Verdict, recommendation: Recommendation, reason: str) -> str:
+def _beside_winner(verdict: Verdict, recommendation: Recommendation, reason: str) -> str:
     """Return how the winner's gain and what is recommended in its place go together."""
+    gain_text = f" The winner of the search gains {format_effect(verdict.total.paired)}, but"
+    if verdict.total.significant and not verdict.guards_kept:
+        return f"{gain_text} is not recommended: it {not_kept(verdict.guards)}."
+    difference = ""
+    if recommendation.winner is not None:
+        is_inference_only = recommendation.action_without_training == "inference_only"
+        at_best = ", at its own best temperature at inference," if is_inference_only else ""
+        test = recommendation.winner.paired
+        difference = f" (winner{at_best} less this: {format_signed(test)}, {format_ci_and_p(test)})"
+        if recommendation.winner.worse:
+            return f"{gain_text} is shown to be worse than this{difference}."
     margin_text = f" by {recommendation.min_gain:.3g} or more" if recommendation.min_gain else ""
-    winner_test = None if recommendation.winner is None else recommendation.winner.paired
-    at_best = (
-        ", at its own best temperature at inference,"
-        if recommendation.action_without_training == "inference_only"
-        else ""
-    )
-    difference = (
-        ""
-        if winner_test is None
-        else f" (winner{at_best} less this: {format_signed(winner_test)}, {format_ci_and_p(winner_test)})"
-    )
-    gain_text = f" The winner of the search gains {format_effect(verdict.total.paired)}"
-    if recommendation.winner is not None and recommendation.winner.worse:
-        return f"{gain_text}, but is shown to be worse than this{difference}."
     return (
-        f"{gain_text}, but {reason} and is not shown to be better than this{margin_text}{difference}, so "
+        f"{gain_text} {reason} and is not shown to be better than this{margin_text}{difference}, so "
         "the simpler change is recommended."
     )
 
@@ -356,11 +322,9 @@ def choice_text(tuned: TunedInference, confirmed_on: str) -> str:
         grids.append(f"a log-spaced grid of constants{suffix} from {min(levels):.4g} to {max(levels):.4g}")
     is_scaled = any(plan.length_scaling != "none" for plan in constants)
     scaling = ", with and without length scaling" if is_scaled else ""
-    seeds = (
-        "of these models"
-        if confirmed_on == "test"
-        else "of every other fresh seed; what it gains is counted on the other seeds"
-    )
+    seeds = "of these models"
+    if confirmed_on != "test":
+        seeds = "of every other fresh seed; what it gains is counted on the other seeds"
     winners = " the winner's final temperature," if WINNER in tuned.curve else ""
     return (
         f"{plan_text(tuned.plan)} has the best mean of {len(tuned.curve)} on the validation data {seeds}: "
@@ -374,15 +338,12 @@ def ends_text(result: StudyData, verdict: Verdict) -> str:
     Empty if there are none: what is to be widened is named in the recommendation.
     """
     recommendation = verdict.recommendation
-    widened_names = (
-        {widening.name for widening in recommendation.widen} if recommendation is not None else set()
-    )
-    ends = [
-        widening.name
-        for widening in find_params_at_range_ends(verdict.params, result.spec)
-        if widening.name not in widened_names
-    ]
-    if recommendation is None or not ends:
+    if recommendation is None:
+        return ""
+    widened = {widening.name for widening in recommendation.widen}
+    at_ends = (widening.name for widening in find_params_at_range_ends(verdict.params, result.spec))
+    ends = [name for name in at_ends if name not in widened]
+    if not ends:
         return ""
     if not verdict.total.significant:
         reason = "no gain is shown there"
@@ -398,15 +359,13 @@ def ends_text(result: StudyData, verdict: Verdict) -> str:
 
 def _passed_over(recommendation: Recommendation, baseline: str) -> str:
     """Return a sentence on each of what is not recommended because of a guard alone; empty without."""
-    return "".join(f" {_in_the_way(option, baseline)}." for option in recommendation.passed_over)
-
-
-def _in_the_way(option: BlockedOption, baseline: str) -> str:
-    if option.plan is not None:
-        change = f"Training at {baseline} and evaluating at {plan_text(option.plan)}"
-    else:
+    text = ""
+    for option in recommendation.passed_over:
         change = f"Training with {temperature_text(option.parameters)}"
-    return f"{change} gains as well, but {not_kept(option.guards)}"
+        if option.plan is not None:
+            change = f"Training at {baseline} and evaluating at {plan_text(option.plan)}"
+        text += f" {change} gains as well, but {not_kept(option.guards)}."
+    return text
 
 
 def untested(spec: StudySpec, recommendation: Recommendation) -> dict[str, dict[str, Any]]:

@@ -10,6 +10,7 @@ from typing import Any
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import Kind, PriorRuns, StudyStanding, TicketRow
 from tempopt.storage.ticket_queries import is_usable, of_kind, to_maximize
+from tempopt.temperature import training_key
 from tempopt.verdict.conclusion import find_valid_earlier_verdict
 from tempopt.verdict.set_comparison import Comparison
 from tempopt.verdict.statistics.paired_tests import Direction
@@ -157,6 +158,17 @@ class StudyData:
         """The best baseline run of the search alone, where they are tuned (``other_names``); else None."""
         best = best_of(of_kind(self.runs, "baseline"), self.direction) if self.spec.other_names else None
         return None if best is None else BaselineStats(mean=best.value, sd=None, n=1)
+
+    @property
+    def num_ended(self) -> int:
+        """Number of runs that ended, well or not."""
+        return sum(count.done + count.failed for count in self.tickets.values())
+
+    def has_trial(self, parameters: Mapping[str, Any]) -> bool:
+        """Return whether a run of the search has trained with these parameters."""
+        kinds = ("baseline", "constant", "search")
+        trials = (run.parameters for run in self.runs if run.kind in kinds and run.parameters is not None)
+        return training_key(parameters) in map(training_key, trials)
 
     @property
     def plan(self) -> tuple[str, dict[str, Any] | None]:

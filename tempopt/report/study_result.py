@@ -5,6 +5,7 @@ Works at every stage of a study; what is not known yet is None. Writes nothing a
 
 from __future__ import annotations
 
+import html
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -12,15 +13,16 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, get_args
 
+from tempopt.errors import UsageError
 from tempopt.files import replace as replace_file
-from tempopt.report import export, frames
+from tempopt.report import export
 from tempopt.report.alpha_spending import ledger_json
-from tempopt.report.comparison import comparison_json
 from tempopt.report.decision import decide, decide_comparison, screen_lines
 from tempopt.report.export import Format
 from tempopt.report.findings import find
 from tempopt.report.heads_text import heads_json
-from tempopt.report.verdict_json import earlier_json, verdict_json
+from tempopt.report.study_data import BaselineStats, Cost, Curve, RunCounts, StudyData, best_of
+from tempopt.report.verdict_json import comparison_json, earlier_json, verdict_json
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.liveness import active_agents, display_state
 from tempopt.storage.rows import KINDS, Kind, Measurement, Outcome, StudyRow, TicketRow
@@ -38,9 +40,16 @@ if TYPE_CHECKING:
 
     from tempopt.storage.store import Store
 
-from tempopt.report.study_data import BaselineStats, Cost, Curve, RunCounts, StudyData, best_of
-
 _REPORT = "report"
+# What a person asks of a run; the rest of a ticket is how it is looked after.
+_COLUMNS = (
+    *("name", "kind", "arm", "number", "round", "candidate", "pair", "seed"),
+    *("state", "outcome", "value"),
+    *("steps", "total_steps", "seconds", "gpu_seconds"),
+    *("peak_memory", "trial_number", "diverged_at"),
+    *("agent", "machine", "device", "code", "started", "finished", "error"),
+)
+_ONE_RUN = ("id", "name", "kind", "arm", "number")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -91,15 +100,28 @@ class StudyResult(StudyData):
 
     def runs_frame(self) -> DataFrame:
         """Return a pandas frame with a row for each ticket; its parameters are columns named ``param.…``."""
-        return frames.runs_frame(self)
+        names = sorted({name for run in self.runs for name in run.parameters or {}})
+        rows = [
+            [getattr(run, name) for name in _COLUMNS] + [(run.parameters or {}).get(name) for name in names]
+            for run in self.runs
+        ]
+        frame = _data_frame(rows, [*_COLUMNS, *(f"param.{name}" for name in names)])
+        return frame.set_axis([run.id for run in self.runs], axis="index").rename_axis(index="id")
 
     def curves_frame(self) -> DataFrame:
         """Return a pandas frame of the validations during training: run, kind, arm, number, step, value."""
-        return frames.curves_frame(self)
+        rows = [(*_run(run), *point) for run in self.runs for point in self.curves.get(run.id, ())]
+        return _data_frame(rows, [*_ONE_RUN, "step", "value"])
 
     def measurements_frame(self) -> DataFrame:
         """Return a pandas frame of what else was measured: as the curves, with the measurement's name."""
-        return frames.measurements_frame(self)
+        rows = [
+            (*_run(run), name, *point)
+            for run in self.runs
+            for name, points in self.measured.get(run.id, {}).items()
+            for point in points
+        ]
+        return _data_frame(rows, [*_ONE_RUN, "measurement", "step", "value"])
 
     def __str__(self) -> str:
         """Return what the study decides, as ``tempopt show`` prints it."""
@@ -111,7 +133,30 @@ class StudyResult(StudyData):
         return f"StudyResult(name={self.name!r}, state={self.state!r}, headline={headline!r})"
 
     def _repr_html_(self) -> str:
-        return frames.html(self)
+        first_line, *other_lines = screen_lines(self)
+        title = f"{self.name}: {self.direction} {self.metric}, {self.state}"
+        lines = "".join(f"<li>{_escaped(line.strip())}</li>" for line in other_lines)
+        head = f"<h4>{_escaped(title)}</h4><p><strong>{_escaped(first_line)}</strong></p>"
+        return f"<div>{head}<ul>{lines}</ul></div>"
+
+
+def _escaped(text: str) -> str:
+    # a notebook takes what stands between two dollars for a formula
+    return html.escape(text).replace("$", "&#36;")
+
+
+def _run(run: TicketRow) -> tuple[Any, ...]:
+    return tuple(getattr(run, name) for name in _ONE_RUN)
+
+
+def _data_frame(rows: Sequence[Sequence[Any]], columns: Sequence[str]) -> DataFrame:
+    try:
+        from pandas import DataFrame
+    except ImportError:
+        raise UsageError(
+            "Frames need pandas, which is not installed. Run: pip install 'tempopt[dataframe]'"
+        ) from None
+    return DataFrame(rows, columns=list(columns))
 
 
 def load(store: Store, name: str, *, needs_measurements: bool = False) -> StudyResult:
@@ -168,7 +213,6 @@ def assemble(
     measurements = list(measurements)
     curves, measured = _by_run(measurements) if needs_measurements else ({}, {})
     spec = StudySpec.from_json(row.spec)
-    compares = spec.compare is not None
     concludes = spec.about_temperature
     verdict = compute_verdict(tickets, measurements, spec) if concludes else None
     agents = active_agents(tickets)
@@ -184,7 +228,7 @@ def assemble(
         winner=verdict.params if verdict else winner_of(tickets, spec) if concludes else None,
         verdict=verdict,
         earlier_verdicts=earlier_verdicts(tickets, measurements, spec, verdict) if verdict else (),
-        comparison=evaluate_comparison(tickets, spec, measurements) if compares else None,
+        comparison=evaluate_comparison(tickets, spec, measurements) if spec.compare is not None else None,
         cost=_cost(tickets),
         round=current_round(tickets),
         lost=sorted(lost, key=lambda ticket: ticket.state != "failed"),
@@ -200,19 +244,15 @@ def assemble(
 def _by_run(
     measurements: Iterable[Measurement],
 ) -> tuple[dict[int, Curve], dict[int, dict[str, Curve]]]:
-    points: dict[tuple[int, str], list[tuple[int, float]]] = {}
+    points: dict[int, dict[str, list[tuple[int, float]]]] = {}
     for measurement in measurements:
-        points.setdefault((measurement.ticket_id, measurement.name), []).append(
-            (measurement.step, measurement.value)
-        )
-    curves: dict[int, Curve] = {}
-    measured: dict[int, dict[str, Curve]] = {}
-    for (ticket, name), curve in points.items():
-        if name == _REPORT:
-            curves[ticket] = tuple(curve)
-        else:
-            measured.setdefault(ticket, {})[name] = tuple(curve)
-    return curves, measured
+        of_run = points.setdefault(measurement.ticket_id, {})
+        of_run.setdefault(measurement.name, []).append((measurement.step, measurement.value))
+    measured = {
+        ticket: {name: tuple(curve) for name, curve in of_run.items()} for ticket, of_run in points.items()
+    }
+    curves = {ticket: of_run.pop(_REPORT) for ticket, of_run in measured.items() if _REPORT in of_run}
+    return curves, {ticket: of_run for ticket, of_run in measured.items() if of_run}
 
 
 def _count(tickets: Sequence[TicketRow], kind: Kind, is_done: bool, spec: StudySpec) -> RunCounts:
@@ -231,9 +271,8 @@ def _count(tickets: Sequence[TicketRow], kind: Kind, is_done: bool, spec: StudyS
 
 def _trials(search: Sequence[TicketRow]) -> dict[str, int]:
     outcomes = Counter("failed" if t.state == "failed" else t.outcome for t in search if t.state != "waiting")
-    return {name: outcomes[name] for name in get_args(Outcome)} | {
-        "running": sum(ticket.state == "running" for ticket in search)
-    }
+    num_running = sum(ticket.state == "running" for ticket in search)
+    return {name: outcomes[name] for name in get_args(Outcome)} | {"running": num_running}
 
 
 def _baseline(baseline: Sequence[TicketRow]) -> BaselineStats | None:
@@ -244,16 +283,10 @@ def _baseline(baseline: Sequence[TicketRow]) -> BaselineStats | None:
 
 
 def _cost(tickets: Iterable[TicketRow]) -> Cost:
-    total, checkpoints, cards, peaks = 0.0, 0.0, 0.0, []
-    for ticket in tickets:
-        total += ticket.seconds
-        cards += ticket.gpu_seconds
-        if ticket.peak_memory is not None:
-            peaks.append(ticket.peak_memory)
-        checkpoints += ticket.checkpoint_seconds
+    tickets = list(tickets)
     return Cost(
-        train_seconds=total,
-        checkpoint_seconds=checkpoints,
-        gpu_seconds=cards or None,
-        peak_memory=max(peaks, default=None),
+        train_seconds=sum(ticket.seconds for ticket in tickets),
+        checkpoint_seconds=sum(ticket.checkpoint_seconds for ticket in tickets),
+        gpu_seconds=sum(ticket.gpu_seconds for ticket in tickets) or None,
+        peak_memory=max((t.peak_memory for t in tickets if t.peak_memory is not None), default=None),
     )

@@ -1,4 +1,4 @@
-"""The verdict, or what evaluating a trained model found, as the data of ``tempopt show --json``."""
+"""Verdicts, comparisons and guards as the data of ``tempopt show --json``, without infinities."""
 
 from __future__ import annotations
 
@@ -6,104 +6,177 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tempopt.report.formatting import finite
-from tempopt.report.guard_text import guards_json
-from tempopt.report.learned_text import ends_json
 from tempopt.report.recommendation_text import earlier_advice, recommendation_text
-from tempopt.verdict.inference import InferenceOnly, TunedInference
-from tempopt.verdict.learned import Learned
+from tempopt.verdict.final_temperatures import Ends
+from tempopt.verdict.guards import GuardResult
+from tempopt.verdict.inference import TunedInference
 from tempopt.verdict.paired_evidence import PairedResult
 from tempopt.verdict.run_evaluations import ConstantPlan
+from tempopt.verdict.set_comparison import Comparison, Variant
 from tempopt.verdict.statistics.fieller import Ratio
 from tempopt.verdict.statistics.paired_tests import PairedTest
-from tempopt.verdict.verdict import BlockedOption, Recommendation, Simplest, Verdict
+from tempopt.verdict.verdict import Recommendation, Verdict
 
 if TYPE_CHECKING:
     from tempopt.report.study_data import StudyData
 
+_TEST = ("gain", "ci_low", "ci_high", "p_value")
+_CHANGE = ("baseline", "change", "low", "high", "diverged", "reference_diverged", "why")
+_COUNTS = ("dropped", "diverged", "reference_diverged")
+_CONSTANTS = ("against_constant", "over_constant", "over_constant_twin")
+
 
 def verdict_json(result: StudyData) -> dict[str, Any]:
-    """Return the verdict of a study that has one, as plain data without infinities."""
+    """Return the verdict of a study that has one."""
     verdict = result.verdict
     assert verdict is not None
+    inference, learned, simplest = verdict.inference_only, verdict.learned, verdict.simplest
     return {
         "recommendation": verdict.recommendation and _recommendation_json(result, verdict.recommendation),
         **_answer_json(verdict.total),
-        "confidence": verdict.total.paired.confidence,
-        "n_pairs": verdict.total.paired.n_pairs,
-        "params": verdict.params,
-        "test": verdict.test,
-        "confirmed_on": verdict.confirmed_on,
-        "round": verdict.round,
-        "looks": verdict.looks,
-        "alpha": verdict.alpha,
-        "over_baseline": verdict.over_baseline and _answer_json(verdict.over_baseline),
+        **_fields(verdict.total.paired, "confidence", "n_pairs"),
+        **_fields(verdict, "params", "test", "confirmed_on", "round", "looks", "alpha"),
+        "over_baseline": _plain(verdict.over_baseline),
         "baseline_params": verdict.baseline_params,
-        "over_twin": verdict.over_twin and _answer_json(verdict.over_twin),
+        "over_twin": _plain(verdict.over_twin),
         "twin_params": verdict.twin_params,
-        "against_constant": verdict.against_constant and _answer_json(verdict.against_constant),
-        "over_constant": verdict.over_constant and _answer_json(verdict.over_constant),
-        "over_constant_twin": verdict.over_constant_twin and _answer_json(verdict.over_constant_twin),
-        "constant_params": verdict.constant_params,
-        "constant_twin_params": verdict.constant_twin_params,
-        "inference_only": verdict.inference_only and _inference_json(verdict.inference_only),
-        "learned": verdict.learned and _learned_json(verdict.learned),
-        "controlled_at_end": ends_json(verdict.controlled),
+        **_fields(verdict, *_CONSTANTS, "constant_params", "constant_twin_params"),
+        "inference_only": inference
+        and {
+            **_tuned_json(inference.baseline),
+            **_fields(inference, "share", "twin", "winner", "difference"),
+        },
+        "learned": learned
+        and {
+            **_answer_json(learned.answer),
+            "share": _plain(learned.share),
+            "winner_over_it": _plain(learned.winner),
+            **_fields(learned, "params", "lr_ratio"),
+            "at_end": _ends_json(learned.ends),
+        },
+        "controlled_at_end": _ends_json(verdict.controlled),
         "not_learned": result.spec.study.not_learned,
         "parts": [
             {"name": part.name, "params": part.parameters, **_answer_json(part.answer)}
             for part in verdict.parts
         ],
-        "simplest": verdict.simplest and _simplest_json(verdict.simplest),
+        "simplest": simplest
+        and {
+            "parts": simplest.parts,
+            "params": simplest.parameters,
+            "holds": simplest.holds,
+            "over_baseline": _plain(simplest.gain),
+            "lost": _plain(simplest.lost),
+            "kept": _plain(simplest.keep_share_test),
+        },
         "failures": verdict.failures and asdict(verdict.failures),
-        "guards": guards_json(verdict),
+        "guards": [_guard_json(guard) for guard in verdict.guards],
         "guards_kept": verdict.guards_kept,
     }
 
 
 def earlier_json(result: StudyData, verdict: Verdict) -> dict[str, Any]:
-    """Return an earlier verdict of a study as plain data: what it showed, and what it recommended."""
+    """Return an earlier verdict of a study: what it showed, and what it recommended."""
     recommendation = verdict.recommendation
     assert recommendation is not None
     return {
         "verdict": verdict.looks,
-        "round": verdict.round,
-        "alpha": verdict.alpha,
+        **_fields(verdict, "round", "alpha"),
         **_answer_json(verdict.total),
-        "confidence": verdict.total.paired.confidence,
-        "n_pairs": verdict.total.paired.n_pairs,
-        "params": verdict.params,
-        "baseline_params": verdict.baseline_params,
+        **_fields(verdict.total.paired, "confidence", "n_pairs"),
+        **_fields(verdict, "params", "baseline_params"),
         "recommendation": {
             "action": recommendation.action,
             "why": earlier_advice(result, verdict),
             "now": recommendation.action_without_training,
             "params": recommendation.parameters,
-            "at_inference": recommendation.at_inference,
-            "gain": recommendation.gain and _answer_json(recommendation.gain),
+            **_fields(recommendation, "at_inference", "gain"),
         },
         "stands": verdict == result.valid_earlier_verdict,
     }
 
 
-def _learned_json(learned: Learned) -> dict[str, Any]:
+def comparison_json(comparison: Comparison) -> dict[str, Any]:
+    """Return the documented data of a comparison."""
+    best = comparison.best
+    all_pairs = {
+        "take": comparison.recommended_set,
+        "unbeaten": comparison.unbeaten,
+        "max_loss": finite(comparison.max_loss),
+        "pairs": [
+            _fields(pair, "name", "reference", "winner") | _compared_json(pair.answer)
+            for pair in comparison.pairs
+        ],
+    }
     return {
-        **_answer_json(learned.answer),
-        "share": _ratio_json(learned.share),
-        "winner_over_it": learned.winner and _answer_json(learned.winner),
-        "params": learned.params,
-        "lr_ratio": learned.lr_ratio,
-        "at_end": ends_json(learned.ends),
+        "outcome": comparison.outcome,
+        "best": best and best.name,
+        "better": [variant.name for variant in comparison.variants if variant.better],
+        "worse": [variant.name for variant in comparison.variants if variant.worse],
+        "reference": {"name": comparison.reference, "params": comparison.reference_params},
+        "variants": [_variant_json(variant) for variant in comparison.variants],
+        "means": dict(comparison.means),
+        "all_pairs": all_pairs if comparison.pairs else None,
+        **_fields(comparison, "test", "confirmed_on", "round", "looks", "alpha"),
     }
 
 
-def _inference_json(inference: InferenceOnly) -> dict[str, Any]:
+def _variant_json(variant: Variant) -> dict[str, Any]:
     return {
-        **_tuned_json(inference.baseline),
-        "share": _ratio_json(inference.share),
-        "twin": inference.twin and _tuned_json(inference.twin),
-        "winner": inference.winner and _tuned_json(inference.winner),
-        "difference": inference.difference and _answer_json(inference.difference),
+        **_fields(variant, "name", "params"),
+        "significant": variant.better,
+        **_fields(variant, "worse", "failed", "reference_failed"),
+        "guards": [_guard_json(guard) for guard in variant.guards],
+        "guards_kept": variant.keeps_guards,
+        **_compared_json(variant.answer),
     }
+
+
+def _compared_json(answer: PairedResult | None) -> dict[str, Any]:
+    """Return a comparison of two sets; of none that was made, the same keys with nothing."""
+    numbers = (*_TEST, "confidence", "n_pairs")
+    if answer is None:
+        return dict.fromkeys((*numbers, *_COUNTS))
+    return _fields(answer.paired, *numbers) | _fields(answer, *_COUNTS)
+
+
+def _guard_json(guard: GuardResult) -> dict[str, Any]:
+    test = guard.answer
+    return {
+        **_fields(guard, "name", "text", "state", *_CHANGE),
+        "relative_change": guard.relative(guard.change),
+        "headroom": test and _fields(test, *_TEST, "n_pairs", "alpha"),
+    }
+
+
+def _recommendation_json(result: StudyData, recommendation: Recommendation) -> dict[str, Any]:
+    passed_over = [
+        {
+            "action": option.action,
+            "params": option.parameters,
+            "at_inference": option.plan,
+            "guards": [_fields(guard, "name", "state", "why") for guard in option.guards],
+        }
+        for option in recommendation.passed_over
+    ]
+    return {
+        "action": recommendation.action,
+        "why": recommendation_text(result),
+        "now": recommendation.action_without_training,
+        "stays_valid": None if result.valid_earlier_verdict is None else result.valid_earlier_verdict.looks,
+        "params": recommendation.parameters,
+        **_fields(recommendation, "at_inference", "gain"),
+        "winner_over_it": _plain(recommendation.winner),
+        "min_gain": recommendation.min_gain or None,
+        "excluded_above": recommendation.excluded,
+        "pairs": recommendation.pairs and asdict(recommendation.pairs),
+        "widen": [asdict(widening) for widening in recommendation.widen],
+        "passed_over": passed_over,
+    }
+
+
+def _answer_json(answer: PairedResult) -> dict[str, Any]:
+    return {**_fields(answer.paired, *_TEST), "significant": answer.significant}
 
 
 def _tuned_json(tuned: TunedInference) -> dict[str, Any]:
@@ -119,58 +192,26 @@ def _plan_sort_key(plan: str) -> tuple[bool, str, str, float]:
     return False, constant.temperature, constant.length_scaling, constant.tau
 
 
-def _simplest_json(simplest: Simplest) -> dict[str, Any]:
-    return {
-        "parts": simplest.parts,
-        "params": simplest.parameters,
-        "holds": simplest.holds,
-        "over_baseline": _answer_json(simplest.gain),
-        "lost": _answer_json(simplest.lost),
-        "kept": _test_json(simplest.keep_share_test),
-    }
+def _ends_json(ends: Ends) -> dict[str, dict[str, float]]:
+    return {name: {"mean": mean, "low": low, "high": high} for name, (mean, low, high) in ends.items()}
 
 
-def _ratio_json(ratio: Ratio | None) -> dict[str, Any] | None:
-    if ratio is None:
-        return None
-    return {name: finite(value) for name, value in asdict(ratio).items()}
+def _fields(source: object, *names: str) -> dict[str, Any]:
+    """Return attributes of an object as plain data, by name."""
+    return {name: _plain(getattr(source, name)) for name in names}
 
 
-def _answer_json(answer: PairedResult) -> dict[str, Any]:
-    return {**_test_json(answer.paired), "significant": answer.significant}
-
-
-def _test_json(test: PairedTest) -> dict[str, Any]:
-    return {
-        "gain": test.gain,
-        "ci_low": finite(test.ci_low),
-        "ci_high": finite(test.ci_high),
-        "p_value": test.p_value,
-    }
-
-
-def _recommendation_json(result: StudyData, recommendation: Recommendation) -> dict[str, Any]:
-    return {
-        "action": recommendation.action,
-        "why": recommendation_text(result),
-        "now": recommendation.action_without_training,
-        "stays_valid": None if result.valid_earlier_verdict is None else result.valid_earlier_verdict.looks,
-        "params": recommendation.parameters,
-        "at_inference": recommendation.at_inference,
-        "gain": recommendation.gain and _answer_json(recommendation.gain),
-        "winner_over_it": recommendation.winner and _answer_json(recommendation.winner),
-        "min_gain": recommendation.min_gain or None,
-        "excluded_above": recommendation.excluded,
-        "pairs": recommendation.pairs and asdict(recommendation.pairs),
-        "widen": [asdict(widening) for widening in recommendation.widen],
-        "passed_over": [_passed_over_json(option) for option in recommendation.passed_over],
-    }
-
-
-def _passed_over_json(option: BlockedOption) -> dict[str, Any]:
-    return {
-        "action": option.action,
-        "params": option.parameters,
-        "at_inference": option.plan,
-        "guards": [{"name": guard.name, "state": guard.state, "why": guard.why} for guard in option.guards],
-    }
+def _plain(value: Any) -> Any:
+    """Return a value as JSON can hold it."""
+    match value:
+        case float():
+            return finite(value)
+        case PairedResult():
+            return _answer_json(value)
+        case TunedInference():
+            return _tuned_json(value)
+        case PairedTest():
+            return _fields(value, *_TEST)
+        case Ratio():
+            return _fields(value, "ratio", "low", "high")
+    return value

@@ -15,9 +15,8 @@ from tempopt.agent.worker_views import to_json
 from tempopt.errors import without_passwords
 from tempopt.launch.job_status import UNKNOWN
 from tempopt.report import export as exports
-from tempopt.report.list_row import summary_json
 from tempopt.report.study_result import load
-from tempopt.report.study_summary import verdict_json
+from tempopt.report.study_summary import summary_json, verdict_json
 from tempopt.server.authenticator import Principal
 from tempopt.server.errors import ApiError
 from tempopt.server.openapi_responses import REFUSALS, REFUSALS_OF_TEXT, Name

@@ -13,14 +13,13 @@ from pathlib import Path
 import pytest
 
 from tempopt import cli
-from tests.report.dashboard_rows import write_whole
-from tests.report.made_study import World
+from tests.report.made_study import World, write_with_optuna
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     url = f"sqlite:///{tmp_path_factory.mktemp('dashboard') / 'tempopt.db'}"
-    write_whole(url, World(trials=3, layers=0))
+    write_with_optuna(url, World(trials=3, layers=0))
     return url
 
 

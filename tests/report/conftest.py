@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tempopt.report.study_result import StudyResult
+from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.storage.rows import Measurement, TicketRow
 from tempopt.storage.ticket_queries import arms_of
+from tempopt.verdict.stages import first_tickets, next_tickets
 from tests.report.made_study import World, make
+from tests.specs import change_spec
 
 GAINS = {"validate:winner": 0.03, "test:winner": 0.03}
 
@@ -33,6 +37,43 @@ def measure_baseline(measure: Callable[..., list[Measurement]]) -> Callable[...,
         ]
 
     return add_measurements
+
+
+@pytest.fixture(scope="session")
+def make_comparison(run_ticket: Any, result_of: Any) -> Any:
+    """Return a maker of comparisons that are over: sets, and what each is worth on a pair."""
+
+    def make(
+        worth: Any,
+        *sets: Any,
+        waiting: bool = False,
+        all_pairs: bool = False,
+        vary: Any = None,
+        **settings: Any,
+    ) -> StudyResult:
+        spec_settings = {"study__seeds": {"confirm": 4}, **settings}
+        compared_sets = () if vary else sets or [{}, {"lr": 0.1}]
+        spec = comparison_spec(
+            change_spec(**spec_settings), compared_sets, vary=vary, name="gate", all_pairs=all_pairs
+        )
+        ends = {
+            "lost": {"state": "failed", "outcome": "failed", "error": "gone"},
+            None: {"outcome": "diverged"},
+        }
+        rows: list[TicketRow] = []
+        new_tickets = first_tickets(spec)
+        while new_tickets:
+            for t in new_tickets:
+                value = worth(t.arm, t.pair)
+                number = value if isinstance(value, float) else None
+                rows.append(run_ticket(t, number, id=len(rows), **ends.get(value, {})))
+            new_tickets = next_tickets(rows, spec)
+        if waiting:
+            rows[-1] = replace(rows[-1], state="waiting", outcome=None, value=None)
+        study_result: StudyResult = result_of(spec, rows, state="running" if waiting else "done")
+        return study_result
+
+    return make
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,7 @@ from tempopt.report.study_result import StudyResult, assemble
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.models import ATTENTION_MAP, MEASUREMENT, TICKET
 from tempopt.storage.opening import open_store
+from tempopt.storage.optuna_calls import make_study
 from tempopt.storage.queries import STAGES
 from tempopt.storage.rows import Kind, Measurement, NewTicket, StudyRow, TicketRow
 from tempopt.storage.ticket_queries import arms_of, parameters_of
@@ -123,28 +124,14 @@ class SyntheticStudy:
 
 def make(world: World) -> SyntheticStudy:
     """Return the rows of a study."""
-    spec, draw = world.spec(), random.Random(3)
-    names = spec.other_names
-    rows = [
-        _ended_row(world, spec, draw, "baseline", i, _sample_params(spec, draw, names))
-        for i in range(spec.num_baseline)
-    ]
-    rows += [
-        _ended_row(world, spec, draw, "constant", i, {**constant, **_sample_params(spec, draw, names)})
-        for i, constant in enumerate(spec.constants())
-    ]
-    rows += [
-        _ended_row(world, spec, draw, "search", i, _sample_params(spec, draw, spec.search))
-        for i in range(world.trials)
-    ]
+    maker = _Maker(world, seed=3)
+    rows = maker.search()
     if world.confirmed:
-        _prove(world, spec, draw, rows)
+        maker.prove(rows)
     if world.more_pairs:
-        rows += [
-            _judged_row(world, spec, draw, ticket) for ticket in more_pairs(rows, spec, world.more_pairs)
-        ]
-        _prove(world, spec, draw, rows)
-    return _synthetic_study(world, spec, draw, rows)
+        rows += [maker.judged_row(ticket) for ticket in more_pairs(rows, maker.spec, world.more_pairs)]
+        maker.prove(rows)
+    return maker.study(rows)
 
 
 def runs_of(result: StudyResult, kind: Kind, arm: str | None = None) -> list[TicketRow]:
@@ -154,29 +141,9 @@ def runs_of(result: StudyResult, kind: Kind, arm: str | None = None) -> list[Tic
 
 def finish(world: World, synthetic: SyntheticStudy) -> SyntheticStudy:
     """Return a study whose search is over, as it was changed, with all that proves it."""
-    spec, draw, rows = world.spec(), random.Random(4), list(synthetic.tickets)
-    _prove(world, spec, draw, rows)
-    return _synthetic_study(world, spec, draw, rows)
-
-
-def _synthetic_study(
-    world: World, spec: StudySpec, draw: random.Random, rows: list[TicketRow]
-) -> SyntheticStudy:
-    # as the store's keys: rising in the order of work
-    rows = [replace(row, id=index) for index, row in enumerate(rows, start=1)]
-    state = "done" if world.confirmed else "running"
-    study = StudyRow(
-        id=1,
-        name=spec.study.name,
-        spec=spec.to_json(),
-        spec_hash=spec.identity(),
-        state=state,
-        created=STUDY_START,
-    )
-    measurements = list(_measurements(world, spec, draw, rows))
-    looked_at = [row for row in rows if row.kind == "confirm" and row.pair == 0 and world.layers]
-    maps = {row.id: _maps(world) for row in looked_at if not set(OBSERVED).isdisjoint(arms_of(row))}
-    return SyntheticStudy(row=study, tickets=rows, measurements=measurements, maps=maps)
+    maker, rows = _Maker(world, seed=4), list(synthetic.tickets)
+    maker.prove(rows)
+    return maker.study(rows)
 
 
 def _maps(world: World) -> dict[str, Any]:
@@ -196,12 +163,6 @@ def _maps(world: World) -> dict[str, Any]:
         },
         "notes": [],
     }
-
-
-def _prove(world: World, spec: StudySpec, draw: random.Random, rows: list[TicketRow]) -> None:
-    while new_tickets := next_tickets(rows, spec):
-        for ticket in new_tickets:
-            rows.append(_judged_row(world, spec, draw, ticket))
 
 
 def write(url: str, synthetic: SyntheticStudy) -> None:
@@ -242,17 +203,12 @@ def write(url: str, synthetic: SyntheticStudy) -> None:
         store.set_state(study.id, synthetic.row.state)
 
 
-def _sample_params(spec: StudySpec, draw: random.Random, names: Iterable[str]) -> dict[str, Any]:
-    params: dict[str, Any] = {}
-    for name in names:
-        domain = spec.search[name]
-        if hasattr(domain, "choices"):
-            params[name] = draw.choice(domain.choices)
-        elif domain.log:
-            params[name] = round(domain.low * (domain.high / domain.low) ** draw.random(), 6)
-        else:
-            params[name] = round(domain.low + (domain.high - domain.low) * draw.random(), 6)
-    return params
+def write_with_optuna(url: str, world: World) -> None:
+    """Write a study with an Optuna study of the same name, which has no trials yet."""
+    write(url, make(world))
+    study = world.spec().study
+    with open_store(url) as store:
+        make_study(store.url, name=study.name, direction=study.direction, metric=study.metric)
 
 
 def _worth(world: World, parameters: Mapping[str, Any]) -> float:
@@ -269,138 +225,148 @@ def _evaluated_worth(world: World, temperature: Mapping[str, Any]) -> float:
     return 0.5 * world.gain * math.exp(-(late**2))
 
 
-def _ended_row(
-    world: World, spec: StudySpec, draw: random.Random, arm: Kind, number: int, params: Mapping[str, Any]
-) -> TicketRow:
-    parameters = spec.parameters(arm, params)  # type: ignore[arg-type]
-    value = _worth(world, parameters) + draw.gauss(0, 0.012)
-    outcome = "complete"
-    if arm == "search" and world.ends is not None:
-        outcome = world.ends[number % len(world.ends)]
-    elif arm == "search":
-        doomed = value < 0.58 and draw.random() < 0.7 and number > 5
-        outcome = "pruned" if doomed else "diverged" if draw.random() < 0.03 else "complete"
-    return _row(
-        world,
-        draw,
-        kind=arm,
-        arm=arm,
-        number=number,
-        seed=number,
-        parameters=parameters,
-        sampled=dict(params),
-        outcome=outcome,
-        value=value,
-    )
+class _Maker:
+    """Draws the rows of a study in a world."""
 
+    def __init__(self, world: World, *, seed: int) -> None:
+        self.world, self.spec, self.draw = world, world.spec(), random.Random(seed)
 
-def _judged_row(world: World, spec: StudySpec, draw: random.Random, ticket: NewTicket) -> TicketRow:
-    parameters = dict(ticket.parameters or {})
-    # seeds are easy or hard for all arms alike
-    luck = random.Random(ticket.seed).gauss(0, 0.02)
-    worth = _worth(world, parameters)
-    return _row(
-        world,
-        draw,
-        kind=ticket.kind,
-        arm=ticket.arm,
-        number=ticket.number,
-        seed=ticket.seed,
-        candidate=ticket.candidate,
-        pair=ticket.pair,
-        round=ticket.round,
-        parameters=parameters,
-        outcome="complete",
-        value=worth + luck + draw.gauss(0, 0.01),
-    )
+    def search(self) -> list[TicketRow]:
+        """Return the runs of the search and of its arms."""
+        names = self.spec.other_names
+        rows = [self._ended_row("baseline", i, self._sample(names)) for i in range(self.spec.num_baseline)]
+        for i, constant in enumerate(self.spec.constants()):
+            rows.append(self._ended_row("constant", i, {**constant, **self._sample(names)}))
+        for i in range(self.world.trials):
+            rows.append(self._ended_row("search", i, self._sample(self.spec.search)))
+        return rows
 
+    def prove(self, rows: list[TicketRow]) -> None:
+        """Add all runs that follow from those of the search."""
+        while new_tickets := next_tickets(rows, self.spec):
+            rows += [self.judged_row(ticket) for ticket in new_tickets]
 
-def _row(
-    world: World, draw: random.Random, *, outcome: str, value: float, kind: Kind, number: int, **fields: Any
-) -> TicketRow:
-    is_complete = outcome == "complete"
-    steps = STEPS if is_complete else STEPS * draw.randrange(2, 6) // 10
-    machine, device = MACHINES[number % len(MACHINES)] if world.cards else MACHINES[-1]
-    seconds = 0.03 * steps * (1 + 0.2 * draw.random())
-    values: dict[str, Any] = {
-        **dict.fromkeys(("candidate", "pair", "error", "sampled")),
-        "id": 0,
-        "study_id": 1,
-        "kind": kind,
-        "number": number,
-        "trial_number": number if kind == "search" else None,
-        "state": "failed" if outcome == "failed" else "done",
-        "outcome": outcome,
-        "attempt": 1,
-        "value": value if is_complete else value - 0.1 if outcome == "pruned" else None,
-        "diverged_at": steps if outcome == "diverged" else None,
-        "agent": f"{machine}:1:0:0.1",
-        "machine": machine,
-        "device": device,
-        "seconds": seconds,
-        "gpu_seconds": seconds if device != "cpu" else 0.0,
-        "steps": steps,
-        "total_steps": STEPS,
-        "code": "0f1e2d3c4b5a",
-        "started": STUDY_START + timedelta(seconds=30 * number),
-        "finished": STUDY_START + timedelta(seconds=30 * number + 25),
-    }
-    return TicketRow(**{**values, **fields})
+    def study(self, rows: list[TicketRow]) -> SyntheticStudy:
+        """Return the study of these runs with what they measured."""
+        # as the store's keys: rising in the order of work
+        rows = [replace(row, id=index) for index, row in enumerate(rows, start=1)]
+        study = StudyRow(
+            id=1,
+            name=self.spec.study.name,
+            spec=self.spec.to_json(),
+            spec_hash=self.spec.identity(),
+            state="done" if self.world.confirmed else "running",
+            created=STUDY_START,
+        )
+        measurements = list(self._measurements(rows))
+        looked_at = [row for row in rows if row.kind == "confirm" and row.pair == 0 and self.world.layers]
+        maps = {row.id: _maps(self.world) for row in looked_at if not set(OBSERVED).isdisjoint(arms_of(row))}
+        return SyntheticStudy(row=study, tickets=rows, measurements=measurements, maps=maps)
 
+    def judged_row(self, ticket: NewTicket) -> TicketRow:
+        """Return a run that proves something, from its ticket."""
+        parameters = dict(ticket.parameters or {})
+        # seeds are easy or hard for all arms alike
+        luck = random.Random(ticket.seed).gauss(0, 0.02)
+        value = _worth(self.world, parameters) + luck + self.draw.gauss(0, 0.01)
+        names = ("kind", "arm", "number", "seed", "candidate", "pair", "round")
+        fields = {name: getattr(ticket, name) for name in names}
+        return self._row("complete", value, parameters=parameters, **fields)
 
-def _measurements(
-    world: World, spec: StudySpec, draw: random.Random, rows: Sequence[TicketRow]
-) -> Iterator[Measurement]:
-    winner = parameters_of([row for row in rows if row.kind == "confirm"], "search")
-    for row in rows:
-        yield from _reports(world, draw, row)
-        if row.kind == "ablation" and "learned" in arms_of(row):
-            yield from _learned_measurements(world, row)
-        if row.kind != "confirm":
-            continue
-        arms, params = arms_of(row), row.parameters or {}
-        if not set(arms).isdisjoint(OBSERVED):
-            yield from _entropies(world, row)
-        for evaluation in evaluations("confirm", arms, spec, winner or {}, params):
-            if row.value is None:
+    def _sample(self, names: Iterable[str]) -> dict[str, Any]:
+        params: dict[str, Any] = {}
+        for name in names:
+            domain = self.spec.search[name]
+            if hasattr(domain, "choices"):
+                params[name] = self.draw.choice(domain.choices)
+            elif domain.log:
+                params[name] = round(domain.low * (domain.high / domain.low) ** self.draw.random(), 6)
+            else:
+                params[name] = round(domain.low + (domain.high - domain.low) * self.draw.random(), 6)
+        return params
+
+    def _ended_row(self, arm: Kind, number: int, params: Mapping[str, Any]) -> TicketRow:
+        parameters = self.spec.parameters(arm, params)  # type: ignore[arg-type]
+        value = _worth(self.world, parameters) + self.draw.gauss(0, 0.012)
+        outcome, ends = "complete", self.world.ends
+        if arm == "search" and ends is not None:
+            outcome = ends[number % len(ends)]
+        elif arm == "search":
+            doomed = value < 0.58 and self.draw.random() < 0.7 and number > 5
+            outcome = "pruned" if doomed else "diverged" if self.draw.random() < 0.03 else "complete"
+        fields = {"kind": arm, "arm": arm, "number": number, "seed": number, "sampled": dict(params)}
+        return self._row(outcome, value, parameters=parameters, **fields)
+
+    def _row(self, outcome: str, value: float, **fields: Any) -> TicketRow:
+        is_complete, number = outcome == "complete", fields["number"]
+        steps = STEPS if is_complete else STEPS * self.draw.randrange(2, 6) // 10
+        machine, device = MACHINES[number % len(MACHINES)] if self.world.cards else MACHINES[-1]
+        seconds = 0.03 * steps * (1 + 0.2 * self.draw.random())
+        values: dict[str, Any] = {
+            **dict.fromkeys(("candidate", "pair", "error", "sampled")),
+            "id": 0,
+            "study_id": 1,
+            "trial_number": number if fields["kind"] == "search" else None,
+            "state": "failed" if outcome == "failed" else "done",
+            "outcome": outcome,
+            "attempt": 1,
+            "value": value if is_complete else value - 0.1 if outcome == "pruned" else None,
+            "diverged_at": steps if outcome == "diverged" else None,
+            "agent": f"{machine}:1:0:0.1",
+            "machine": machine,
+            "device": device,
+            "seconds": seconds,
+            "gpu_seconds": seconds if device != "cpu" else 0.0,
+            "steps": steps,
+            "total_steps": STEPS,
+            "code": "0f1e2d3c4b5a",
+            "started": STUDY_START + timedelta(seconds=30 * number),
+            "finished": STUDY_START + timedelta(seconds=30 * number + 25),
+        }
+        return TicketRow(**{**values, **fields})
+
+    def _measurements(self, rows: Sequence[TicketRow]) -> Iterator[Measurement]:
+        winner = parameters_of([row for row in rows if row.kind == "confirm"], "search")
+        for row in rows:
+            yield from self._reports(row)
+            if row.kind == "ablation" and "learned" in arms_of(row):
+                yield from _learned_measurements(self.world, row)
+            if row.kind != "confirm":
                 continue
-            gain = 0.0
-            if evaluation.temperature is not None and not (
-                evaluation.name.endswith(":winner") and "search" in arms
-            ):
-                gain = (
-                    _evaluated_worth(world, evaluation.temperature)
-                    - _evaluated_worth(world, params)
-                    + draw.gauss(0, 0.002)
-                )
-            yield Measurement(ticket_id=row.id, step=STEPS, name=evaluation.name, value=row.value + gain)
+            arms, params = arms_of(row), row.parameters or {}
+            if not set(arms).isdisjoint(OBSERVED):
+                yield from _entropies(self.world, row)
+            for evaluation in evaluations("confirm", arms, self.spec, winner or {}, params):
+                if row.value is None:
+                    continue
+                gain = 0.0
+                is_as_trained = evaluation.name.endswith(":winner") and "search" in arms
+                if evaluation.temperature is not None and not is_as_trained:
+                    gain = _evaluated_worth(self.world, evaluation.temperature)
+                    gain += self.draw.gauss(0, 0.002) - _evaluated_worth(self.world, params)
+                yield Measurement(ticket_id=row.id, step=STEPS, name=evaluation.name, value=row.value + gain)
 
-
-def _reports(world: World, draw: random.Random, row: TicketRow) -> Iterator[Measurement]:
-    end = row.value if row.value is not None else 0.45
-    for index in range(1, world.reports + 1):
-        step = index * STEPS // world.reports
-        if row.steps is not None and step <= row.steps:
-            value = end - 0.35 * math.exp(-4 * step / STEPS) + draw.gauss(0, 0.006)
-            if world.nan and index % 2:
-                value = math.nan
-            yield Measurement(ticket_id=row.id, step=step, name="report", value=value)
+    def _reports(self, row: TicketRow) -> Iterator[Measurement]:
+        end = row.value if row.value is not None else 0.45
+        for index in range(1, self.world.reports + 1):
+            step = index * STEPS // self.world.reports
+            if row.steps is not None and step <= row.steps:
+                value = end - 0.35 * math.exp(-4 * step / STEPS) + self.draw.gauss(0, 0.006)
+                if self.world.nan and index % 2:
+                    value = math.nan
+                yield Measurement(ticket_id=row.id, step=step, name="report", value=value)
 
 
 def _entropies(world: World, row: TicketRow) -> Iterator[Measurement]:
     schedule = TemperatureParameters.from_mapping(row.parameters or {}).plan(1).schedule
-    for layer in range(world.layers):
-        for head in range(world.heads):
-            for index in range(24):
-                progress = index / 23
-                sharpening = (0.3 + 0.1 * head + 0.12 * layer) * progress
-                value = (0.95 - sharpening) * min(1.0, schedule(progress) ** 0.25)
-                yield Measurement(
-                    ticket_id=row.id,
-                    step=round(progress * STEPS),
-                    name=f"entropy/{layer}/{head}",
-                    value=min(1.0, max(0.0, value)),
-                )
+    heads = [(layer, head) for layer in range(world.layers) for head in range(world.heads)]
+    for layer, head in heads:
+        for index in range(24):
+            progress = index / 23
+            sharpening = (0.3 + 0.1 * head + 0.12 * layer) * progress
+            value = (0.95 - sharpening) * min(1.0, schedule(progress) ** 0.25)
+            value, step = min(1.0, max(0.0, value)), round(progress * STEPS)
+            yield Measurement(ticket_id=row.id, step=step, name=f"entropy/{layer}/{head}", value=value)
 
 
 def _learned_measurements(world: World, row: TicketRow) -> Iterator[Measurement]:
@@ -409,17 +375,9 @@ def _learned_measurements(world: World, row: TicketRow) -> Iterator[Measurement]
     Those that have a name go from where they were found to half of that.
     """
     luck = random.Random(row.seed).gauss(0, 0.05)
-    for name, section in world.temperatures.items():
+    paths = {name: (section["as_found"], -math.log(2.0)) for name, section in world.temperatures.items()}
+    paths |= {str(layer): (1.0, -0.5 + 0.4 * layer) for layer in range(world.layers)}
+    for name, (first, slope) in paths.items():
         for index in range(24):
-            value = section["as_found"] * math.exp((luck - math.log(2.0)) * index / 23)
-            step = round(index / 23 * STEPS)
+            value, step = first * math.exp((slope + luck) * index / 23), round(index / 23 * STEPS)
             yield Measurement(ticket_id=row.id, step=step, name=f"learned/{name}", value=value)
-    for layer in range(world.layers):
-        for index in range(24):
-            progress = index / 23
-            yield Measurement(
-                ticket_id=row.id,
-                step=round(progress * STEPS),
-                name=f"learned/{layer}",
-                value=math.exp((-0.5 + 0.4 * layer + luck) * progress),
-            )

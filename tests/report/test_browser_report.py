@@ -11,7 +11,7 @@ import pytest
 
 from tempopt.report.page.html import render_report
 from tempopt.report.page.sections import plot_keys
-from tempopt.report.plots import PLOTS, importance_data
+from tempopt.report.plots import PLOTS
 from tempopt.report.study_result import StudyResult
 from tests.report.made_study import World, make
 from tests.report.test_html import SCRIPT, hostile
@@ -145,33 +145,7 @@ def test_every_plot_has_marks(open_page: PageOpener, confirmed_result: StudyResu
     assert all(counts.values()), counts
     assert counts["history"] >= 38  # a mark a trial
     assert counts["differences"] >= 8 + 4  # seeds, and the comparisons below them
-    assert counts["importance"] == len(importance_data(confirmed_result).shares)
-
-
-_MIDDLE_POINT = """key => {
-    const plot = document.getElementById(`plot-${key}`);
-    for (const [trace] of plot.calcdata.map((points) => [points]).reverse()) {
-        const own = trace[0].trace;
-        const point = trace.find((each, place) => 2 * place >= trace.length - 1 && isFinite(each.x));
-        if (own.mode === "lines" && trace.length < 3) continue;
-        if (!own.visible || own.hoverinfo === "skip" || own.type !== "scatter" || !point) continue;
-        const across = plot._fullLayout.xaxis, down = plot._fullLayout.yaxis;
-        const corner = plot.getBoundingClientRect();
-        return [corner.x + across._offset + across.c2p(point.x), corner.y + down._offset + down.c2p(point.y)];
-    }
-}"""
-
-
-@pytest.mark.parametrize("key", ["differences", "schedule", "history", "landscape"])
-def test_pointing_at_a_mark_shows_its_label(open_page: PageOpener, key: str) -> None:
-    page = open_page("whole")
-    page.locator(f"#plot-{key}").scroll_into_view_if_needed()
-    x, y = page.evaluate(_MIDDLE_POINT, key)
-    page.mouse.move(x - 30, y)
-    page.mouse.move(x, y, steps=5)
-    label = page.locator(f"#plot-{key} .hoverlayer .hovertext").first
-    label.wait_for(timeout=_PATIENCE)
-    assert label.text_content().strip()
+    assert counts["importance"] == len(PLOTS["importance"].data(confirmed_result).shares)
 
 
 def test_code_is_copied_and_the_reader_is_told(open_page: PageOpener) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from statistics import fmean
 from typing import Any
@@ -11,34 +10,24 @@ import pytest
 import yaml
 
 from tempopt.errors import NothingToPlot
-from tempopt.report.headline import outcome_label
-from tempopt.report.note import render_note
+from tempopt.report.decision import outcome_label
 from tempopt.report.page.html import render_report
 from tempopt.report.page.sections import codes_to_reproduce, plot_keys, stat_tiles
-from tempopt.report.plots import PLOTS, ComparedShown
+from tempopt.report.plots import PLOTS
+from tempopt.report.plots.confirmation import ComparedShown
 from tempopt.report.plots.style import DARK
 from tempopt.report.study_result import StudyResult
 from tempopt.spec.comparison_spec import comparison_spec
-from tempopt.storage.rows import NewTicket
-from tempopt.verdict.stages import first_tickets
-from tests.specs import change_spec
-
-
-def worth(ticket: NewTicket, gain: float) -> float:
-    noise = random.Random(f"{ticket.seed} {ticket.arm}").gauss(0, 0.01)
-    return 0.5 + noise + gain * (ticket.arm == "B")
 
 
 @pytest.fixture(scope="module")
-def make_result(run_ticket: Any, result_of: Any) -> Any:
+def make_result(make_comparison: Any) -> Any:
     def make(gain: float = 0.2, *, waiting: bool = False) -> StudyResult:
-        spec = comparison_spec(
-            change_spec(study__seeds={"confirm": 8}), [{}, {"lr": 1}, "C={lr: 2}"], name="gate"
-        )
-        rows = [run_ticket(t, worth(t, gain), id=t.number) for t in first_tickets(spec)]
-        if waiting:
-            rows[-1] = dataclasses.replace(rows[-1], state="waiting", outcome=None, value=None)
-        result: StudyResult = result_of(spec, rows, state="running" if waiting else "done")
+        def worth(arm: str, pair: int) -> float:
+            return 0.5 + random.Random(f"{pair} {arm}").gauss(0, 0.01) + gain * (arm == "B")
+
+        sets = ({}, {"lr": 1}, "C={lr: 2}")
+        result: StudyResult = make_comparison(worth, *sets, waiting=waiting, study__seeds={"confirm": 8})
         return result
 
     return make
@@ -51,12 +40,8 @@ def test_each_variant_is_drawn_with_its_seeds_and_its_interval(make_result: Any)
     assert [(variant.name, variant.is_different) for variant in data.variants] == [("B", True), ("C", False)]
     for plot_variant, variant in zip(data.variants, result.comparison.variants, strict=True):
         test = variant.answer.paired
-        assert (plot_variant.gain, plot_variant.ci_low, plot_variant.ci_high) == (
-            test.gain,
-            test.ci_low,
-            test.ci_high,
-        )
-        assert fmean(gain for _, gain in plot_variant.pairs) == pytest.approx(plot_variant.gain)
+        assert plot_variant.test == test
+        assert fmean(gain for _, gain in plot_variant.pairs) == pytest.approx(test.gain)
         values = {arm: [r.value for r in result.runs if r.arm == arm] for arm in ("A", plot_variant.name)}
         expected = [
             value - reference_value
@@ -94,8 +79,3 @@ def test_the_page_says_what_was_found_and_how_to_ask_again(make_result: Any) -> 
     assert [name for name, *_ in stat_tiles(result)] == ["B over A", "C over A", "training"]
     open_page = render_report(make_result(waiting=True), plotlyjs="cdn")
     assert "No verdict yet" in open_page
-
-
-def test_the_note_of_the_dashboard_says_it_too(make_result: Any) -> None:
-    note = render_note(make_result())
-    assert "B is better than A" in note and "The winner" not in note

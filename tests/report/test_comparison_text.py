@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from pathlib import Path
@@ -13,101 +12,62 @@ import yaml
 
 from tempopt.errors import StudyFailed
 from tempopt.report.export import to_python, to_yaml
-from tempopt.report.study_result import StudyResult
 from tempopt.seeds import derive
-from tempopt.spec.comparison_spec import comparison_spec
-from tempopt.storage.rows import TicketRow
-from tempopt.verdict.stages import first_tickets, next_tickets
 from tests.report.full_text import full_lines
-from tests.specs import change_spec
-
-
-@pytest.fixture(scope="session")
-def make_result(run_ticket: Any, result_of: Any) -> Any:
-    """Return a maker of comparisons that are over: sets, and what each is worth on a pair."""
-
-    def make(
-        worth: Any,
-        *sets: Any,
-        waiting: bool = False,
-        all_pairs: bool = False,
-        vary: Any = None,
-        **settings: Any,
-    ) -> StudyResult:
-        spec_settings = {"study__seeds": {"confirm": 4}, **settings}
-        compared_sets = () if vary else sets or [{}, {"lr": 0.1}]
-        spec = comparison_spec(
-            change_spec(**spec_settings), compared_sets, vary=vary, name="gate", all_pairs=all_pairs
-        )
-        rows: list[TicketRow] = []
-        new_tickets = first_tickets(spec)
-        while new_tickets:
-            for t in new_tickets:
-                value = worth(t.arm, t.pair)
-                failed_fields = (
-                    {"state": "failed", "outcome": "failed", "error": "gone"} if value == "lost" else {}
-                )
-                diverged_fields = {"outcome": "diverged"} if value is None else {}
-                number = value if isinstance(value, float) else None
-                rows.append(run_ticket(t, number, id=len(rows), **failed_fields, **diverged_fields))
-            new_tickets = next_tickets(rows, spec)
-        if waiting:
-            rows[-1] = dataclasses.replace(rows[-1], state="waiting", outcome=None, value=None)
-        study_result: StudyResult = result_of(spec, rows, state="running" if waiting else "done")
-        return study_result
-
-    return make
 
 
 def gaining_worth(**gains: float) -> Any:
     return lambda arm, pair: 0.5 + pair / 10 + gains.get(arm, 0.0) * (1 + pair / 10)
 
 
-def test_a_gain_is_said_with_its_numbers_and_both_sets(make_result: Any) -> None:
-    lines = full_lines(make_result(gaining_worth(B=0.1)))
+def test_a_gain_is_said_with_its_numbers_and_both_sets(make_comparison: Any) -> None:
+    lines = full_lines(make_comparison(gaining_worth(B=0.1)))
     assert lines[0].startswith(
         "Gain shown: val_accuracy is higher by 0.115 with B than with A (95 % interval 0.0"
     )
     assert lines[0].endswith("; 4 fresh seeds, test data, paired t-test).")
-    data = make_result(gaining_worth(B=0.1)).to_json()
+    data = make_comparison(gaining_worth(B=0.1)).to_json()
     decision, finding = data["decision"], data["findings"][0]
     assert (decision["outcome"], decision["use"], decision["baseline"]) == ("gain", "B", "A")
     assert decision["about"] == "B" and decision["change"] == data["comparison"]["variants"][0]["gain"]
     assert (finding["state"], finding["gain"]) == ("shown", decision["change"])
     assert lines[1:3] == ["  A, the reference: the spec as it stands", "  B: lr=0.1"]
     assert lines[-1] == "  cost: 16 s of training in 8 runs."
-    assert not any("compatible" in line for line in lines)
 
 
-def test_a_loss_and_no_difference_are_told_apart(make_result: Any) -> None:
-    worse_line = full_lines(make_result(gaining_worth(B=-0.1)))[0]
-    assert worse_line.startswith(
-        "No gain shown: B is worse: val_accuracy is lower by 0.115 with B than with A ("
-    )
-    # the words say which way, so no number has a sign
-    assert "+" not in worse_line and "−" not in worse_line
-    assert not any("compatible" in line for line in full_lines(make_result(gaining_worth(B=-0.1))))
-    lower = full_lines(make_result(gaining_worth(B=0.1), study__direction="minimize"))[0]
-    assert lower.startswith("No gain shown: B is worse: val_accuracy is higher by 0.115 with B than with A (")
-    better_line = full_lines(make_result(gaining_worth(B=-0.1), study__direction="minimize"))[0]
-    assert better_line.startswith("Gain shown: val_accuracy is lower by 0.115 with B than with A (")
-    lines = full_lines(make_result(lambda arm, pair: 0.5 + (arm == "B") * (-1.0) ** pair))
-    assert lines[0].startswith("No gain shown: the gain of B over A in val_accuracy is +0.0 (95 % interval −")
+@pytest.mark.parametrize(
+    ("direction", "gain", "words"),
+    [
+        ("maximize", -0.1, "No gain shown: B is worse: val_accuracy is lower by 0.115 with B than with A ("),
+        ("minimize", 0.1, "No gain shown: B is worse: val_accuracy is higher by 0.115 with B than with A ("),
+        ("minimize", -0.1, "Gain shown: val_accuracy is lower by 0.115 with B than with A ("),
+    ],
+)
+def test_words_say_which_way_it_goes_so_no_number_has_a_sign(
+    direction: str, gain: float, words: str, make_comparison: Any
+) -> None:
+    first, *_ = full_lines(make_comparison(gaining_worth(B=gain), study__direction=direction))
+    assert first.startswith(words) and "+" not in first and "−" not in first
+
+
+def test_no_difference_is_told_with_its_sign_and_the_gain_that_is_excluded(make_comparison: Any) -> None:
+    first, *lines = full_lines(make_comparison(lambda arm, pair: 0.5 + (arm == "B") * (-1.0) ** pair))
+    assert first.startswith("No gain shown: the gain of B over A in val_accuracy is +0.0 (95 % interval −")
     assert any("a gain above" in line and "is excluded (95 %)" in line for line in lines)
 
 
-def test_several_variants_are_told_one_by_one_and_what_they_share(make_result: Any) -> None:
+def test_several_variants_are_told_one_by_one_and_what_they_share(make_comparison: Any) -> None:
     sets = ["old={temperature_init: 2}", "good={lr: 1}", "bad={lr: 2}", "other={lr: 3}"]
 
     def worth(arm: str, pair: int) -> float:
         noise = (-1.0) ** pair * (arm == "other")
         return 0.5 + {"good": 1.0, "bad": -1.0}.get(arm, 0.0) * (1 + pair / 100) + noise
 
-    lines = full_lines(make_result(worth, *sets))
+    lines = full_lines(make_comparison(worth, *sets))
     assert lines[0] == (
         "Gain shown: in val_accuracy good is better than old; bad is worse (test data, paired t-test)."
     )
-    decision = make_result(worth, *sets[:1], *sets[2:]).to_json()["decision"]
+    decision = make_comparison(worth, *sets[:1], *sets[2:]).to_json()["decision"]
     assert (decision["outcome"], decision["use"], decision["change"]) == ("worse", "old", None)
     assert lines[1] == "  old, the reference: temperature_init=2"
     assert lines[2].startswith("  good: lr=1: +1.01") and lines[2].endswith("; 4 seeds): better.")
@@ -118,15 +78,15 @@ def test_several_variants_are_told_one_by_one_and_what_they_share(make_result: A
         "p has to be below 0.0167."
     )
     lines_of_none = full_lines(
-        make_result(lambda arm, pair: 0.5 + (-1.0) ** (pair + (arm == "bad")), *sets[:3])
+        make_comparison(lambda arm, pair: 0.5 + (-1.0) ** (pair + (arm == "bad")), *sets[:3])
     )
     assert lines_of_none[0].startswith(
         "No gain shown: in val_accuracy none of good, bad is shown to be better than old"
     )
 
 
-def test_what_is_odd_about_the_runs_is_said(make_result: Any) -> None:
-    text = "\n".join(full_lines(make_result(lambda arm, pair: 0.5)))
+def test_what_is_odd_about_the_runs_is_said(make_comparison: Any) -> None:
+    text = "\n".join(full_lines(make_comparison(lambda arm, pair: 0.5)))
     assert "B and A have the same value on every seed." in text
 
     def worth(arm: str, pair: int) -> Any:
@@ -134,34 +94,30 @@ def test_what_is_odd_about_the_runs_is_said(make_result: Any) -> None:
             return 0.1 + pair / 100
         return {0: "lost", 1: None}.get(pair, 0.9)
 
-    text = "\n".join(full_lines(make_result(worth, study__confirm_on="validate")))
+    text = "\n".join(full_lines(make_comparison(worth, study__confirm_on="validate")))
     assert "B diverged on 1 of 3 seeds, A on 0 (counted with the worst value reached)" in text
     assert "seeds of B left out, a run of theirs having failed on every attempt: 1." in text
     assert "compared on the validation data." in text
     assert "failed on every attempt: 1 (confirm 1: gone)." in text
 
 
-def test_what_is_not_over_or_came_to_nothing_claims_nothing(make_result: Any) -> None:
-    lines = full_lines(make_result(gaining_worth(B=1.0), waiting=True))
+def test_what_is_not_over_or_came_to_nothing_claims_nothing(make_comparison: Any) -> None:
+    lines = full_lines(make_comparison(gaining_worth(B=1.0), waiting=True))
     assert lines[0] == "No verdict yet: the comparison on fresh seeds is not over (7 of 8 runs are over)."
-    lines = full_lines(make_result(lambda arm, pair: "lost" if arm == "B" else 0.5))
+    lines = full_lines(make_comparison(lambda arm, pair: "lost" if arm == "B" else 0.5))
     assert lines[0] == "No verdict: no pair of runs of B and A could be compared."
     study_settings = {"study__seeds": {"confirm": 6}}
-    lines = full_lines(make_result(lambda arm, pair: None if arm == "B" else 0.5, **study_settings))
+    lines = full_lines(make_comparison(lambda arm, pair: None if arm == "B" else 0.5, **study_settings))
     assert lines[0].startswith("No gain shown: B diverged on 6 of 6 seeds, A on 0")
 
 
-def test_the_json_says_what_the_exit_code_says_and_is_plain_data(make_result: Any) -> None:
-    result = make_result(gaining_worth(B=0.1))
+def test_the_json_says_what_the_exit_code_says_and_is_plain_data(make_comparison: Any) -> None:
+    result = make_comparison(gaining_worth(B=0.1))
     data = json.loads(json.dumps(result.to_json(), allow_nan=False))
     comparison = data["comparison"]
     assert data["verdict"] is None and data["best"] is None
-    assert (comparison["outcome"], comparison["best"], comparison["better"], comparison["worse"]) == (
-        "better",
-        "B",
-        ["B"],
-        [],
-    )
+    outcomes = tuple(comparison[name] for name in ("outcome", "best", "better", "worse"))
+    assert outcomes == ("better", "B", ["B"], [])
     assert comparison["reference"] == {"name": "A", "params": {}}
     (variant,) = comparison["variants"]
     page = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
@@ -171,17 +127,16 @@ def test_the_json_says_what_the_exit_code_says_and_is_plain_data(make_result: An
     assert variant["params"] == {"lr": 0.1} and variant["significant"] and not variant["worse"]
     assert variant["gain"] == pytest.approx(0.115) and variant["ci_low"] > 0 and variant["n_pairs"] == 4
     assert (variant["dropped"], variant["diverged"], variant["reference_diverged"]) == (0, 0, 0)
-    comparison_lost = make_result(lambda arm, pair: "lost" if arm == "B" else 0.5).to_json()["comparison"]
+    comparison_lost = make_comparison(lambda arm, pair: "lost" if arm == "B" else 0.5).to_json()["comparison"]
     assert comparison_lost["outcome"] == "not_shown" and comparison_lost["variants"][0]["gain"] is None
     # a kind of which there will be no run is not unknown
-    assert {
-        kind: counts["requested"] for kind, counts in data["tickets"].items() if counts["requested"] != 0
-    } == {"confirm": 8}
+    requested = {kind: counts["requested"] for kind, counts in data["tickets"].items()}
+    assert requested == {**dict.fromkeys(requested, 0), "confirm": 8}
 
 
-def test_the_better_set_is_exported_and_nothing_else_is(make_result: Any) -> None:
+def test_the_better_set_is_exported_and_nothing_else_is(make_comparison: Any) -> None:
     sets = [{}, {"lr": 0.1, "temperature_init": 2, "data.batch_size": 8, "trainer.max_steps": 7}]
-    result = make_result(gaining_worth(B=0.1), *sets)
+    result = make_comparison(gaining_worth(B=0.1), *sets)
     text = to_yaml(result)
     config = yaml.safe_load(text)
     assert config["model"]["init_args"] == {"temperature_init": 2.0, "lr": 0.1}
@@ -191,21 +146,19 @@ def test_the_better_set_is_exported_and_nothing_else_is(make_result: Any) -> Non
     )
     assert "UNCONFIRMED" not in text
     assert "MyModule(lr=0.1, temperature_init=2.0)" in to_python(result)
+    refusal = "no parameter set to be better than A.*Keep A: the spec as it stands"
     for result_without, match in (
-        (
-            make_result(gaining_worth(B=-0.1)),
-            "no parameter set to be better than A.*Keep A: the spec as it stands",
-        ),
-        (make_result(gaining_worth(B=0.1), waiting=True), "is not over, so there is nothing to export"),
+        (make_comparison(gaining_worth(B=-0.1)), refusal),
+        (make_comparison(gaining_worth(B=0.1), waiting=True), "is not over, so there is nothing to export"),
     ):
         for export in (to_yaml, to_python):
             with pytest.raises(StudyFailed, match=match):
                 export(result_without)
 
 
-def test_each_two_sets_are_told_with_the_one_to_take_and_its_bound(make_result: Any) -> None:
+def test_each_two_sets_are_told_with_the_one_to_take_and_its_bound(make_comparison: Any) -> None:
     sets = [{"lr": 0.1}, {"lr": 0.2}, {"lr": 0.3}]
-    result = make_result(gaining_worth(B=1.0, C=1.01), *sets, all_pairs=True)
+    result = make_comparison(gaining_worth(B=1.0, C=1.01), *sets, all_pairs=True)
     headline, bound, *lines = full_lines(result)
     assert headline == (
         "Difference shown: take C, the only set that none is shown to beat in val_accuracy (4 fresh seeds, "
@@ -218,37 +171,34 @@ def test_each_two_sets_are_told_with_the_one_to_take_and_its_bound(make_result: 
     text = "\n".join(lines)
     assert "A (lr=0.1): mean 0.65; another set is shown to beat it." in text
     assert "gain of B over A: +1.15 (" in text
-    assert "the 3 comparisons share the level 5 %: p has to be below 0.0167; " in text
+    assert "the 3 comparisons share the level 5 %: each interval covers 98.33 %, " in text
     all_pairs = result.to_json()["comparison"]["all_pairs"]
-    assert [(pair["reference"], pair["name"]) for pair in all_pairs["pairs"]] == [
-        ("A", "B"),
-        ("A", "C"),
-        ("B", "C"),
-    ]
+    names = [pair["reference"] + pair["name"] for pair in all_pairs["pairs"]]
+    assert names == ["AB", "AC", "BC"]
     assert all_pairs["take"] in all_pairs["unbeaten"]
     assert yaml.safe_load(to_yaml(result))["model"]["init_args"]["lr"] in (0.2, 0.3)
 
 
-def test_sets_that_do_not_differ_are_told_so(make_result: Any) -> None:
-    result = make_result(
+def test_sets_that_do_not_differ_are_told_so(make_comparison: Any) -> None:
+    result = make_comparison(
         lambda arm, pair: 0.5 + derive(arm, pair) % 7 / 70, {"lr": 0.1}, {"lr": 0.2}, all_pairs=True
     )
     assert full_lines(result)[0].startswith("No difference shown: take A, the first set that none")
 
 
 @pytest.mark.parametrize("all_pairs", [True, False])
-def test_a_name_that_has_the_parameters_stands_for_them(make_result: Any, all_pairs: bool) -> None:
+def test_a_name_that_has_the_parameters_stands_for_them(make_comparison: Any, all_pairs: bool) -> None:
     vary = {"lr": [0.1, 0.3, 0.5], "dropout": [0.2]}
-    text = "\n".join(full_lines(make_result(gaining_worth(), vary=vary, all_pairs=all_pairs)))
+    text = "\n".join(full_lines(make_comparison(gaining_worth(), vary=vary, all_pairs=all_pairs)))
     assert "lr=0.3,dropout=0.2: " in text and "lr=0.3, dropout=0.2" not in text
 
 
 @pytest.mark.parametrize("all_pairs", [True, False])
-def test_equal_differences_are_said_to_be_equal(make_result: Any, all_pairs: bool) -> None:
+def test_equal_differences_are_said_to_be_equal(make_comparison: Any, all_pairs: bool) -> None:
     def worth(arm: str, pair: int) -> float:
         return 0.5 + pair / 8 + (arm == "B") / 4
 
     sets = [{}, {"lr": 0.1}]
-    lines = full_lines(make_result(worth, *sets, study__seeds={"confirm": 2}, all_pairs=all_pairs))
+    lines = full_lines(make_comparison(worth, *sets, study__seeds={"confirm": 2}, all_pairs=all_pairs))
     assert "differences are equal" in "\n".join(lines)
     assert "too few seeds" not in "\n".join(lines)

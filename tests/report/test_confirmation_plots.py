@@ -10,7 +10,7 @@ from statistics import fmean
 import pytest
 from scipy import stats
 
-from tempopt.report import plots
+from tempopt.report.plots import PLOTS
 from tempopt.report.study_result import StudyResult
 from tempopt.storage.ticket_queries import arms_of
 from tests.report.made_study import SyntheticStudy, World, finish, make, runs_of
@@ -21,15 +21,15 @@ def _values(synthetic: SyntheticStudy, arm: str) -> dict[int | None, float | Non
 
 
 def test_the_differences_are_those_of_the_pairs(confirmed_result: StudyResult) -> None:
-    data = plots.differences_data(confirmed_result)
+    data = PLOTS["differences"].data(confirmed_result)
     winner = {run.pair: run.value for run in runs_of(confirmed_result, "confirm", "search")}
     baseline = {run.pair: run.value for run in runs_of(confirmed_result, "confirm", "baseline")}
     expected = {pair: winner[pair] - baseline[pair] for pair in baseline}  # type: ignore[operator]
     assert dict(data.pairs) == pytest.approx(expected)
-    assert data.mean.gain == pytest.approx(fmean(expected.values()))
-    assert data.mean.confidence == pytest.approx(0.95)
+    assert data.mean.test.gain == pytest.approx(fmean(expected.values()))
+    assert data.mean.test.confidence == pytest.approx(0.95)
     interval = stats.ttest_1samp(list(expected.values()), 0).confidence_interval(0.95)
-    assert (data.mean.ci_low, data.mean.ci_high) == pytest.approx(interval)
+    assert (data.mean.test.ci_low, data.mean.test.ci_high) == pytest.approx(interval)
     assert [row.name for row in data.others] == [
         "against the best constant",
         "against a constant of its own",
@@ -58,7 +58,7 @@ def tuned_result() -> StudyResult:
 
 
 def test_a_gain_is_shown_against_the_baseline_and_against_the_twin(tuned_result: StudyResult) -> None:
-    data = plots.differences_data(tuned_result)
+    data = PLOTS["differences"].data(tuned_result)
     winner, baseline, twin = (
         {run.pair: run.value for run in runs_of(tuned_result, "confirm", arm)}
         for arm in ("search", "baseline", "twin")
@@ -68,22 +68,22 @@ def test_a_gain_is_shown_against_the_baseline_and_against_the_twin(tuned_result:
     assert baseline != twin
     rows_by_name = {row.name: row for row in data.others}
     baseline, twin_row = rows_by_name["against τ = 1, tuned again"], rows_by_name["against its twin at τ = 1"]
-    assert baseline.gain == pytest.approx(fmean(gain for _, gain in data.pairs))
-    assert twin_row.gain == pytest.approx(fmean(gain for _, gain in data.twin))
+    assert baseline.test.gain == pytest.approx(fmean(gain for _, gain in data.pairs))
+    assert twin_row.test.gain == pytest.approx(fmean(gain for _, gain in data.twin))
     assert data.mean.name == "against τ = 1, both"
-    assert data.mean.gain == min(baseline.gain, twin_row.gain)
-    assert data.mean.ci_low == min(baseline.ci_low, twin_row.ci_low)
-    assert data.mean.ci_high == max(baseline.ci_high, twin_row.ci_high)
+    assert data.mean.test.gain == min(baseline.test.gain, twin_row.test.gain)
+    assert data.mean.test.ci_low == min(baseline.test.ci_low, twin_row.test.ci_low)
+    assert data.mean.test.ci_high == max(baseline.test.ci_high, twin_row.test.ci_high)
     assert "each stroke the winner minus its twin" in data.caption()
     assert "A gain has to hold against both; " in data.caption()
-    figure = plots.plot_differences(data)
+    figure = PLOTS["differences"].figure(data)
     strokes = next(trace for trace in figure.data if trace.name == "minus its twin")
     assert list(strokes.x) == [gain for _, gain in data.twin]
     assert figure.layout.showlegend
 
 
 def test_what_is_a_share_of_the_gain_has_its_interval_in_the_table(tuned_result: StudyResult) -> None:
-    data = plots.differences_data(tuned_result)
+    data = PLOTS["differences"].data(tuned_result)
     assert tuned_result.verdict is not None and tuned_result.verdict.inference_only is not None
     share = tuned_result.verdict.inference_only.share
     assert share is not None
@@ -94,18 +94,9 @@ def test_what_is_a_share_of_the_gain_has_its_interval_in_the_table(tuned_result:
     assert f"reaches {expected} of the total gain" in data.caption()
 
 
-def test_parts_of_the_winner_and_the_simplest_plan_stand_below(tuned_result: StudyResult) -> None:
-    assert tuned_result.verdict is not None and tuned_result.verdict.simplest is not None
-    gains_by_name = {row.name: row.gain for row in plots.differences_data(tuned_result).others}
-    gains = {part.name: part.answer.paired.gain for part in tuned_result.verdict.parts}
-    assert {"schedule", "level"} <= gains.keys()
-    assert gains_by_name["without schedule"] == gains["schedule"]
-    assert gains_by_name["over the simplest plan"] == tuned_result.verdict.simplest.lost.paired.gain
-
-
 def test_many_seeds_lie_closer_and_every_comparison_keeps_its_name() -> None:
-    data = plots.differences_data(make(World(study={"seeds": {"confirm": 40}})).result())
-    figure = plots.plot_differences(data)
+    data = PLOTS["differences"].data(make(World(study={"seeds": {"confirm": 40}})).result())
+    figure = PLOTS["differences"].figure(data)
     names = list(figure.layout.yaxis.ticktext)
     assert names[-len(data.others) - 1 :] == [data.mean.name, *(row.name for row in data.others)]
     numbers = [int(name.removeprefix("seed ")) for name in names if name.startswith("seed ")]
@@ -115,44 +106,29 @@ def test_many_seeds_lie_closer_and_every_comparison_keeps_its_name() -> None:
     assert figure.layout.height < 800
 
 
-def test_sixteen_seeds_all_have_their_name() -> None:
-    data = plots.differences_data(make(World(study={"seeds": {"confirm": 16}})).result())
-    axis = plots.plot_differences(data).layout.yaxis
-    assert list(axis.ticktext[:16]) == [f"seed {number}" for number in range(1, 17)]
-    assert {second - first for first, second in pairwise(axis.tickvals[:16])} == {0.75}
-
-
 def test_each_constant_has_a_row_with_its_estimate_and_its_interval(confirmed_result: StudyResult) -> None:
     verdict = confirmed_result.verdict
-    assert verdict is not None and verdict.over_constant is not None
-    paired = verdict.over_constant.paired
-    wide = replace(verdict.over_constant, paired=replace(paired, gain=0.66, ci_low=-0.11, ci_high=1.43))
-    narrow = replace(verdict.over_constant, paired=replace(paired, gain=0.59, ci_low=0.08, ci_high=1.10))
-    both = replace(wide, paired=replace(wide.paired, gain=0.59), component_results=(wide, narrow))
-    data = plots.differences_data(
-        replace(
-            confirmed_result,
-            verdict=replace(verdict, over_constant=wide, over_constant_twin=narrow, against_constant=both),
-        )
+    assert (
+        verdict is not None and verdict.over_constant is not None and verdict.over_constant_twin is not None
     )
-    rows = {row.name: (row.gain, row.ci_low, row.ci_high) for row in data.others}
-    assert rows["against the best constant"] == (0.66, -0.11, 1.43)
-    assert rows["against a constant of its own"] == (0.59, 0.08, 1.10)
+    rows = {row.name: row.test for row in PLOTS["differences"].data(confirmed_result).others}
+    # each by itself: of both together the gain is that of one, and the interval that of the other
+    assert rows["against the best constant"] == verdict.over_constant.paired
+    assert rows["against a constant of its own"] == verdict.over_constant_twin.paired
 
 
 def test_pairs_that_were_added_go_on_counting_the_seeds() -> None:
     result = make(World(more_pairs=4)).result()
-    data = plots.differences_data(result)
+    data = PLOTS["differences"].data(result)
     assert [seed for seed, _ in data.pairs] == list(range(12))
-    first = plots.differences_data(make(World()).result())
+    first = PLOTS["differences"].data(make(World()).result())
     assert data.pairs[:8] == first.pairs
-    assert data.mean.confidence == pytest.approx(0.975)
-    parts = {row.confidence for row in data.others if row.name.startswith("without")}
+    assert data.mean.test.confidence == pytest.approx(0.975)
+    parts = {row.test.confidence for row in data.others if row.name.startswith("without")}
     assert list(parts) == pytest.approx([0.95])
     assert (
         "97.5 % intervals, those of the winner's parts 95 %, from before seeds were added" in data.caption()
     )
-    assert plots.entropy_data(result).runs == {"search": 12, "baseline": 12}
 
 
 def test_a_search_that_has_chosen_one_is_said_to_have_nothing_to_compare() -> None:
@@ -163,17 +139,17 @@ def test_a_search_that_has_chosen_one_is_said_to_have_nothing_to_compare() -> No
             synthetic.tickets[index] = replace(ticket, parameters=fixed_params, outcome="complete", value=0.7)
     result = finish(World(trials=6), synthetic).result()
     assert result.verdict is not None and result.verdict.at_one
-    data = plots.differences_data(result)
+    data = PLOTS["differences"].data(result)
     assert data.at_one and {gain for _, gain in data.pairs} == {0.0}
     assert "has chosen τ = 1 itself" in data.caption()
-    assert (data.mean.gain, data.mean.ci_low, data.mean.ci_high) == (0.0, -math.inf, math.inf)
-    assert list(plots.constant_data(result).arms) == ["baseline"]
-    entropies = plots.entropy_data(result)
+    assert (data.mean.test.gain, data.mean.test.ci_low, data.mean.test.ci_high) == (0.0, -math.inf, math.inf)
+    assert list(PLOTS["constant"].data(result).arms) == ["baseline"]
+    entropies = PLOTS["entropy"].data(result)
     assert entropies.heads["search"] == entropies.heads["baseline"]
 
 
 def test_each_temperature_at_inference_has_its_mean(tuned_result: StudyResult) -> None:
-    data = plots.constant_data(tuned_result)
+    data = PLOTS["constant"].data(tuned_result)
     assert tuned_result.verdict is not None and tuned_result.verdict.inference_only is not None
     for arm, inference in (
         ("baseline", tuned_result.verdict.inference_only.baseline),
@@ -206,8 +182,8 @@ def test_each_temperature_at_inference_has_its_mean(tuned_result: StudyResult) -
 
 
 def test_the_picked_temperature_is_marked_and_the_axis_is_logarithmic(tuned_result: StudyResult) -> None:
-    data = plots.constant_data(tuned_result)
-    figure = plots.plot_constant(data)
+    data = PLOTS["constant"].data(tuned_result)
+    figure = PLOTS["constant"].figure(data)
     assert figure.layout.xaxis.type == "log"
     stars = [trace for trace in figure.data if trace.mode == "markers" and trace.marker.symbol == "star"]
     assert [(trace.x[0], trace.y[0]) for trace in stars] == [
@@ -223,27 +199,18 @@ def test_the_picked_temperature_is_marked_and_the_axis_is_logarithmic(tuned_resu
 def test_constants_of_the_search_are_drawn_before_anything_is_confirmed(
     searching_result: StudyResult,
 ) -> None:
-    data = plots.constant_data(searching_result)
+    data = PLOTS["constant"].data(searching_result)
     assert data.trained and not data.arms and not data.paths
     assert data.caption().endswith("No temperature was learned; tempopt explain pairs trains such runs.")
-    assert len(plots.plot_constant(data).data) == 1
-
-
-def test_models_that_do_best_as_they_were_trained_are_said_to(tuned_result: StudyResult) -> None:
-    data = plots.constant_data(tuned_result)
-    models = data.arms["search"]
-    stays = replace(models, picked=("as trained", models.trained_at, models.as_trained))
-    caption = replace(data, arms={**data.arms, "search": stays}).caption()
-    assert "The winner's models do best at the temperature of their training." in caption
-    assert "Models trained at τ = 1 do best at τ = 0.5" in caption
+    assert len(PLOTS["constant"].figure(data).data) == 1
 
 
 def test_less_of_a_loss_is_drawn_as_a_gain() -> None:
     synthetic = make(World(gain=-0.12, study={"direction": "minimize", "metric": "val_loss"}))
-    data = plots.differences_data(synthetic.result())
+    data = PLOTS["differences"].data(synthetic.result())
     winner, baseline = _values(synthetic, "search"), _values(synthetic, "baseline")
     assert dict(data.pairs) == pytest.approx({p: baseline[p] - winner[p] for p in baseline})  # type: ignore[operator]
-    best = plots.history_data(synthetic.result()).best
+    best = PLOTS["history"].data(synthetic.result()).best
     assert all(earlier[1] > later_point[1] for earlier, later_point in pairwise(best))
 
 
@@ -253,7 +220,7 @@ def test_a_run_that_diverged_is_marked_and_counts_as_the_worst() -> None:
         i for i, t in enumerate(synthetic.tickets) if (t.kind, t.arm) == ("confirm", "search")
     )
     synthetic.tickets[search_index] = replace(synthetic.tickets[search_index], outcome="diverged", value=None)
-    data = plots.differences_data(synthetic.result())
+    data = PLOTS["differences"].data(synthetic.result())
     pair = synthetic.tickets[search_index].pair
     assert data.diverged == {pair}
     baseline = _values(synthetic, "baseline")
@@ -265,7 +232,7 @@ def test_a_run_that_diverged_is_marked_and_counts_as_the_worst() -> None:
 
 def test_intervals_are_read_as_gain_and_loss_and_divergence_forbids_a_gain() -> None:
     synthetic = make(World(gain=0.3))
-    data = plots.differences_data(synthetic.result())
+    data = PLOTS["differences"].data(synthetic.result())
     assert data.forbidden == ()
     assert "wholly right of zero is a gain, wholly left of it a loss." in data.caption()
     assert "diverged" not in data.caption()
@@ -279,8 +246,8 @@ def test_intervals_are_read_as_gain_and_loss_and_divergence_forbids_a_gain() -> 
     for index, ticket in enumerate(synthetic.tickets):
         if ticket.kind == "confirm" and "baseline" in arms_of(ticket) and ticket.pair == pair:
             synthetic.tickets[index] = replace(ticket, value=-0.5)
-    data = plots.differences_data(synthetic.result())
-    assert data.mean.ci_low > 0
+    data = PLOTS["differences"].data(synthetic.result())
+    assert data.mean.test.ci_low > 0
     assert data.forbidden[0] == data.mean.name
     assert f"Not so for {data.mean.name}" in data.caption()
     assert "so the gain does not count" in data.caption()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import optuna
 import pytest
-from optuna.artifacts import FileSystemArtifactStore, download_artifact, get_all_artifact_meta
+from optuna.artifacts import download_artifact, get_all_artifact_meta
 from optuna_dashboard import get_note, save_note
 
 from tempopt.errors import StudyNotFound, UsageError
@@ -21,17 +21,14 @@ from tempopt.report.dashboard import Dashboard, open_artifacts, open_storage, pu
 from tempopt.report.note import belongs_to_tempopt
 from tempopt.report.plots import PLOTS
 from tempopt.storage.opening import open_store
-from tempopt.storage.rows import StudySummary
-from tempopt.storage.store import Store
-from tests.report.dashboard_rows import write_whole
-from tests.report.made_study import World
+from tests.report.made_study import World, write_with_optuna
 
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with a finished study without a note."""
     path = tmp_path_factory.mktemp("dashboard") / "studies.db"
-    write_whole(f"sqlite:///{path}", World(trials=10, layers=1))
+    write_with_optuna(f"sqlite:///{path}", World(trials=10, layers=1))
     return path
 
 
@@ -49,80 +46,66 @@ def url(template: Path, tmp_path: Path) -> str:
     return f"sqlite:///{copy}"
 
 
-@pytest.fixture
-def store(url: str) -> Iterator[Store]:
-    with open_store(url, create=False) as store:
-        yield store
+class Stores:
+    """The three places that the dashboard writes to and reads from."""
+
+    def __init__(self, url: str) -> None:
+        self.store = open_store(url, create=False)
+        self.storage = open_storage(self.store.url, self.store.url)
+        self.artifacts = open_artifacts(self.store.url)
+
+    @property
+    def study(self) -> optuna.Study:
+        return optuna.load_study(study_name="pairs", storage=self.storage)
+
+    def publish(self, *, new_version: bool = False) -> bool:
+        (summary,) = self.store.list_studies()
+        row = replace(summary.study, version=summary.study.version + new_version)
+        return publish(self.store, self.storage, self.artifacts, replace(summary, study=row))
 
 
 @pytest.fixture
-def storage(store: Store) -> Iterator[optuna.storages.RDBStorage]:
-    rdb_storage = open_storage(store.url, store.url)
-    yield rdb_storage
-    rdb_storage.engine.dispose()
+def stores(url: str) -> Iterator[Stores]:
+    stores = Stores(url)
+    yield stores
+    stores.storage.engine.dispose()
+    stores.store.close()
 
 
-@pytest.fixture
-def artifacts(store: Store) -> FileSystemArtifactStore:
-    return open_artifacts(store.url)
-
-
-def summary(store: Store) -> StudySummary:
-    (study_summary,) = store.list_studies()
-    return study_summary
-
-
-def test_note_plots_and_artifacts_are_read_by_the_public_calls(
-    store: Store, storage: optuna.storages.RDBStorage, artifacts: FileSystemArtifactStore, tmp_path: Path
-) -> None:
-    assert publish(store, storage, artifacts, summary(store))
-    study = optuna.load_study(study_name="pairs", storage=storage)
+def test_note_plots_and_artifacts_are_read_by_the_public_calls(stores: Stores, tmp_path: Path) -> None:
+    assert stores.publish()
+    study = stores.study
     assert "### What was found" in get_note(study) and belongs_to_tempopt(get_note(study))
-    attributes = storage.get_study_system_attrs(study._study_id)
+    attributes = stores.storage.get_study_system_attrs(study._study_id)
     for key in ("history", "schedule"):
-        parts = [name for name in attributes if name.startswith(f"dashboard:plot_data:tempopt-{key}:")]
-        text = "".join(
-            attributes[f"dashboard:plot_data:tempopt-{key}:{index}"] for index in range(len(parts))
-        )
+        prefix = f"dashboard:plot_data:tempopt-{key}:"
+        parts = sum(name.startswith(prefix) for name in attributes)
+        text = "".join(attributes[f"{prefix}{index}"] for index in range(parts))
         assert json.loads(text)["layout"]["title"]["text"] == PLOTS[key].title
     files = {meta.filename: meta for meta in get_all_artifact_meta(study)}
     assert sorted(files) == ["recommended-1.yaml", "report-1.html"]
-    target = tmp_path / "report.html"
-    download_artifact(
-        artifact_store=artifacts, file_path=str(target), artifact_id=files["report-1.html"].artifact_id
-    )
+    target, artifact_id = tmp_path / "report.html", files["report-1.html"].artifact_id
+    download_artifact(artifact_store=stores.artifacts, file_path=str(target), artifact_id=artifact_id)
     assert "Content-Security-Policy" in target.read_text()
 
 
-def test_a_study_without_news_is_written_once_and_its_files_are_not_repeated(
-    store: Store, storage: optuna.storages.RDBStorage, artifacts: FileSystemArtifactStore
-) -> None:
-    assert publish(store, storage, artifacts, summary(store))
-    assert not publish(store, storage, artifacts, summary(store))
-    changed_summary = summary(store)
-    changed_summary = replace(
-        changed_summary, study=replace(changed_summary.study, version=changed_summary.study.version + 1)
-    )
-    assert publish(store, storage, artifacts, changed_summary)
-    study = optuna.load_study(study_name="pairs", storage=storage)
-    assert len(get_all_artifact_meta(study)) == 2
+def test_a_study_without_news_is_written_once_and_its_files_are_not_repeated(stores: Stores) -> None:
+    assert stores.publish()
+    assert not stores.publish()
+    assert stores.publish(new_version=True)
+    assert len(get_all_artifact_meta(stores.study)) == 2
 
 
 @pytest.mark.parametrize("text", ["mine", "  "])
-def test_a_persons_note_is_left_alone_and_an_empty_one_is_replaced(
-    store: Store, storage: optuna.storages.RDBStorage, artifacts: FileSystemArtifactStore, text: str
-) -> None:
-    study = optuna.load_study(study_name="pairs", storage=storage)
-    save_note(study, text)
-    publish(store, storage, artifacts, summary(store))
-    assert (get_note(study) == text) == bool(text.strip())
+def test_a_persons_note_is_left_alone_and_an_empty_one_is_replaced(stores: Stores, text: str) -> None:
+    save_note(stores.study, text)
+    stores.publish()
+    assert (get_note(stores.study) == text) == bool(text.strip())
 
 
-def test_a_study_that_optuna_does_not_have_is_skipped(
-    store: Store, storage: optuna.storages.RDBStorage, artifacts: FileSystemArtifactStore
-) -> None:
-    optuna.delete_study(study_name="pairs", storage=storage)
-    assert not publish(store, storage, artifacts, summary(store))
+def test_a_study_that_optuna_does_not_have_is_skipped(stores: Stores) -> None:
+    optuna.delete_study(study_name="pairs", storage=stores.storage)
+    assert not stores.publish()
 
 
 def test_it_serves_optunas_pages_to_this_machine_alone(url: str) -> None:
@@ -144,7 +127,7 @@ def test_it_serves_optunas_pages_to_this_machine_alone(url: str) -> None:
 
 
 def test_an_open_dashboard_writes_the_notes_and_says_once_what_keeps_it_from_that(
-    url: str, store: Store, storage: optuna.storages.RDBStorage, monkeypatch: pytest.MonkeyPatch
+    url: str, stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dashboard, "_PAUSE_SECONDS", 0.01)
     messages: list[str] = []
@@ -171,7 +154,7 @@ def test_an_open_dashboard_writes_the_notes_and_says_once_what_keeps_it_from_tha
     monkeypatch.setattr(dashboard, "publish", fake_publish)
     with Dashboard(url, port=0, note=messages.append):
         assert has_written.wait(60)
-    assert belongs_to_tempopt(get_note(optuna.load_study(study_name="pairs", storage=storage)))
+    assert belongs_to_tempopt(get_note(stores.study))
 
 
 def test_a_study_that_is_not_there_is_told(url: str) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
-from tempopt.report import headline as report
+from tempopt.report import decision as report
 from tempopt.report.decision import decide
 from tempopt.report.export import to_yaml
 from tempopt.report.findings import headline

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
+from tempopt.attention.attach.values import attach_value
 from tempopt.errors import StudyFailed, TempoptError
-from tempopt.report.export import to_python, to_yaml
+from tempopt.report.export import VALUE, constants, to_python, to_yaml
 from tempopt.storage.rows import TicketRow
 
 SEARCHED = {
@@ -82,7 +85,11 @@ def test_classes_within_classes_and_names_that_clash_become_calls(best_of: Any) 
         "data": None,
         "trainer": {
             "max_steps": 10,
-            "callbacks": {"class_path": "three.Callback", "init_args": {"limits": [1, {"a-b": None}]}},
+            "callbacks": {
+                "class_path": "three.Callback",
+                "init_args": {"limits": [1, {"a-b": None}]},
+                "dict_kwargs": {"b": 2},
+            },
         },
         "search": {"temperature_init": {"low": 0.5, "high": 4.0}},
     }
@@ -90,7 +97,7 @@ def test_classes_within_classes_and_names_that_clash_become_calls(best_of: Any) 
     compile(code, "export", "exec")
     assert "from one import Net\n" in code and "from two import Net as Net2\n" in code
     assert "model = Net(head=Net2(), temperature_init=2.0)\n" in code
-    assert "callbacks=[Callback(limits=[1, {'a-b': None}])]" in code
+    assert "callbacks=[Callback(limits=[1, {'a-b': None}], b=2)]" in code
     assert code.endswith("trainer.fit(model)\n")
 
 
@@ -108,23 +115,6 @@ def test_loggers_are_left_out_and_one_that_is_switched_off_stays_so(best_of: Any
     assert "logger=False" in to_python(unlogged_result) and "left out" not in to_python(unlogged_result)
 
 
-def test_what_a_class_hands_on_unseen_is_among_its_arguments(best_of: Any) -> None:
-    callback = {"class_path": "three.Callback", "init_args": {"a": 1}, "dict_kwargs": {"b": 2}}
-    code = to_python(best_of({"trainer": {"max_steps": 10, "callbacks": [callback]}}))
-    compile(code, "export", "exec")
-    assert "callbacks=[Callback(a=1, b=2)]" in code
-
-
-def test_the_header_says_what_was_shown(
-    make_spec: Any, whole_study: list[TicketRow], measure_baseline: Any, result_of: Any
-) -> None:
-    result = result_of(make_spec(), whole_study, measure_baseline(whole_study))
-    for text in (to_yaml(result), to_python(result)):
-        assert "\n# Gain shown: val_accuracy is higher by 0.1015" in text
-        assert "temperature_init" in text and "UNCONFIRMED" not in text
-    assert yaml.safe_load(to_yaml(result))["model"]["init_args"]["temperature_init"] == 5.0
-
-
 def test_what_was_confirmed_is_exported_until_later_trials_are(
     make_spec: Any, whole_study: list[TicketRow], make_ticket: Any, result_of: Any
 ) -> None:
@@ -132,13 +122,6 @@ def test_what_was_confirmed_is_exported_until_later_trials_are(
     text = to_yaml(result_of(make_spec(), [*whole_study, later_ticket]))
     assert yaml.safe_load(text)["model"]["init_args"]["temperature_init"] == 5.0
     assert "Gain shown" in text and "# this is from before the newest search trials were added" in text
-
-
-def test_a_winner_without_a_gain_is_exported_as_one_without(
-    make_spec: Any, whole_study: list[TicketRow], result_of: Any
-) -> None:
-    worse_result = result_of(make_spec(direction="minimize"), whole_study)
-    assert "\n# No gain shown: " in to_yaml(worse_result)
 
 
 def test_before_the_confirmation_the_best_trial_is_exported_and_called_unconfirmed(
@@ -283,8 +266,6 @@ def test_an_attached_module_that_was_trained_gets_its_temperature_of_inference(
     own_module: None,
     tmp_path: Path,
 ) -> None:
-    import torch
-
     space: dict[str, Any] = {}
     exec(compile(MODULE, "module", "exec"), space)
     torch.save({"state_dict": space["Attends"]().state_dict()}, tmp_path / "trained.ckpt")
@@ -332,28 +313,12 @@ def test_an_attached_module_that_was_trained_gets_its_temperature_of_inference(
     assert "attach" not in to_python(result_unchanged)
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_the_python_of_an_attached_module_runs_and_ends_at_the_final_temperature(
-    best_of: Any, own_module: None
-) -> None:
-    sections = {
-        "model": {"class_path": "own_module.Attends", "init_args": {}},
-        "data": None,
-        "trainer": QUIET,
-        "attach": {"layers": "auto"},
-    }
-    result = best_of({**sections, "search": without_data(SEARCHED)}, without_data(TRIAL_PARAMS))
-    space: dict[str, Any] = {}
-    exec(compile(to_python(result), "export", "exec"), space)
-    assert space["trainer"].global_step == 2
-    assert space["trainer"].gradient_clip_val == 0.5
-    assert space["model"].hparams["lr"] == 1e-05
-    assert temperatures(space) == (1.0,)
+def test_the_schedule_of_an_attached_module_is_that_of_its_callback(best_of: Any) -> None:
+    result = best_of({"attach": {"layers": "auto"}})
     config = to_yaml(result)
-    assert yaml.safe_load(config)["model"]["init_args"] == {"lr": 1e-05}
-    assert attached_by(config)["parameters"] == {
-        "schedule": "linear", "temperature_init": 2.5, "temperature_final": 1.0
-    }  # fmt: skip
+    assert yaml.safe_load(config)["model"]["init_args"] == {"d_model": 8, "lr": 1e-05}
+    names = ("schedule", "temperature_init", "temperature_final")
+    assert attached_by(config)["parameters"] == {name: TRIAL_PARAMS[name] for name in names}
     assert "# Checkpoints have the temperature in their weights" in config
 
 
@@ -388,3 +353,33 @@ def test_lightning_cli_reads_the_yaml(best_of: Any, own_module: None, tmp_path: 
     hparams = cli.model.hparams
     assert (hparams["schedule"], hparams["temperature_init"], hparams["lr"]) == ("linear", 2.5, 1e-05)
     assert cli.trainer.gradient_clip_val == 0.5
+
+
+@pytest.mark.parametrize("transform", ["identity", "inverse", "log_inverse"])
+def test_a_constant_is_told_as_the_module_stores_it(transform: Any) -> None:
+    init_args = {"path": "criterion.t", "transform": transform, "parameters": {"temperature_init": 0.1}}
+    (line,) = constants([{"class_path": VALUE, "init_args": init_args}])
+    match = re.search(r"made with criterion\.t = (\S+), and does not learn it", line)
+    assert match is not None
+    module = torch.nn.Module()
+    module.criterion = torch.nn.Module()
+    module.criterion.t = float(match[1])
+    assert attach_value(module, "criterion.t", {}, transform=transform).temperatures == pytest.approx([0.1])
+
+
+@pytest.mark.parametrize(
+    "fields", [{"parameters": {"schedule": "linear", "temperature_final": 0.5}}, {"at_inference": 0.2}]
+)
+def test_what_changes_needs_its_callback(fields: dict[str, Any]) -> None:
+    init_args = {"path": "criterion.t", "transform": "identity", "parameters": {"temperature_init": 0.1}}
+    assert not list(constants([{"class_path": VALUE, "init_args": {**init_args, **fields}}]))
+
+
+def test_comments_are_of_a_length_that_people_read_and_name_no_command_that_wrote_them(
+    make_spec: Any, whole_study: Any, result_of: Any, measure_baseline: Any
+) -> None:
+    result = result_of(make_spec(), whole_study, measure_baseline(whole_study), state="done")
+    for text in (to_yaml(result), to_python(result), to_yaml(result, winner=True)):
+        comments = [line for line in text.splitlines() if line.startswith("#")]
+        assert "What to do: " in "".join(comments) and "As code" not in text
+        assert max(map(len, comments)) <= 110

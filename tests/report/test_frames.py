@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,6 @@ from tempopt.report.page.html import render_report
 from tempopt.report.plots import PLOTS
 from tempopt.report.study_result import StudyResult, load
 from tempopt.storage.opening import open_store
-from tempopt.storage.rows import KINDS
 from tests.report.made_study import SyntheticStudy, World, make, write
 
 
@@ -61,27 +59,13 @@ def test_curves_and_measurements_are_a_row_each(synthetic_study: SyntheticStudy,
     measurements = result.measurements_frame()
     assert len(measurements) == len(synthetic_study.measurements) - len(reports)
     assert "entropy/0/1" in set(measurements["measurement"])
-    assert list(measurements.columns) == [
-        "id",
-        "name",
-        "kind",
-        "arm",
-        "number",
-        "measurement",
-        "step",
-        "value",
-    ]
+    assert list(measurements.columns)[-3:] == ["measurement", "step", "value"]
 
 
 def test_frames_of_a_study_that_has_measured_nothing_are_empty(result: StudyResult) -> None:
     empty_result = replace(result, runs=(), curves={}, measured={})
-    assert (
-        len(empty_result.runs_frame())
-        == len(empty_result.curves_frame())
-        == len(empty_result.measurements_frame())
-        == 0
-    )
-    assert "value" in empty_result.runs_frame().columns
+    frames = (empty_result.runs_frame(), empty_result.curves_frame(), empty_result.measurements_frame())
+    assert all(len(frame) == 0 and "value" in frame.columns for frame in frames)
 
 
 def test_a_notebook_shows_the_verdict_and_escapes_what_people_wrote(result: StudyResult) -> None:
@@ -90,11 +74,6 @@ def test_a_notebook_shows_the_verdict_and_escapes_what_people_wrote(result: Stud
     assert "&lt;i&gt;pairs&lt;/i&gt;" in html
     assert "<i>" not in html and "$" not in html
     assert "fresh seeds" in html
-    assert html.count("<tr>") == 1 + len(KINDS)
-
-
-def test_a_result_prints_its_decision(result: StudyResult) -> None:
-    assert str(result).splitlines() == screen_lines(result)
 
 
 def test_a_result_is_exported_as_the_command_does(result: StudyResult, tmp_path: Path) -> None:
@@ -111,7 +90,7 @@ def test_a_result_is_exported_as_the_command_does(result: StudyResult, tmp_path:
 def test_a_result_is_shown_in_a_line_and_printed_in_full(result: StudyResult) -> None:
     text = repr(result)
     assert text == f"StudyResult(name='pairs', state='done', headline={screen_lines(result)[0]!r})"
-    assert len(text) < 300 and 3 <= str(result).count("\n") <= 6
+    assert str(result).splitlines() == screen_lines(result)
 
 
 def test_a_report_is_written_where_it_was_asked_for(
@@ -138,10 +117,3 @@ def test_a_study_is_loaded_as_a_whole_only_where_that_is_asked_for(
     assert light.curves == {} and light.measured == {}
     assert light.verdict == loaded_result.verdict
     assert len(light.runs) == len(loaded_result.runs)
-
-
-def test_what_was_no_number_comes_back_as_none(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'tempopt.db'}"
-    write(url, make(World(trials=3, reports=2, confirmed=False, nan=True)))
-    values = [value for curve in tempopt.load_study(url, "pairs").curves.values() for _, value in curve]
-    assert any(math.isnan(value) for value in values)

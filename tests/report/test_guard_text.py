@@ -52,17 +52,6 @@ def test_a_winner_that_breaks_a_guard_is_not_recommended(
     )
 
 
-def test_no_winner_is_spoken_of_where_no_gain_is_shown(
-    make_spec: Any, result_of: Any, whole_study: list[TicketRow]
-) -> None:
-    level = [
-        dataclasses.replace(t, value=0.5 + 0.01 * (t.number % 3)) if t.kind == "confirm" else t
-        for t in whole_study
-    ]
-    study_result = result(make_spec, result_of, level, 2.4)
-    assert not any("not recommended" in line for line in full_lines(study_result))
-
-
 def test_programs_get_the_guards_as_plain_data(
     make_spec: Any, result_of: Any, whole_study: list[TicketRow]
 ) -> None:

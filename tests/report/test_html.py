@@ -16,7 +16,6 @@ import yaml
 from markupsafe import Markup
 
 from tempopt.report.formatting import rounded
-from tempopt.report.headline import statements
 from tempopt.report.page.html import Site, file_name, render_report
 from tempopt.report.page.sections import codes_to_reproduce, stages, stat_tiles
 from tempopt.report.plots import PLOTS
@@ -79,30 +78,12 @@ def page(confirmed_result: StudyResult) -> str:
     return render_report(confirmed_result, plotlyjs="cdn", storage="postgresql://me:***@host/db")
 
 
-def test_the_page_has_every_section_in_order_and_every_plot(page: str) -> None:
-    assert PageParser(page).ids("section") == list(SECTIONS)
-    assert list(figures(page)) == list(PLOTS)
-
-
-def test_the_verdict_says_its_level_and_its_parts_below_each_other() -> None:
-    search = {"lr": {"low": 0.001, "high": 0.1, "log": True}}
-    result = make(World(search=search, study={"failure": 0.6})).result()
-    assert result.verdict is not None
-    heads = " ".join(head for head, _ in statements(result))
-    assert heads.count("The winner against itself without ") == len(result.verdict.parts) >= 2
-    for heading in (
-        "Against the best that is known at τ = 1",
-        "Against its own other parameters at τ = 1",
-        "Inference only",
-        "against models trained at τ = 1",
-        "Failed runs",
-    ):
-        assert heading in heads
-    tiles_shown = {name: (value, details) for name, value, details in stat_tiles(result)}
-    assert tiles_shown["level, two-sided"] == ("5 %", "verdict 1")
-    assert tiles_shown["gain of the winner in val_accuracy"][1].startswith("95 % interval +")
-    tiles_of_added = {name: value for name, value, _ in stat_tiles(make(World(more_pairs=4)).result())}
-    assert tiles_of_added["level, two-sided"] == "2.5 %"
+def test_the_page_has_every_section_in_order_and_every_plot_in_words_too(page: str) -> None:
+    parsed_page = PageParser(page)
+    assert parsed_page.ids("section") == list(SECTIONS)
+    plots = {attrs["data-plot"]: attrs for _, attrs in parsed_page.elements if "data-plot" in attrs}
+    assert list(figures(page)) == list(plots) == list(PLOTS)
+    assert all(attrs["role"] == "img" and len(attrs["aria-label"] or "") > 40 for attrs in plots.values())
 
 
 def test_every_link_leads_to_something_on_the_page(page: str) -> None:
@@ -113,19 +94,6 @@ def test_every_link_leads_to_something_on_the_page(page: str) -> None:
     assert links and {link.removeprefix("#") for link in links} <= set(ids)
     for name in ("aria-labelledby", "data-copy"):
         assert {attrs[name] for _, attrs in parsed_page.elements if name in attrs} <= set(ids)
-
-
-def test_every_plot_says_in_words_what_it_shows(page: str) -> None:
-    plot_attrs = [attrs for _, attrs in PageParser(page).elements if "data-plot" in attrs]
-    assert len(plot_attrs) == len(PLOTS)
-    assert all(attrs["role"] == "img" and len(attrs["aria-label"] or "") > 40 for attrs in plot_attrs)
-
-
-def test_the_verdict_is_said_first_and_in_plain_words(page: str) -> None:
-    text = PageParser(page).all_text()
-    assert 0 < text.index("Gain shown") < text.index("Each dot is a seed")
-    assert "8 fresh seeds" in text
-    assert "p = " in text
 
 
 def test_the_page_is_small_without_plotly_and_fetches_exactly_that(page: str) -> None:
@@ -193,9 +161,9 @@ def test_a_choice_that_is_markup_is_text_in_the_labels() -> None:
 
 
 def test_long_names_are_shortened_and_the_page_stays_small() -> None:
-    result = make(World(trials=1000, search={"p" * 500: {"low": 0.0, "high": 1.0}})).result()
+    result = make(World(trials=60, search={"p" * 500: {"low": 0.0, "high": 1.0}})).result()
     text = render_report(result, plotlyjs="cdn")
-    assert len(text.encode()) < 2_000_000
+    assert len(text.encode()) < 500_000
     assert max(len(label) for label in figures(text)["importance"]["layout"]["yaxis"]["ticktext"]) <= 22
     assert "p" * 500 in PageParser(text).all_text()  # in the spec, where it has to be whole
 
@@ -235,8 +203,8 @@ def test_a_study_that_has_only_been_asked_for_has_a_page(untouched_result: Study
 def test_the_progress_has_the_stages_that_occur(
     confirmed_result: StudyResult, searching_result: StudyResult
 ) -> None:
-    assert [stage.label for stage in stages(searching_result)] == ["baseline", "constant", "search"]
-    assert all(stage.num_over == stage.num_runs > 0 for stage in stages(confirmed_result))
+    assert list(stages(searching_result)) == ["baseline", "constant", "search"]
+    assert all(count.done == count.requested for count in stages(confirmed_result).values())
 
 
 def test_a_server_adds_its_parts_and_its_policy(
@@ -271,10 +239,6 @@ def test_the_winner_on_the_page_is_what_export_writes(page: str, confirmed_resul
     texts = parsed_page.texts["code"]
     assert export.to_yaml(confirmed_result) in texts
     assert export.to_python(confirmed_result) in texts
-
-
-def test_the_commands_name_the_store_and_no_password(page: str) -> None:
-    assert "tempopt report pairs --storage &#39;postgresql://me:***@host/db&#39;" in page
 
 
 def test_a_command_can_be_typed_whatever_is_in_the_path_of_the_store(confirmed_result: StudyResult) -> None:
@@ -321,11 +285,3 @@ def test_the_tiles_are_about_what_was_tested_and_say_so(confirmed_result: StudyR
     details = {name: (value, detail) for name, value, detail in stat_tiles(confirmed_result)}
     assert details["gain of the winner in val_accuracy"][0] == rounded(test.gain, test)
     assert details["p, two-sided"][0] == f"{test.p_value:.2g}" != f"{gain.paired.p_value:.2g}"
-
-
-def test_what_to_do_stands_below_the_headline_with_its_command_as_code() -> None:
-    page = render_report(make(World(layers=0)).result(), plotlyjs="cdn")
-    box = page.partition("<b>What to do:</b>")[2].partition("</p>")[0]
-    assert box.strip().startswith("Train with a schedule: τ from 2.556 to 0.4159 (cosine).")
-    assert "<code>tempopt export pairs</code>" in box and "`" not in box
-    assert page.index('class="word"') < page.index("What to do") < page.index('class="quiet terms"')

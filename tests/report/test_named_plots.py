@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tempopt.report import plots
 from tempopt.report.page.sections import pictures, stat_tiles
 from tempopt.report.plots import PLOTS
 from tempopt.report.study_result import StudyResult
@@ -56,30 +55,10 @@ def test_each_temperature_has_a_panel_with_an_axis_of_its_own(key: str, result: 
     assert len(set(ranges)) == len(ranges) and all(axis.matches is None for axis in axes)
 
 
-def test_the_legend_names_each_kind_of_line_once(result: StudyResult) -> None:
-    for key in ("schedule", "landscape"):
-        names = [trace.name for trace in PLOTS[key](result).data if trace.showlegend is not False]
-        assert sorted(names) == sorted(set(names)) and {"baseline", result.plan[0]} <= {*names}
-
-
 def test_baselines_of_panels_are_the_temperatures_as_found(result: StudyResult) -> None:
     lines = [trace for trace in PLOTS["schedule"](result).data if trace.name == "baseline"]
     expected = [*([1.0] if result.spec.attends else []), *AS_FOUND.values()]
     assert [line.y for line in lines] == [(level, level) for level in expected]
-
-
-def test_tables_have_a_column_for_each_temperature(result: StudyResult) -> None:
-    first = "τ" if result.spec.attends else "contrast"
-    table = plots.landscape_data(result).table()
-    for name in (first, *AS_FOUND):
-        assert {f"{name} at first", f"{name} at last"} <= set(table.columns)
-    runs = {run.number: run.parameters or {} for run in result.runs if run.kind == "search"}
-    for row in table.rows:
-        cells = dict(zip(table.columns, row, strict=True))
-        trial = cells["trial"]
-        assert isinstance(trial, int)
-        for name, as_found in AS_FOUND.items():
-            assert cells[f"{name} at first"] == runs[trial].get(f"{name}.temperature_init", as_found)
 
 
 def test_heads_of_a_layer_that_attends_late_are_told_from_where_they_began(result: StudyResult) -> None:
@@ -89,7 +68,7 @@ def test_heads_of_a_layer_that_attends_late_are_told_from_where_they_began(resul
         else curves
         for run, curves in result.measured.items()
     }
-    data = plots.constant_data(replace(result, measured=late))
+    data = PLOTS["constant"].data(replace(result, measured=late))
     late_path = next(path for path in data.paths if path.name == "τ of layer 1, head 0")
     contrast_path = next(path for path in data.paths if path.name == "contrast")
     assert late_path.first == contrast_path.mean[5] and late_path.mean[-1] == contrast_path.mean[-1]
@@ -100,7 +79,7 @@ def test_heads_of_a_layer_that_attends_late_are_told_from_where_they_began(resul
 
 def test_learned_temperatures_end_in_the_plot_where_the_verdict_says(result: StudyResult) -> None:
     assert result.verdict is not None and result.verdict.learned is not None
-    data = plots.constant_data(result)
+    data = PLOTS["constant"].data(result)
     paths_by_name = {path.name.removeprefix("τ of layer "): path for path in data.paths}
     assert paths_by_name.keys() == result.verdict.learned.ends.keys()
     for name, ends in result.verdict.learned.ends.items():
@@ -113,7 +92,7 @@ def test_learned_temperatures_end_in_the_plot_where_the_verdict_says(result: Stu
         assert paths_by_name[name].mean[-1] == pytest.approx(ends[0])
     assert "in the geometric mean" in data.caption()
     # named temperatures share one axis, each relative to its baseline
-    line = next(trace for trace in plots.plot_constant(data).data if trace.name == "contrast")
+    line = next(trace for trace in PLOTS["constant"].figure(data).data if trace.name == "contrast")
     assert line.y[0] == pytest.approx(paths_by_name["contrast"].mean[0] / AS_FOUND["contrast"])
 
 
@@ -126,7 +105,7 @@ def test_a_temperature_without_a_searched_end_has_no_panel_of_first_and_last() -
     world = World(
         search={"head.temperature_init": level} | search, temperatures=two_temperatures, attends=False
     )
-    data = plots.landscape_data(make(world).result())
+    data = PLOTS["landscape"].data(make(world).result())
     assert (data.temperature.name, data.others) == ("contrast", ())
     assert data.caption().startswith("The temperature contrast. Each circle is a trial")
     # where none changes the diagonal is all that there is to see
@@ -135,7 +114,7 @@ def test_a_temperature_without_a_searched_end_has_no_panel_of_first_and_last() -
         temperatures={"head": two_temperatures["head"]},
         attends=False,
     )
-    assert plots.landscape_data(make(single_world).result()).temperature.name == "head"
+    assert PLOTS["landscape"].data(make(single_world).result()).temperature.name == "head"
 
 
 def test_no_text_speaks_of_attention_or_of_one_where_its_temperature_is_not_searched(
@@ -161,7 +140,7 @@ def test_the_baseline_is_called_so_in_plots(result: StudyResult) -> None:
     assert {"baseline", "best constants"} <= history
     ticks = PLOTS["differences"](result).layout.yaxis.ticktext
     assert "mean, against baseline" in ticks
-    caption = plots.differences_data(result).caption()
+    caption = PLOTS["differences"].data(result).caption()
     assert caption.startswith("Each dot is a seed that neither searched nor chose: the winner minus the temp")
 
 

@@ -7,13 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tempopt.report.decision import glossary
 from tempopt.report.export import to_yaml
-from tempopt.report.formatting import baseline_label, baseline_name, baseline_values, temperature_text
-from tempopt.report.headline import glossary
+from tempopt.report.formatting import baseline_label, baseline_name, baseline_values
 from tempopt.report.study_result import StudyResult
 from tempopt.storage.rows import TicketRow
-from tempopt.verdict.detectable_gain import detectable, estimate_noise
-from tempopt.verdict.forecast_text import gain_text
 from tempopt.verdict.widening import find_params_at_range_ends
 from tests.report.full_text import full_lines
 from tests.simulated import SimulatedStudy
@@ -98,28 +96,6 @@ def test_nothing_is_said_of_attention_where_its_temperature_is_not_searched(
     name = baseline_name(result.spec)
     assert f"{name}{baseline_values(result.spec)}" in full_lines(result)[0]
     assert f"it is trained with the winner and at {name}, from" in glossary(result)[-1]
-
-
-def test_parameters_of_named_temperatures_are_told_by_temperature(make_spec: Any, result_of: Any) -> None:
-    result = run_named_study(make_spec, result_of, named_sections("contrast", "head"))
-    (winner,) = [line for line in full_lines(result) if line.startswith("  winner of the search: ")]
-    assert winner.startswith("  winner of the search: contrast from 0.")
-    assert "(linear), head from 0." in winner and "temperature_init=" not in winner
-    params = {"contrast.temperature_init": 0.1, "contrast.as_found": 0.5, "head.as_found": 2.0, "lr": 0.01}
-    assert temperature_text(params) == "contrast = 0.1, head = 2 as found, lr=0.01"
-    assert temperature_text({"temperature_init": 0.1, "schedule": "constant"}) == "τ = 0.1"
-
-
-def test_the_gain_that_can_be_shown_is_known_from_runs_of_the_baseline(
-    make_spec: Any, result_of: Any
-) -> None:
-    spec = make_spec(named_sections("contrast"), trials=6, arms={"baseline": 3}, seeds={"search": None})
-    study = SimulatedStudy(spec, lambda t: (t.seed % 97) / 97)
-    study.search()
-    able, noise = detectable(spec), estimate_noise(study.tickets_of("baseline"), spec)
-    assert noise is not None
-    text = gain_text(able, noise, "val_mrr", baseline_name(spec))
-    assert text.endswith("from 3 runs at contrast = 1.414 as found)")
 
 
 def test_a_temperature_that_stays_as_found_lies_at_no_end_of_its_range(make_spec: Any) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tempopt.report.decision import decision_lines
 from tempopt.report.findings import find
-from tempopt.report.headline import decision_lines
 from tempopt.report.note import belongs_to_tempopt, escaped, render_note
 from tests.report.made_study import World, make
 
@@ -21,36 +21,6 @@ def test_the_note_has_the_decision_and_every_finding() -> None:
     assert "tempopt export pairs" in note and "tempopt report pairs" in note
     runs = [run for run in result.runs if run.kind == "confirm"]
     assert f"| confirm | {len(runs)} of {len(runs)} | 0 | 0 |" in note
-
-
-def test_the_details_of_a_finding_stand_below_it() -> None:
-    result = make(World(trials=40, layers=0)).result()
-    lines = render_note(result).replace("\\", "").splitlines()
-    (finding,) = [finding for finding in find(result) if finding.details]
-    finding_index = lines.index(f"- {finding.text[0].upper()}{finding.text[1:]}")
-    assert lines[finding_index + 1].startswith("  - ") and lines[finding_index + 1].endswith(
-        finding.details[0][1:]
-    )
-
-
-def test_a_long_value_is_whole_in_the_call_and_cut_in_the_table() -> None:
-    value = "a value that is longer than a phone"
-    result = make(World(trials=8, layers=0, search={"name": {"choices": [value, f"{value}s"]}})).result()
-    note = render_note(result)
-    assert "| name | a value that is longe… |" in note.replace("\\", "")
-    assert f"name={value!r}" in note or f"name={value + 's'!r}" in note
-
-
-def test_what_is_recommended_is_there_to_be_copied() -> None:
-    result = make(World(trials=8, layers=0)).result()
-    assert result.verdict is not None and result.verdict.recommendation is not None
-    note = render_note(result)
-    call = note.partition("```python\n")[2].partition("\n```")[0]
-    compile(call, "the note", "exec")
-    assert "### What is recommended" in note
-    recommendation = result.verdict.recommendation
-    exported_params = {**recommendation.parameters, **(recommendation.at_inference or {})}
-    assert f"temperature_init={exported_params['temperature_init']!r}" in call
 
 
 @pytest.mark.parametrize("ends", [("pruned",), ("failed",), ("diverged", "pruned")])

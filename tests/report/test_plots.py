@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import is_dataclass, replace
@@ -13,7 +14,6 @@ import pytest
 from scipy import stats
 
 from tempopt.errors import NothingToPlot
-from tempopt.report import plots
 from tempopt.report.formatting import duration
 from tempopt.report.page.sections import stat_tiles
 from tempopt.report.plots import PLOTS
@@ -34,13 +34,21 @@ def test_every_plot_of_a_whole_study_has_marks_words_and_numbers(
     table = data.table()
     assert table.rows
     assert {len(row) for row in table.rows} == {len(table.columns)}
-    figure = PLOTS[key].figure(data)
-    assert any(_marks(trace) for trace in figure.to_plotly_json()["data"])
-    assert ":" not in key
+    figure = json.loads(PLOTS[key].figure(data).to_json())
+    assert any(_marks(trace) for trace in figure["data"])
+    # each of its colours has one for dark ground
+    assert _colours(figure) <= set(DARK)
 
 
 def _marks(trace: Mapping[str, Any]) -> int:
     return sum(len(trace[axis]) for axis in ("x", "y", "z") if trace.get(axis) is not None)
+
+
+def _colours(value: object) -> set[str]:
+    if isinstance(value, str):
+        return {value} if value.startswith(("#", "rgb")) and value != "rgba(0,0,0,0)" else set()
+    children = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return set().union(*map(_colours, children))
 
 
 @pytest.mark.parametrize("key", PLOTS)
@@ -49,26 +57,12 @@ def test_what_has_not_been_measured_is_told_and_not_drawn(key: str, untouched_re
         PLOTS[key].data(untouched_result)
 
 
-@pytest.mark.parametrize("key", PLOTS)
-def test_every_colour_of_a_figure_has_one_for_dark_ground(key: str, confirmed_result: StudyResult) -> None:
-    def colours(value: object) -> set[str]:
-        if isinstance(value, str):
-            return {value} if value.startswith(("#", "rgb")) and value != "rgba(0,0,0,0)" else set()
-        if isinstance(value, Mapping):
-            return set().union(*(colours(child) for child in value.values()), set())
-        if isinstance(value, list | tuple):
-            return set().union(*(colours(child) for child in value), set())
-        return set()
-
-    assert colours(PLOTS[key](confirmed_result).to_plotly_json()) <= set(DARK)
-
-
 @pytest.mark.parametrize("role", ["recommended", "winner"])
 def test_the_plan_is_what_is_recommended_or_else_the_winners_at_every_layer(
     role: str, confirmed_result: StudyResult
 ) -> None:
     result = confirmed_result if role == "recommended" else replace(confirmed_result, verdict=None)
-    data = plots.schedule_data(result)
+    data = PLOTS["schedule"].data(result)
     assert (data.role, result.plan[0]) == (role, role) and result.plan[1] is not None
     assert confirmed_result.winner != confirmed_result.plan[1]
     plan = TemperatureParameters.from_mapping(result.plan[1]).plan(3)
@@ -81,7 +75,7 @@ def test_the_plan_is_what_is_recommended_or_else_the_winners_at_every_layer(
 
 
 def test_the_history_has_every_trial_and_each_record(confirmed_result: StudyResult) -> None:
-    data = plots.history_data(confirmed_result)
+    data = PLOTS["history"].data(confirmed_result)
     search = runs_of(confirmed_result, "search")
     assert [trial.number for trial in data.trials] == [run.number for run in search]
     values = [
@@ -97,25 +91,17 @@ def test_the_history_has_every_trial_and_each_record(confirmed_result: StudyResu
     assert data.baseline == confirmed_result.baseline
 
 
-def test_many_trials_are_thinned_and_no_record_is_lost() -> None:
-    data = plots.history_data(make(World(trials=5000, confirmed=False, reports=0)).result())
-    assert data.out_of == 5000
-    assert 2000 <= len(data.trials) <= 2000 + len(data.best)
-    assert {number for number, _ in data.best} <= {trial.number for trial in data.trials}
-    assert f"{len(data.trials)} of 5000 trials are drawn" in data.caption()
-
-
 def test_the_landscape_has_each_trials_ends_and_the_constants_on_the_diagonal(
     confirmed_result: StudyResult,
 ) -> None:
-    data = plots.landscape_data(confirmed_result)
+    data = PLOTS["landscape"].data(confirmed_result)
     assert len(data.points) == confirmed_result.trials["complete"]
     assert data.points[-1][3] == max(point[3] for point in data.points)
     assert data.constants and all(first == last for _, first, last, _, _ in data.constants)
 
 
 def test_what_made_the_difference_is_found(confirmed_result: StudyResult) -> None:
-    data = plots.importance_data(make(World(trials=200, confirmed=False, reports=0)).result())
+    data = PLOTS["importance"].data(make(World(trials=200, confirmed=False, reports=0)).result())
     assert sum(share for _, share in data.shares) == pytest.approx(1)
     # the made-up world knows the late temperature above all
     assert data.shares[0][0] == "temperature_final"
@@ -134,7 +120,7 @@ def test_a_value_that_the_plan_does_not_read_makes_no_difference(confirmed_resul
         else run
         for run in confirmed_result.runs
     ]
-    data = plots.importance_data(replace(confirmed_result, runs=tuple(runs)))
+    data = PLOTS["importance"].data(replace(confirmed_result, runs=tuple(runs)))
     shares = dict(data.shares)
     assert data.unread == ("layer_pattern", "layer_ratio")
     assert shares["temperature_final"] == pytest.approx(shares["temperature_init"])
@@ -144,7 +130,7 @@ def test_a_value_that_the_plan_does_not_read_makes_no_difference(confirmed_resul
 
 
 def test_a_best_tenth_of_few_trials_is_called_a_hint(confirmed_result: StudyResult) -> None:
-    data = plots.importance_data(confirmed_result)
+    data = PLOTS["importance"].data(confirmed_result)
     best = math.ceil(confirmed_result.trials["complete"] / 10)
     assert best < 5
     assert f"The best tenth are {best} trials here" in data.caption()
@@ -152,24 +138,27 @@ def test_a_best_tenth_of_few_trials_is_called_a_hint(confirmed_result: StudyResu
     assert "here" not in replace(data, trials=50).caption()
 
 
-def test_the_best_tenth_is_counted_before_trials_are_left_out() -> None:
-    result = make(World(trials=5000, confirmed=False, reports=0, ends=["complete"])).result()
-    data = plots.landscape_data(result)
-    assert data.out_of == 5000 > len(data.points)
-    best = sorted((r for r in runs_of(result, "search")), key=lambda r: -(r.value or 0.0))[:500]
+def test_many_trials_are_thinned_no_record_is_lost_and_the_best_tenth_is_that_of_all() -> None:
+    result = make(World(trials=4000, confirmed=False, reports=0, ends=["complete"])).result()
+    history, landscape = (PLOTS[key].data(result) for key in ("history", "landscape"))
+    assert history.out_of == landscape.out_of == 4000 > len(landscape.points)
+    assert 2000 <= len(history.trials) <= 2000 + len(history.best)
+    assert {number for number, _ in history.best} <= {trial.number for trial in history.trials}
+    best = sorted(runs_of(result, "search"), key=lambda run: -(run.value or 0.0))[:400]
     ends = [TemperatureParameters.from_mapping(run.parameters or {}).plan(1).schedule for run in best]
-    assert data.best == (sum(schedule(0.0) > schedule(1.0) for schedule in ends), 500)
-    assert f"{len(data.points)} of 5000 trials are drawn" in data.caption()
+    assert landscape.best == (sum(schedule(0.0) > schedule(1.0) for schedule in ends), 400)
+    assert f"{len(history.trials)} of 4000 trials are drawn" in history.caption()
+    assert f"{len(landscape.points)} of 4000 trials are drawn" in landscape.caption()
 
 
 def test_a_run_away_loss_hides_neither_constant_nor_baseline(confirmed_result: StudyResult) -> None:
-    data = plots.history_data(confirmed_result)
+    data = PLOTS["history"].data(confirmed_result)
     assert data.baseline is not None and data.baseline.sd is not None
     outlier = replace(data.trials[0], value=-1e6, outcome="complete")
     data = replace(
         data, trials=(outlier, *data.trials[1:]), constant=-3.0, baseline=replace(data.baseline, sd=5.0)
     )
-    low, high = plots.plot_history(data).layout.yaxis.range
+    low, high = PLOTS["history"].figure(data).layout.yaxis.range
     assert data.baseline is not None and data.baseline.sd is not None
     assert -100 < low < data.baseline.mean - data.baseline.sd
     assert high > data.baseline.mean + data.baseline.sd
@@ -177,11 +166,11 @@ def test_a_run_away_loss_hides_neither_constant_nor_baseline(confirmed_result: S
 
 
 def test_a_trial_that_is_far_off_is_drawn_at_the_edge_with_its_value(confirmed_result: StudyResult) -> None:
-    data = plots.history_data(confirmed_result)
+    data = PLOTS["history"].data(confirmed_result)
     trial_index, first = next((i, trial) for i, trial in enumerate(data.trials) if trial.outcome == "pruned")
     outlier = replace(first, value=-50.0)
     data = replace(data, trials=(*data.trials[:trial_index], outlier, *data.trials[trial_index + 1 :]))
-    figure = plots.plot_history(data)
+    figure = PLOTS["history"].figure(data)
     low, high = figure.layout.yaxis.range
     pruned_trace = next(trace for trace in figure.data if trace.name == "pruned")
     outlier_index = list(pruned_trace.x).index(outlier.number)
@@ -203,13 +192,12 @@ def test_too_few_trials_to_tell_what_mattered_are_told(world: World, reason: str
     if world.ends is None:
         world = replace(world, ends=["complete"])
     with pytest.raises(NothingToPlot, match=reason):
-        plots.importance_data(make(world).result())
+        PLOTS["importance"].data(make(world).result())
 
 
 def test_entropies_are_means_over_the_confirming_runs(confirmed_result: StudyResult) -> None:
-    data = plots.entropy_data(confirmed_result)
+    data = PLOTS["entropy"].data(confirmed_result)
     assert data.layers == (0, 1, 2)
-    assert data.runs == {"search": 8, "baseline": 8}
     curves = [
         dict(confirmed_result.measured[run.id]["entropy/1/2"])
         for run in runs_of(confirmed_result, "confirm", "baseline")
@@ -235,26 +223,20 @@ def test_entropies_that_are_no_numbers_are_not_there(confirmed_result: StudyResu
         }
         return replace(confirmed_result, measured=measured_curves)
 
-    data = plots.entropy_data(drop_entropies("baseline", {"entropy/0/1"}))
+    data = PLOTS["entropy"].data(drop_entropies("baseline", {"entropy/0/1"}))
     assert (0, 1) not in data.heads["baseline"] and (0, 1) in data.heads["search"]
     partial_result = drop_entropies("baseline", {f"entropy/2/{head}" for head in range(4)})
-    assert len(plots.plot_entropy(plots.entropy_data(partial_result)).data) == 5 + 2
-    single_data = plots.entropy_data(drop_entropies("baseline", None))
-    assert list(single_data.heads) == ["search"] and list(single_data.runs) == ["search"]
+    assert len(PLOTS["entropy"].figure(PLOTS["entropy"].data(partial_result)).data) == 5 + 2
+    single_data = PLOTS["entropy"].data(drop_entropies("baseline", None))
+    assert list(single_data.heads) == ["search"]
     for caption in (data.caption(), single_data.caption()):
         assert "nan" not in caption and "-100" not in caption
-    nan_curves = {
-        run: {n: tuple((s, math.nan) for s, _ in c) for n, c in curves.items()}
-        for run, curves in confirmed_result.measured.items()
-    }
-    with pytest.raises(NothingToPlot, match="no number"):
-        plots.entropy_data(replace(confirmed_result, measured=nan_curves))
 
 
 def test_heads_that_are_unusual_are_told_by_arm_with_the_rate_of_false_alarms(
     confirmed_result: StudyResult,
 ) -> None:
-    entropies = plots.entropy_data(confirmed_result)
+    entropies = PLOTS["entropy"].data(confirmed_result)
     steady = {(layer, head): (0.5 + 0.02 * head,) * 24 for layer in range(3) for head in range(4)}
     heads = {"search": {**steady, (1, 2): (0.995,) * 24}, "baseline": steady}
     data = replace(entropies, steps=tuple(range(24)), heads=heads)
@@ -270,19 +252,13 @@ def test_heads_that_are_unusual_are_told_by_arm_with_the_rate_of_false_alarms(
 
 
 def test_pruned_trials_end_where_they_were_cut(confirmed_result: StudyResult) -> None:
-    data = plots.curves_data(confirmed_result)
+    data = PLOTS["curves"].data(confirmed_result)
     cut = [run for run in runs_of(confirmed_result, "search") if run.outcome == "pruned"]
     assert {trial: curve[-1][0] for trial, curve in data.pruned} == {run.number: run.steps for run in cut}
     assert data.counts == (len(cut), 40)
-    figure = plots.plot_curves(data).data
+    figure = PLOTS["curves"].figure(data).data
     lines = {trace.name: trace.line.dash for trace in figure if trace.mode == "lines+markers"}
     assert lines["pruned"] == "dot" != lines["complete"]
-
-
-def test_learning_curves_are_drawn_without_a_pruned_trial() -> None:
-    data = plots.curves_data(make(World(trials=5, ends=["complete"], confirmed=False)).result())
-    assert data.pruned == () and len(data.complete) == 5 and data.caption().startswith("A line a trial, ")
-    assert [trace.name for trace in plots.plot_curves(data).data] == ["complete"]
 
 
 def test_a_curve_has_marks_and_ends_with_the_final_value() -> None:
@@ -293,13 +269,13 @@ def test_a_curve_has_marks_and_ends_with_the_final_value() -> None:
         replace(row, step=500) if row.ticket_id != search[1].id and row.name == "report" else row
         for row in study.measurements
     ]
-    data = plots.curves_data(replace(study, measurements=moved).result())
+    data = PLOTS["curves"].data(replace(study, measurements=moved).result())
     assert [len(curve) for _, curve in data.complete] == [2, 1, 2]
     for run, (_, curve) in zip(search, data.complete, strict=True):
         assert curve[-1][0] == run.steps == 1000
         if len(curve) > 1:
             assert curve[-1][1] == run.value
-    (trace,) = plots.plot_curves(data).data
+    (trace,) = PLOTS["curves"].figure(data).data
     assert "markers" in trace.mode and trace.marker.size >= 4
     assert data.table().rows[0][3] == search[0].value
 
@@ -307,9 +283,9 @@ def test_a_curve_has_marks_and_ends_with_the_final_value() -> None:
 def test_a_baseline_that_is_tuned_is_its_best_run_and_has_no_band(confirmed_result: StudyResult) -> None:
     world = World(confirmed=False, search={"lr": {"low": 0.0001, "high": 1.0, "log": True}})
     result = make(world).result()
-    data = plots.history_data(result)
+    data = PLOTS["history"].data(result)
     best = max(run.value for run in runs_of(result, "baseline") if run.value is not None)
-    figure = plots.plot_history(data)
+    figure = PLOTS["history"].figure(data)
     (line,) = [trace for trace in figure.data if trace.name == "best τ = 1"]
     assert list(line.y) == [best, best]
     assert not figure.layout.shapes and "standard deviation" not in data.caption()
@@ -317,31 +293,23 @@ def test_a_baseline_that_is_tuned_is_its_best_run_and_has_no_band(confirmed_resu
     names = {name: (value, more) for name, value, more in stat_tiles(result)}
     assert names["best τ = 1 in the search"] == (f"{best:.4g}", "")
     # of a single set of parameters the spread is that of the seeds
-    alike = plots.history_data(confirmed_result)
-    assert plots.plot_history(alike).layout.shapes and "standard deviation of its seeds" in alike.caption()
+    alike = PLOTS["history"].data(confirmed_result)
+    assert (
+        PLOTS["history"].figure(alike).layout.shapes and "standard deviation of its seeds" in alike.caption()
+    )
     assert "± 0." in {name: more for name, _, more in stat_tiles(confirmed_result)}["τ = 1 in the search"]
 
 
 def test_cost_is_added_up_by_machine(confirmed_result: StudyResult) -> None:
-    data = plots.cost_data(confirmed_result)
-    assert {usage.name for usage in data.machines} == {"node-a", "node-b", "laptop"}
-    total = duration(sum(usage.total for usage in data.machines))
-    assert data.caption().startswith(f"{total} of training on 3 machines")
-    assert sum(machine_cost.total for machine_cost in data.machines) == pytest.approx(
-        confirmed_result.cost.train_seconds
-    )
-    for machine_cost in data.machines:
-        machine_runs = [run for run in confirmed_result.runs if run.machine == machine_cost.name]
-        assert machine_cost.runs == len(machine_runs)
-        assert machine_cost.gpu_seconds == pytest.approx(sum(run.gpu_seconds for run in machine_runs))
-
-
-@pytest.mark.long
-def test_no_plot_of_a_large_study_is_large() -> None:
-    result = make(World(trials=3000, layers=24, heads=16, reports=30)).result()
-    sizes = {key: len(plot(result).to_json()) for key, plot in PLOTS.items()}
-    assert max(sizes.values()) < 300_000, sizes
-    assert sum(sizes.values()) < 900_000, sizes
+    data = PLOTS["cost"].data(confirmed_result)
+    total, rows = confirmed_result.cost.train_seconds, {row[0]: row for row in data.table().rows}
+    assert rows.keys() == {"node-a", "node-b", "laptop"}
+    assert data.caption().startswith(f"{duration(total)} of training on 3 machines")
+    for name, (_, _, num_runs, hours, gpu_hours) in rows.items():
+        runs = [run for run in confirmed_result.runs if run.machine == name]
+        assert num_runs == len(runs)
+        assert hours == pytest.approx(sum(run.seconds for run in runs) / 3600)
+        assert gpu_hours == pytest.approx(sum(run.gpu_seconds for run in runs) / 3600)
 
 
 @pytest.mark.parametrize(
@@ -355,23 +323,11 @@ def test_ticks_of_temperatures_are_few_and_round(low: float, high: float) -> Non
 
 
 def test_what_acts_beside_the_temperature_is_said(confirmed_result: StudyResult) -> None:
-    scaling_params = {
-        "length_scaling": "log_n",
-        "n0": 16.0,
-        "entropy_lambda": 0.25,
-        "lr": 0.1,
-        "normaliser": "softmax",
-    }
-    winner = {"temperature_init": 0.5, "schedule": "constant", **scaling_params}
-    data = plots.schedule_data(replace(confirmed_result, verdict=None, winner=winner))
-    assert data.beside == {"length_scaling": "log_n", "n0": 16.0, "entropy_lambda": 0.25}
+    beside = {"length_scaling": "log_n", "n0": 16.0, "entropy_lambda": 0.25}
+    winner = {"temperature_init": 0.5, "schedule": "constant", "lr": 0.1, "normaliser": "softmax", **beside}
+    data = PLOTS["schedule"].data(replace(confirmed_result, verdict=None, winner=winner))
+    assert data.beside == beside
     assert "more than this curve shows: length_scaling=log_n, n0=16, entropy_lambda=0.25." in data.caption()
-    plain = plots.schedule_data(
-        replace(
-            confirmed_result, verdict=None, winner={**winner, "length_scaling": "none", "entropy_lambda": 0.0}
-        )
-    )
-    assert plain.beside == {}
 
 
 def test_the_plan_of_a_piecewise_winner_has_its_knots(searching_result: StudyResult) -> None:
@@ -382,17 +338,9 @@ def test_the_plan_of_a_piecewise_winner_has_its_knots(searching_result: StudyRes
         "temperature_knot_1": 0.487,
         "temperature_final": 0.8849,
     }
-    assert searching_result.best is not None
-    best = replace(searching_result.best, params=piecewise_params)
-    runs = tuple(
-        replace(run, parameters=piecewise_params)
-        if run.kind == "search" and run.number == best.number
-        else run
-        for run in searching_result.runs
-    )
-    result = replace(searching_result, best=best, runs=runs, winner=piecewise_params)
+    result = replace(searching_result, winner=piecewise_params)
     words = "is 1 until 70 % of training, 0.487 at 85 %, 0.8849 at the end"
-    plan = plots.schedule_data(result)
+    plan = PLOTS["schedule"].data(result)
     assert words in plan.caption()
     assert 0.85 in plan.progress and min(plan.level) == pytest.approx(0.487)
     rows = dict(plan.table().rows)
@@ -443,8 +391,8 @@ def test_under_control_the_measured_path_is_drawn_or_the_line_is_said_to_be_none
         winner=winner,
         verdict=replace(verdict, recommendation=advice),
     )
-    data = plots.schedule_data(result)
-    line = next(trace for trace in plots.plot_schedule(data).data if trace.name == role)
+    data = PLOTS["schedule"].data(result)
+    line = next(trace for trace in PLOTS["schedule"].figure(data).data if trace.name == role)
     assert (data.role, line.line.dash) == (role, dash)
     assert words in data.caption()
     middle = {"solid": 0.06, "dot": math.sqrt(1.5 * 0.3)}[dash] if noted != "nothing" else 1.5

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from tempopt.errors import SpecError, UsageError
-from tempopt.report import comparison_text
+from tempopt.report.guard_text import guard_findings
 from tempopt.spec.alpha_ledger import alpha_for_verdict
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.study_spec import StudySpec
@@ -384,7 +384,8 @@ def test_a_variant_is_tested_on_the_guards_against_the_reference(
     assert comparison is not None and [guard.state for guard in comparison.variants[0].guards] == [state]
     assert comparison.variants[0].better and (comparison.best is not None) == (state == "kept")
     assert comparison.outcome == outcome
-    last = comparison_text._of_guards(comparison.variants[0], comparison)[-1]
+    *_, finding = guard_findings(comparison.variants[0].guards, blocked="B is not to be taken")
+    last = finding.text
     assert last.endswith("is not to be taken: it breaks the guard on val_loss (+50.0 %, limit +5 %).") == (
         state == "broken"
     )

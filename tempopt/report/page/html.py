@@ -21,8 +21,8 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs_version
 
 from tempopt.files import replace
-from tempopt.report import headline
-from tempopt.report.findings import GAIN
+from tempopt.report import decision
+from tempopt.report.finding import GAIN
 from tempopt.report.page import sections
 from tempopt.report.page.shared import cell, coded, colours, drawing, library, template
 from tempopt.report.study_result import StudyResult
@@ -73,8 +73,8 @@ def render_report(
     script = drawing() + template("report.js")
     is_inline = site is None and plotlyjs == "inline"
     plotly = library() if is_inline else None
-    answer = headline.outcome_label(result)
-    first_line, *other_lines = headline.decision_lines(result, option)
+    answer = decision.outcome_label(result)
+    first_line, *other_lines = decision.decision_lines(result, option)
     word, _, line = first_line.partition(": ")
     if not (line and answer.startswith(word)):
         line = first_line
@@ -86,11 +86,11 @@ def render_report(
             answer=answer,
             gain=GAIN,
             # without the answer, which stands above it
-            verdict=line if line.startswith(result.metric) else headline.sentence(line),
+            verdict=line if line.startswith(result.metric) else decision.sentence(line),
             decision=other_lines,
-            todo=headline.what_to_do(result, option),
-            terms=headline.glossary(result),
-            statements=headline.statements(result, option),
+            todo=decision.what_to_do(result, option),
+            terms=decision.glossary(result),
+            statements=decision.statements(result, option),
             tiles=sections.stat_tiles(result),
             stages=sections.stages(result),
             title_of_use=sections.title_of_use(result),

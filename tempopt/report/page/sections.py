@@ -18,13 +18,15 @@ import yaml
 from tempopt.errors import NothingToPlot, StudyFailed, without_passwords
 from tempopt.report import export
 from tempopt.report.decision import deciding_answer, is_winner_replaced
-from tempopt.report.formatting import baseline_label, baseline_name, duration, rounded
-from tempopt.report.heads_text import head_runs, heads_text
+from tempopt.report.formatting import baseline_label, baseline_name, confidence, duration, rounded
+from tempopt.report.heads_text import heads_text, named_runs
 from tempopt.report.plots import PLOTS, Table
 from tempopt.report.plots.style import number
+from tempopt.report.study_data import RunCounts
 from tempopt.report.study_result import StudyResult
+from tempopt.storage.rows import Kind
 from tempopt.storage.run_code import run_codes
-from tempopt.verdict.verdict import Verdict
+from tempopt.verdict.statistics.paired_tests import PairedTest
 
 _MOST_TILES = 4
 _MAX_CODES = 5
@@ -61,43 +63,25 @@ class CodeBlock:
     absent: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageRow:
-    """The progress of one stage.
-
-    Args:
-        label: Its name for people.
-        num_runs: Runs that are planned so far; those that were withdrawn are not among them.
-        num_over: Runs that ended, well or not.
-    """
-
-    label: str
-    num_runs: int
-    num_over: int
-    num_running: int
-    num_failed: int
-    num_withdrawn: int
-
-
-def stages(result: StudyResult) -> list[StageRow]:
+def stages(result: StudyResult) -> dict[Kind, RunCounts]:
     """Return the stages that have runs, in the order of work."""
-    return [
-        StageRow(
-            label=kind,
-            num_runs=count.done + count.running + count.waiting + count.failed,
-            num_over=count.done + count.failed,
-            num_running=count.running,
-            num_failed=count.failed,
-            num_withdrawn=count.withdrawn,
-        )
-        for kind, count in result.tickets.items()
-        if count.requested
-    ]
+    return {kind: count for kind, count in result.tickets.items() if count.requested}
 
 
 def pictures(result: StudyResult) -> list[PlotSection]:
     """Return the plots of a study in the order of the report, drawn or with the reason why not."""
-    return [_picture(result, key) for key in plot_keys(result)]
+    sections = []
+    for key in plot_keys(result):
+        plot = PLOTS[key]
+        try:
+            data = plot.data(result)
+        except NothingToPlot as reason:
+            sections.append(PlotSection(key=key, title=plot.title, absent=str(reason)))
+            continue
+        figure: str = plot.figure(data).to_json()
+        text, table = data.caption(), data.table()
+        sections.append(PlotSection(key=key, title=plot.title, caption=text, table=table, figure=figure))
+    return sections
 
 
 def plot_keys(result: StudyResult) -> tuple[str, ...]:
@@ -105,16 +89,6 @@ def plot_keys(result: StudyResult) -> tuple[str, ...]:
     if result.spec.compare is not None:
         return _PLOTS_OF_A_COMPARISON
     return tuple(key for key in PLOTS if result.spec.attends or key not in _PLOTS_OF_ATTENTION)
-
-
-def _picture(result: StudyResult, key: str) -> PlotSection:
-    plot = PLOTS[key]
-    try:
-        data = plot.data(result)
-    except NothingToPlot as reason:
-        return PlotSection(key=key, title=plot.title, absent=str(reason))
-    figure: str = plot.figure(data).to_json()
-    return PlotSection(key=key, title=plot.title, caption=data.caption(), table=data.table(), figure=figure)
 
 
 def title_of_use(result: StudyResult) -> str:
@@ -142,23 +116,26 @@ def codes_to_use(result: StudyResult) -> Iterator[CodeBlock]:
 
 def heads_facts(result: StudyResult) -> Iterator[tuple[str, str]]:
     """Yield the heads of winner and baseline that follow a position, by name of the run."""
-    for name, run in head_runs(result).items():
-        who = "the winner" if name == "winner" else baseline_name(result.spec)
-        yield f"heads of {who} ({run.name})", heads_text(result.maps[run.id])
+    for name, run, maps in named_runs(result):
+        yield f"heads of {name} ({run.name})", heads_text(maps)
 
 
 def stat_tiles(result: StudyResult) -> tuple[tuple[str, str, str], ...]:
     """Return the numbers that people look for first: what it is, its value, and what belongs to it."""
+    gpu = result.cost.gpu_seconds
+    cards = "no GPU" if gpu is None else f"{number(gpu / 3600)} GPU-hours"
+    training = ("training", duration(result.cost.train_seconds), cards)
+    if result.spec.compare is not None:
+        return (*_of_variants(result), training)
     rows = []
     verdict = result.valid_earlier_verdict or result.verdict
     if verdict is not None:
         test = deciding_answer(verdict).paired
-        interval = f"{rounded(test.ci_low, test)} to {rounded(test.ci_high, test)}"
-        interval_text = f"{100 * test.confidence:.4g} % interval {interval}"
         subject = " of the winner" if is_winner_replaced(verdict) else ""
-        rows.append((f"gain{subject} in {_short(result.metric)}", rounded(test.gain, test), interval_text))
+        gain = f"gain{subject} in {_short(result.metric)}"
+        rows.append((gain, rounded(test.gain, test), _interval(test)))
         rows.append(("p, two-sided", f"{test.p_value:.2g}", f"{test.n_pairs} fresh seeds"))
-        rows.append(_ledger(verdict))
+        rows.append(("level, two-sided", f"{100 * verdict.alpha:.3g} %", f"verdict {verdict.looks}"))
     elif result.best is not None:
         rows.append(("best trial", number(result.best.value), "not the gain to expect"))
     best_baseline = result.best_baseline
@@ -166,34 +143,25 @@ def stat_tiles(result: StudyResult) -> tuple[tuple[str, str, str], ...]:
         spread = "" if baseline.sd is None else f"± {baseline.sd:.2g} over seeds"
         name = f"{'best ' if best_baseline else ''}{baseline_label(result.spec)} in the search"
         rows.append((name, number(baseline.mean), spread))
-    if result.spec.compare is not None:
-        return (*_of_variants(result), _training(result))
     num_over = sum(count for name, count in result.trials.items() if name != "running")
     rows.append(("search trials", f"{num_over:,}".replace(",", " "), f"{result.trials['pruned']} pruned"))
-    return (*rows, _training(result))
+    return (*rows, training)
 
 
-def _training(result: StudyResult) -> tuple[str, str, str]:
-    gpu = result.cost.gpu_seconds
-    cards = "no GPU" if gpu is None else f"{number(gpu / 3600)} GPU-hours"
-    return "training", duration(result.cost.train_seconds), cards
+def _interval(test: PairedTest) -> str:
+    ends = f"{rounded(test.ci_low, test)} to {rounded(test.ci_high, test)}"
+    return f"{confidence(test)} interval {ends}"
 
 
 def _of_variants(result: StudyResult) -> Iterator[tuple[str, str, str]]:
     """Yield what each variant of a comparison gains over the reference."""
-    comparison = result.comparison
-    for variant in comparison.variants[:_MOST_TILES] if comparison is not None else ():
-        if comparison is not None and variant.answer is not None:
+    if (comparison := result.comparison) is None:
+        return
+    for variant in comparison.variants[:_MOST_TILES]:
+        if variant.answer is not None:
             test = variant.answer.paired
-            interval = f"{rounded(test.ci_low, test)} to {rounded(test.ci_high, test)}"
-            name = f"{variant.name} over {comparison.reference}"
-            interval_text = f"{100 * test.confidence:.4g} % interval {interval}, p = {test.p_value:.2g}"
-            yield name, rounded(test.gain, test), interval_text
-
-
-def _ledger(verdict: Verdict) -> tuple[str, str, str]:
-    """Return which verdict it is, and its level."""
-    return "level, two-sided", f"{100 * verdict.alpha:.3g} %", f"verdict {verdict.looks}"
+            details = f"{_interval(test)}, p = {test.p_value:.2g}"
+            yield f"{variant.name} over {comparison.reference}", rounded(test.gain, test), details
 
 
 def _short(text: str, longest: int = 32) -> str:
@@ -207,9 +175,9 @@ def codes_to_reproduce(result: StudyResult, storage: str) -> Iterator[CodeBlock]
         result: The study.
         storage: Option that leads to its database, ` --storage URL`; empty: the commands have none.
     """
-    spec = result.spec.model_dump(mode="json", exclude_defaults=True)
-    command = "search" if result.spec.compare is None else "compare"
+    spec, command = result.spec.model_dump(mode="json", exclude_defaults=True), "search"
     if result.spec.compare is not None:
+        command = "compare"
         del spec["search"]
     text: str = yaml.safe_dump(spec, sort_keys=False, allow_unicode=True)
     # a page is sent on to people who are to know no password

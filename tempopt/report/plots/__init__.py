@@ -1,47 +1,22 @@
-"""The plots of a study: for each a function from StudyResult to its data, and one from those to a figure.
+"""The plots of a study: each has a function from StudyResult to its data, and one from those to a figure.
 
-``PLOTS`` has all of them under fixed keys. In a notebook: ``PLOTS["history"](result)``; or by hand:
-``plot_history(history_data(result))``. A plot without data raises NothingToPlot with the reason.
+``PLOTS`` has all of them under fixed keys. In a notebook: ``PLOTS["history"](result)``; its two steps are
+``PLOTS["history"].data(result)`` and ``PLOTS["history"].figure(data)``. A plot without data raises
+NothingToPlot with the reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tempopt.errors import NothingToPlot
-from tempopt.report.plots.confirmation import (
-    ComparedShown,
-    ComparisonData,
-    Differences,
-    VariantShown,
-    compared_data,
-    differences_data,
-    paired_data,
-    plot_compared,
-    plot_differences,
-    plot_paired,
-)
-from tempopt.report.plots.constant import (
-    ConstantAndLearned,
-    LearnedPath,
-    ModelsShown,
-    constant_data,
-    plot_constant,
-)
-from tempopt.report.plots.cost import CostShown, MachineCost, cost_data, plot_cost
-from tempopt.report.plots.entropy import EntropyData, entropy_data, plot_entropy
-from tempopt.report.plots.history import (
-    CurvesData,
-    HistoryData,
-    Trial,
-    curves_data,
-    history_data,
-    plot_curves,
-    plot_history,
-)
-from tempopt.report.plots.importance import Importances, importance_data, plot_importance
-from tempopt.report.plots.landscape import Landscape, landscape_data, plot_landscape
-from tempopt.report.plots.schedule import PlanShown, plot_schedule, schedule_data
+from tempopt.report.plots.confirmation import paired_data, plot_paired
+from tempopt.report.plots.constant import constant_data, plot_constant
+from tempopt.report.plots.cost import cost_data, plot_cost
+from tempopt.report.plots.entropy import entropy_data, plot_entropy
+from tempopt.report.plots.history import curves_data, history_data, plot_curves, plot_history
+from tempopt.report.plots.importance import importance_data, plot_importance
+from tempopt.report.plots.landscape import landscape_data, plot_landscape
+from tempopt.report.plots.schedule import plot_schedule, schedule_data
 from tempopt.report.plots.style import Data, Plot, Table
 
 PLOTS: Mapping[str, Plot] = {
@@ -57,48 +32,4 @@ PLOTS: Mapping[str, Plot] = {
 }
 """Every plot of a study by its key, in the order of the report."""
 
-__all__ = [
-    "PLOTS",
-    "ComparedShown",
-    "ComparisonData",
-    "ConstantAndLearned",
-    "CostShown",
-    "CurvesData",
-    "Data",
-    "Differences",
-    "EntropyData",
-    "HistoryData",
-    "Importances",
-    "Landscape",
-    "LearnedPath",
-    "MachineCost",
-    "ModelsShown",
-    "NothingToPlot",
-    "PlanShown",
-    "Plot",
-    "Table",
-    "Trial",
-    "VariantShown",
-    "compared_data",
-    "constant_data",
-    "cost_data",
-    "curves_data",
-    "differences_data",
-    "entropy_data",
-    "history_data",
-    "importance_data",
-    "landscape_data",
-    "paired_data",
-    "plot_compared",
-    "plot_constant",
-    "plot_cost",
-    "plot_curves",
-    "plot_differences",
-    "plot_entropy",
-    "plot_history",
-    "plot_importance",
-    "plot_landscape",
-    "plot_paired",
-    "plot_schedule",
-    "schedule_data",
-]
+__all__ = ["PLOTS", "Data", "Plot", "Table"]

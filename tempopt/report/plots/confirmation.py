@@ -5,31 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
 
 from tempopt.errors import NothingToPlot
 from tempopt.report.findings import part_text
-from tempopt.report.formatting import baseline_label, baseline_name
-from tempopt.report.plots.style import (
-    BASELINE,
-    CONSTANT,
-    FAINT,
-    INK,
-    SECONDARY,
-    WINNER,
-    Table,
-    figure,
-    number,
-    plain,
-)
+from tempopt.report.formatting import baseline_label, baseline_name, finite
+from tempopt.report.plots import style
 from tempopt.report.study_result import StudyResult
 from tempopt.storage.rows import TicketRow
 from tempopt.storage.ticket_queries import of_kind, pairs_of, rounds_of_verdict
 from tempopt.verdict.paired_evidence import PairedResult, gains_by_pair
 from tempopt.verdict.set_comparison import set_gains
 from tempopt.verdict.statistics.fieller import Ratio
+from tempopt.verdict.statistics.paired_tests import PairedTest
 from tempopt.verdict.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -60,28 +50,42 @@ def seeds(result: StudyResult) -> dict[int, int]:
     return {run.id: places[run.round] + (run.pair or 0) for run in confirming(result)}
 
 
+Gains = tuple[tuple[int, float], ...]
+"""Number of a fresh seed, from 0, and the gain on it."""
+
+_SEED_ROWS, _SEED_NAMES = 12, 18
+"""Rows of the plot for seeds, of which more lie closer together, and how many at most have their name."""
+_ROW_HEIGHT = 46
+_TWIN = "against its twin"
+AGAINST_CONSTANT, AGAINST_OWN_CONSTANT = "against the best constant", "against a constant of its own"
+DIFFERENCE = "winner over inference only"
+INFERENCE = "inference only"
+WITHOUT = "without "
+SIMPLEST = "over the simplest plan"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComparisonData:
-    """One gain over a reference with its interval; an end that nothing bounds is infinite.
+class ComparisonRow:
+    """One gain over a reference with its interval.
 
     Args:
         name: What is compared with what.
-        confidence: Coverage of the interval.
+        test: The gain in the mean; an end of its interval that nothing bounds is infinite.
+        pairs: The gains by seed, where they are drawn around the mean.
         share: Of the total gain, where there is one to have a share of.
+        is_different: Whether it is shown to be better or worse.
     """
 
     name: str
-    gain: float
-    ci_low: float
-    ci_high: float
-    p_value: float
-    confidence: float
+    test: PairedTest
+    pairs: Gains = ()
     share: Ratio | None = None
+    is_different: bool = False
 
-    @property
-    def is_shown(self) -> bool:
-        """Whether there is a difference beyond chance: the interval does not hold 0."""
-        return self.ci_low > 0 or self.ci_high < 0
+    def numbers(self) -> tuple[str, float, float | None, float | None, float]:
+        """Return its cells of a table: name, gain, ends of the interval, p."""
+        test = self.test
+        return self.name, test.gain, finite(test.ci_low), finite(test.ci_high), test.p_value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +96,8 @@ class Differences:
         metric: Name of the metric.
         baseline: What the winner is compared with, as a sentence says it.
         label: The same in a word.
-        pairs: Number of a fresh seed, from 0, and the winner's gain over the baseline on it; a run that
-            diverged counts with the worst value that any run reached.
+        pairs: The winner's gain over the baseline by seed; a run that diverged counts with the worst value
+            that any run reached.
         twin: The same over the winner's twin; empty where that is the baseline itself.
         diverged: Seeds on which one of these runs diverged.
         mean: The winner against the baseline over all pairs.
@@ -108,11 +112,11 @@ class Differences:
     metric: str
     baseline: str
     label: str
-    pairs: tuple[tuple[int, float], ...]
-    twin: tuple[tuple[int, float], ...]
+    pairs: Gains
+    twin: Gains
     diverged: frozenset[int]
-    mean: ComparisonData
-    others: tuple[ComparisonData, ...]
+    mean: ComparisonRow
+    others: tuple[ComparisonRow, ...]
     forbidden: tuple[str, ...]
     at_one: bool
 
@@ -125,15 +129,7 @@ class Differences:
         """Return how to read it and what it says."""
         if self.at_one:
             return f"The search has chosen {self.baseline} itself, so winner and baseline are the same runs."
-        sentences = [
-            self._of_seeds(),
-            self._of_bars(),
-            self._of_others(),
-            self._of_parts(),
-            self._of_forbidden(),
-        ]
-        sentences.append(self._of_share())
-        return " ".join(sentence for sentence in sentences if sentence)
+        return " ".join([self._of_seeds(), self._of_bars(), *self._of_others()])
 
     def _of_seeds(self) -> str:
         better = sum(gain > 0 for _, gain in self.pairs)
@@ -150,83 +146,42 @@ class Differences:
         )
 
     def _of_bars(self) -> str:
-        text = f"Bars are {_percent(self.mean.confidence)} intervals"
-        other_confidences = {comparison.confidence for comparison in self.others} - {self.mean.confidence}
-        if other_confidences:
-            parts_confidence = _percent(max(other_confidences))
-            text += f", those of the winner's parts {parts_confidence}, from before seeds were added"
+        text = f"Bars are {_percent(self.mean.test)} intervals"
+        others = [row.test for row in self.others if row.test.confidence != self.mean.test.confidence]
+        if others:
+            parts_test = max(others, key=lambda test: test.confidence)
+            text += f", those of the winner's parts {_percent(parts_test)}, from before seeds were added"
         return f"{text}: wholly right of zero is a gain, wholly left of it a loss."
 
-    def _of_others(self) -> str:
-        """Return which comparisons are not the winner's."""
-        names = (INFERENCE, learned_against(self.label))
-        shown_names = [name for name in names if any(comparison.name == name for comparison in self.others)]
-        if not shown_names:
-            return ""
-        *first_names, last_name = [f'"{name}"' for name in shown_names]
-        return (
-            f"{' and '.join([', '.join(first_names), last_name] if first_names else [last_name])} "
-            f"{'are' if first_names else 'is'} without the winner: that minus {self.baseline}."
-        )
+    def _of_others(self) -> Iterator[str]:
+        rows = {row.name: row for row in self.others}
+        names = [f'"{name}"' for name in (INFERENCE, learned_against(self.label)) if name in rows]
+        if names:
+            verb = "are" if len(names) > 1 else "is"
+            yield f"{' and '.join(names)} {verb} without the winner: that minus {self.baseline}."
+        if any(name.startswith(WITHOUT) for name in rows):
+            yield f'"{WITHOUT}..." is by how much the winner is better than itself without that part.'
+        if self.forbidden:
+            yield (
+                f"Not so for {'; '.join(self.forbidden)}: more runs diverged than of what it is compared "
+                "with, so the gain does not count."
+            )
+        inference = rows.get(INFERENCE)
+        if inference is not None and inference.share is not None:
+            if inference.test.ci_low > 0 or inference.test.ci_high < 0:
+                share = f"{_share(inference.share)} of the total gain."
+                yield f"A temperature set after training at {self.baseline} reaches {share}"
 
-    def _of_parts(self) -> str:
-        if not any(comparison.name.startswith(WITHOUT) for comparison in self.others):
-            return ""
-        return f'"{WITHOUT}..." is by how much the winner is better than itself without that part.'
-
-    def _of_forbidden(self) -> str:
-        if not self.forbidden:
-            return ""
-        return (
-            f"Not so for {'; '.join(self.forbidden)}: more runs diverged than of what it is compared "
-            "with, so the gain does not count."
-        )
-
-    def _of_share(self) -> str:
-        inference = next((comparison for comparison in self.others if comparison.name == INFERENCE), None)
-        if inference is None or inference.share is None or not inference.is_shown:
-            return ""
-        share_text = _share(inference.share)
-        return f"A temperature set after training at {self.baseline} reaches {share_text} of the total gain."
-
-    def table(self) -> Table:
+    def table(self) -> style.Table:
         """Return a row for each seed and each comparison."""
         dots = tuple((f"seed {seed + 1}", gain, *[None] * 4) for seed, gain in self.pairs)
         strokes = tuple((f"seed {seed + 1}, {_TWIN}", gain, *[None] * 4) for seed, gain in self.twin)
         means = tuple(
-            (
-                comparison.name,
-                comparison.gain,
-                _finite(comparison.ci_low),
-                _finite(comparison.ci_high),
-                comparison.p_value,
-                None if comparison.share is None else _share(comparison.share),
-            )
-            for comparison in (self.mean, *self.others)
+            (*row.numbers(), None if row.share is None else _share(row.share))
+            for row in (self.mean, *self.others)
         )
         columns = ("comparison", "gain", "from", "to", "p", "share of the gain")
-        return Table(columns=columns, rows=dots + strokes + means)
-
-
-_SEED_ROWS, _SEED_NAMES = 12, 18
-"""Rows of the plot for seeds, of which more lie closer together, and how many at most have their name."""
-_TWIN = "against its twin"
-AGAINST_CONSTANT, AGAINST_OWN_CONSTANT = "against the best constant", "against a constant of its own"
-DIFFERENCE = "winner over inference only"
-INFERENCE = "inference only"
-WITHOUT = "without "
-SIMPLEST = "over the simplest plan"
-_COLOURS = {
-    AGAINST_CONSTANT: CONSTANT,
-    AGAINST_OWN_CONSTANT: CONSTANT,
-    INFERENCE: BASELINE,
-    DIFFERENCE: WINNER,
-}
-
-
-def against(verdict: Verdict, label: str) -> str:
-    """Return what the winner's gain over the baseline is called: where there are two of them, over both."""
-    return f"against {label}, both" if verdict.total.component_results else f"mean, against {label}"
+        return style.Table(columns=columns, rows=dots + strokes + means)
 
 
 def against_tuned(label: str) -> str:
@@ -255,22 +210,30 @@ def differences_data(result: StudyResult) -> Differences:
         raise NothingToPlot("No confirmation on fresh seeds is over, so there is nothing to compare yet.")
     numbered = seeds(result)
     runs = [*confirming(result, "search"), *confirming(result, "baseline"), *confirming(result, "twin")]
-    label = baseline_label(result.spec)
+    answers = list(_answers(verdict, result.spec))
+    mean, *others = [
+        ComparisonRow(
+            name=name, test=answer.paired, share=None if share is None or math.isnan(share.ratio) else share
+        )
+        for name, answer, share in answers
+    ]
     return Differences(
         metric=result.metric,
         baseline=baseline_name(result.spec),
-        label=label,
+        label=baseline_label(result.spec),
         pairs=_gains(result, "baseline"),
         twin=_gains(result, "twin") if verdict.total.component_results else (),
         diverged=frozenset(numbered[run.id] for run in runs if run.outcome == "diverged"),
-        mean=_comparison(against(verdict, label), verdict.total),
-        others=_others(verdict, result.spec),
-        forbidden=tuple(_forbidden(verdict, result.spec)),
+        mean=mean,
+        others=tuple(others),
+        forbidden=tuple(
+            name for name, answer, _ in answers if answer.paired.significant and not answer.significant
+        ),
         at_one=verdict.at_one,
     )
 
 
-def _gains(result: StudyResult, reference: str) -> tuple[tuple[int, float], ...]:
+def _gains(result: StudyResult, reference: str) -> Gains:
     return tuple(
         (first_seed + pair, gain)
         for of_round, first_seed in before(result).items()
@@ -278,58 +241,33 @@ def _gains(result: StudyResult, reference: str) -> tuple[tuple[int, float], ...]
     )
 
 
-def _forbidden(verdict: Verdict, spec: StudySpec) -> Iterator[str]:
-    for name, answer in ((against(verdict, baseline_label(spec)), verdict.total), *_answers(verdict, spec)):
-        if answer.paired.significant and not answer.significant:
-            yield name
-
-
-def _answers(verdict: Verdict, spec: StudySpec) -> Iterator[tuple[str, PairedResult]]:
+def _answers(verdict: Verdict, spec: StudySpec) -> Iterator[tuple[str, PairedResult, Ratio | None]]:
+    """Yield the comparisons of a verdict by name, the total gain first, with their share of that."""
     label = baseline_label(spec)
-    if verdict.total.component_results and verdict.over_twin is not None:
+    has_twin = bool(verdict.total.component_results)
+    yield (f"against {label}, both" if has_twin else f"mean, against {label}"), verdict.total, None
+    if has_twin and verdict.over_twin is not None:
         if verdict.over_baseline is not None:
-            yield against_tuned(label), verdict.over_baseline
-        yield against_twin(label), verdict.over_twin
+            yield against_tuned(label), verdict.over_baseline, None
+        yield against_twin(label), verdict.over_twin, None
     if not verdict.at_one:
         # each by itself: of both together the gain is that of one, and the interval that of the other
         constants = {
             AGAINST_CONSTANT: verdict.over_constant,
             AGAINST_OWN_CONSTANT: verdict.over_constant_twin,
         }
-        yield from ((name, answer) for name, answer in constants.items() if answer is not None)
+        yield from ((name, answer, None) for name, answer in constants.items() if answer is not None)
     inference = verdict.inference_only
     if inference is not None:
-        yield INFERENCE, inference.answer
+        yield INFERENCE, inference.answer, inference.share
         if inference.difference is not None and not verdict.at_one:
-            yield DIFFERENCE, inference.difference
+            yield DIFFERENCE, inference.difference, None
     if verdict.learned is not None:
-        yield learned_against(label), verdict.learned.answer
+        yield learned_against(label), verdict.learned.answer, verdict.learned.share
     for part in verdict.parts:
-        yield f"{WITHOUT}{part_text(part.name, spec).removeprefix('the ')}", part.answer
+        yield f"{WITHOUT}{part_text(part.name, spec).removeprefix('the ')}", part.answer, None
     if verdict.simplest is not None:
-        yield SIMPLEST, verdict.simplest.lost
-
-
-def _others(verdict: Verdict, spec: StudySpec) -> tuple[ComparisonData, ...]:
-    shares: dict[str, Ratio | None] = {}
-    if verdict.inference_only is not None:
-        shares[INFERENCE] = verdict.inference_only.share
-    if verdict.learned is not None:
-        shares[learned_against(baseline_label(spec))] = verdict.learned.share
-    return tuple(_comparison(name, answer, shares.get(name)) for name, answer in _answers(verdict, spec))
-
-
-def _comparison(name: str, answer: PairedResult, share: Ratio | None = None) -> ComparisonData:
-    test = answer.paired
-    return ComparisonData(
-        name=name,
-        gain=test.gain,
-        ci_low=test.ci_low,
-        ci_high=test.ci_high,
-        p_value=test.p_value,
-        confidence=test.confidence,
-        share=None if share is None or math.isnan(share.ratio) else share,
-    )
+        yield SIMPLEST, verdict.simplest.lost, None
 
 
 def _share(share: Ratio) -> str:
@@ -338,133 +276,102 @@ def _share(share: Ratio) -> str:
     return f"{100 * share.ratio:.0f} % ({100 * share.low:.0f} to {100 * share.high:.0f} %)".replace("-", "−")
 
 
-def _percent(confidence: float) -> str:
-    return f"{100 * confidence:.4g} %"
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _percent(test: PairedTest) -> str:
+    return f"{100 * test.confidence:.4g} %"
 
 
 def plot_differences(data: Differences) -> go.Figure:
     """Return the forest plot: seeds above, the mean and what explains it below."""
-    means = (data.mean, *data.others)
+    rows = (data.mean, *data.others)
     legend = bool(data.twin)
     gap = min(1.0, _SEED_ROWS / len(data.seeds))
     places = {seed: index * gap for index, seed in enumerate(data.seeds)}
     first_row = places[data.seeds[-1]] + 1
-    fig = figure(
+    named_seeds = data.seeds[:: math.ceil(len(data.seeds) / _SEED_NAMES)]
+    ticks = {places[seed]: f"seed {seed + 1}" for seed in named_seeds}
+    ticks |= {first_row + index: style.plain(row.name) for index, row in enumerate(rows)}
+    fig = _forest(
+        ticks,
+        (first_row + len(rows) - 0.25, -0.75),
         x=f"gain in {data.metric}",
-        height=round(120 + 30 * legend + 27 * (first_row + len(means))),
+        height=round(120 + 30 * legend + 27 * (first_row + len(rows))),
         showlegend=legend,
         margin={"t": 40 if legend else 12},
     )
-    fig.add_vline(x=0, line={"color": INK, "width": 1, "dash": "dot"})
-    fig.add_trace(_seeds(data, places))
-    if data.twin:
-        fig.add_trace(_strokes(data, places))
-    colours = dict.fromkeys((data.mean.name, against_tuned(data.label), against_twin(data.label)), WINNER)
-    colours |= _COLOURS
-    for row, mean in enumerate(means):
-        ends, colour = (mean.ci_low, mean.ci_high), colours.get(mean.name, SECONDARY)
-        fig.add_trace(
-            _interval_bar(mean.name, mean.gain, ends, mean.p_value, row=first_row + row, colour=colour)
-        )
-    fig.add_hline(y=first_row - 0.5, line={"color": FAINT, "width": 1})
-    named_seeds = data.seeds[:: math.ceil(len(data.seeds) / _SEED_NAMES)]
-    fig.update_yaxes(
-        # named one by one: plotly would leave out every second name where there is little room
-        tickvals=[*(places[seed] for seed in named_seeds), *(first_row + row for row in range(len(means)))],
-        ticktext=[*(f"seed {seed + 1}" for seed in named_seeds), *(plain(mean.name) for mean in means)],
-        range=[first_row + len(means) - 0.25, -0.75],
-        showgrid=False,
-        zeroline=False,
+    symbols = ["circle-open" if seed in data.diverged else "circle" for seed, _ in data.pairs]
+    name = f"minus {data.label}, tuned again" if data.twin else "one seed"
+    fig.add_trace(
+        _dots(data, places, data.pairs, "", name=name, colour=style.SECONDARY, size=9, symbol=symbols)
     )
+    if data.twin:
+        twins = _dots(
+            data,
+            places,
+            data.twin,
+            ", its twin",
+            name="minus its twin",
+            colour=style.WINNER,
+            size=11,
+            symbol="line-ns-open",
+            marker={"line": {"width": 2.5, "color": style.WINNER}},
+        )
+        fig.add_trace(twins)
+    colours = dict.fromkeys(
+        (data.mean.name, against_tuned(data.label), against_twin(data.label)), style.WINNER
+    )
+    colours |= {
+        AGAINST_CONSTANT: style.CONSTANT,
+        AGAINST_OWN_CONSTANT: style.CONSTANT,
+        INFERENCE: style.BASELINE,
+        DIFFERENCE: style.WINNER,
+    }
+    for index, row in enumerate(rows):
+        fig.add_trace(_interval_bar(row, first_row + index, colours.get(row.name, style.SECONDARY)))
+    fig.add_hline(y=first_row - 0.5, line={"color": style.FAINT, "width": 1})
     return fig
 
 
-def _seeds(data: Differences, places: Mapping[int, float]) -> go.Scatter:
-    symbols = ["circle-open" if seed in data.diverged else "circle" for seed, _ in data.pairs]
-    return go.Scatter(
-        x=[gain for _, gain in data.pairs],
-        y=[places[seed] for seed, _ in data.pairs],
-        text=_ends(data, data.pairs),
-        mode="markers",
-        marker={"color": SECONDARY, "size": 9, "symbol": symbols},
-        hovertemplate="%{text}<extra></extra>",
-        name=f"minus {data.label}, tuned again" if data.twin else "one seed",
-    )
+def _forest(ticks: Mapping[float, str], ends: tuple[float, float], **layout: Any) -> go.Figure:
+    """Return an empty forest plot with named rows from top to bottom, and a line where nothing is gained."""
+    fig = style.figure(**layout)
+    fig.add_vline(x=0, line={"color": style.INK, "width": 1, "dash": "dot"})
+    # named one by one: plotly would leave out every second name where there is little room
+    names = {"tickvals": list(ticks), "ticktext": list(ticks.values())}
+    fig.update_yaxes(**names, range=ends, showgrid=False, zeroline=False)
+    return fig
 
 
-def _strokes(data: Differences, places: Mapping[int, float]) -> go.Scatter:
-    return go.Scatter(
-        x=[gain for _, gain in data.twin],
-        y=[places[seed] for seed, _ in data.twin],
-        text=_ends(data, data.twin, ", its twin"),
-        mode="markers",
-        marker={
-            "color": WINNER,
-            "size": 11,
-            "symbol": "line-ns-open",
-            "line": {"width": 2.5, "color": WINNER},
-        },
-        hovertemplate="%{text}<extra></extra>",
-        name="minus its twin",
-    )
-
-
-def _ends(data: Differences, gains: tuple[tuple[int, float], ...], suffix: str = "") -> list[str]:
-    return [
-        f"seed {seed + 1}{suffix}: {number(gain)}{'<br>a run diverged' if seed in data.diverged else ''}"
-        for seed, gain in gains
-    ]
-
-
-def _interval_bar(
-    name: str, gain: float, ends: tuple[float, float], p_value: float, *, row: float, colour: str
+def _dots(
+    data: Differences, places: Mapping[int, float], gains: Gains, suffix: str, **options: Any
 ) -> go.Scatter:
+    ends = {seed: "<br>a run diverged" if seed in data.diverged else "" for seed, _ in gains}
+    return style.marks(
+        [gain for _, gain in gains],
+        [places[seed] for seed, _ in gains],
+        text=[f"seed {seed + 1}{suffix}: {style.number(gain)}{ends[seed]}" for seed, gain in gains],
+        hovertemplate="%{text}<extra></extra>",
+        **options,
+    )
+
+
+def _interval_bar(row: ComparisonRow, y: float, colour: str) -> go.Scatter:
     """Return one comparison; what nothing bounds gets no bar, and says so when it is pointed at."""
-    low, high = ends
-    bounded = math.isfinite(low) and math.isfinite(high)
-    interval_text = f"{number(low)} to {number(high)}" if bounded else "not bounded by so few seeds"
-    return go.Scatter(
-        x=[gain],
-        y=[row],
-        error_x={
-            "array": [high - gain if bounded else 0.0],
-            "arrayminus": [gain - low if bounded else 0.0],
-            "color": colour,
-            "thickness": 2.5,
-            "width": 6,
-        },
-        mode="markers",
-        marker={"color": colour, "size": 13, "symbol": "diamond"},
-        hovertemplate=(
-            f"{plain(name)}: %{{x:+.4g}}<br>interval {interval_text}<br>p = {p_value:.2g}<extra></extra>"
-        ),
-        name=plain(name),
+    name, gain, low, high, p_value = row.numbers()
+    name, interval = style.plain(name), "not bounded by so few seeds"
+    above = below = 0.0
+    if low is not None and high is not None:
+        above, below, interval = high - gain, gain - low, f"{style.number(low)} to {style.number(high)}"
+    return style.marks(
+        [gain],
+        [y],
+        name,
+        colour,
+        "diamond",
+        13,
+        error_x={"array": [above], "arrayminus": [below], "color": colour, "thickness": 2.5, "width": 6},
+        hovertemplate=f"{name}: %{{x:+.4g}}<br>interval {interval}<br>p = {p_value:.2g}<extra></extra>",
         showlegend=False,
     )
-
-
-_ROW = 46
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VariantShown:
-    """One comparison: a variant's gain over the reference by number of a fresh seed from 0, and in the mean.
-
-    An end of the interval that nothing bounds is infinite; ``shown``: whether it is better or worse.
-    """
-
-    name: str
-    pairs: tuple[tuple[int, float], ...]
-    gain: float
-    ci_low: float
-    ci_high: float
-    p_value: float
-    confidence: float
-    is_different: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -474,38 +381,35 @@ class ComparedShown:
     Args:
         metric: Name of the metric.
         reference: Name of the set that they are compared with; None: each row names both.
-        variants: Those of which a pair of runs could be compared.
+        variants: Those of which a pair of runs could be compared, with their seeds.
     """
 
     metric: str
     reference: str | None
-    variants: tuple[VariantShown, ...]
+    variants: tuple[ComparisonRow, ...]
 
     def caption(self) -> str:
         """Return how to read it and what it says."""
-        noun = "variant" if self.reference is not None else "first set"
-        text = f"Each dot is a fresh seed: the {noun}'s {self.metric} minus that of "
-        text += f"{self.reference or 'the other'}, with the sign under which right of zero is better. "
-        sure = f"{100 * self.variants[0].confidence:.4g} %"
-        text += f"Bars are {sure} intervals of the mean: wholly right of zero is a gain, wholly left of it a "
-        text += "loss."
+        noun, rows = ("first set", "comparisons") if self.reference is None else ("variant", "variants")
+        text = (
+            f"Each dot is a fresh seed: the {noun}'s {self.metric} minus that of "
+            f"{self.reference or 'the other'}, with the sign under which right of zero is better. Bars "
+            f"are {_percent(self.variants[0].test)} intervals of the mean: wholly right of zero is a gain, "
+            "wholly left of it a loss."
+        )
         if len(self.variants) > 1:
-            rows = "variants" if self.reference is not None else "comparisons"
             text += f" They hold together: the {rows} share the error rate."
         return text
 
-    def table(self) -> Table:
+    def table(self) -> style.Table:
         """Return a row for each seed of each variant, and for each variant."""
-        seeds = tuple(
+        seed_rows = tuple(
             (f"{variant.name}, seed {seed + 1}", gain, None, None, None)
             for variant in self.variants
             for seed, gain in variant.pairs
         )
-        means = tuple(
-            (variant.name, variant.gain, _finite(variant.ci_low), _finite(variant.ci_high), variant.p_value)
-            for variant in self.variants
-        )
-        return Table(columns=("comparison", "gain", "from", "to", "p"), rows=means + seeds)
+        means = tuple(variant.numbers() for variant in self.variants)
+        return style.Table(columns=("comparison", "gain", "from", "to", "p"), rows=means + seed_rows)
 
 
 def compared_data(result: StudyResult) -> ComparedShown:
@@ -524,71 +428,45 @@ def compared_data(result: StudyResult) -> ComparedShown:
         (variant.name, variant.name, comparison.reference, variant.answer, variant.better or variant.worse)
         for variant in comparison.variants
     ]
-    variants = []
-    for label, name, reference, answer, differs in rows:
-        if answer is not None:
-            gains = set_gains(result.runs, result.spec, comparison.round, name, reference)
-            variants.append(_build_variant(label, gains, answer, differs=differs))
+    variants = [
+        ComparisonRow(
+            name=label,
+            test=answer.paired,
+            pairs=tuple(set_gains(result.runs, result.spec, comparison.round, name, reference)),
+            is_different=differs,
+        )
+        for label, name, reference, answer, differs in rows
+        if answer is not None
+    ]
     if not variants:
         raise NothingToPlot("No pair of runs could be compared.")
     of_all = None if comparison.pairs else comparison.reference
     return ComparedShown(metric=result.metric, reference=of_all, variants=tuple(variants))
 
 
-def _build_variant(
-    name: str, gains: list[tuple[int, float]], answer: PairedResult, *, differs: bool
-) -> VariantShown:
-    test = answer.paired
-    return VariantShown(
-        name=name,
-        pairs=tuple(gains),
-        gain=test.gain,
-        ci_low=test.ci_low,
-        ci_high=test.ci_high,
-        p_value=test.p_value,
-        confidence=test.confidence,
-        is_different=differs,
-    )
-
-
 def plot_compared(data: ComparedShown) -> go.Figure:
     """Return the forest plot: a row for each variant, its seeds as dots around its mean."""
-    fig = figure(
+    fig = _forest(
+        {index: style.plain(variant.name) for index, variant in enumerate(data.variants)},
+        (len(data.variants) - 0.5, -0.5),
         x=f"gain in {data.metric}{'' if data.reference is None else f' over {data.reference}'}",
-        height=140 + _ROW * len(data.variants),
+        height=140 + _ROW_HEIGHT * len(data.variants),
         showlegend=False,
         margin={"t": 12},
     )
-    fig.add_vline(x=0, line={"color": INK, "width": 1, "dash": "dot"})
-    for row, variant in enumerate(data.variants):
-        fig.add_trace(_variant_seeds(variant, row))
-        fig.add_trace(_variant_mean(variant, row))
-    fig.update_yaxes(
-        tickvals=list(range(len(data.variants))),
-        ticktext=[plain(variant.name) for variant in data.variants],
-        range=[len(data.variants) - 0.5, -0.5],
-        showgrid=False,
-        zeroline=False,
-    )
+    for index, variant in enumerate(data.variants):
+        name = style.plain(variant.name)
+        dots = style.marks(
+            [gain for _, gain in variant.pairs],
+            [index + 0.25] * len(variant.pairs),
+            None,
+            style.SECONDARY,
+            text=[f"{name}, seed {seed + 1}: {style.number(gain)}" for seed, gain in variant.pairs],
+            hovertemplate="%{text}<extra></extra>",
+        )
+        fig.add_trace(dots)
+        fig.add_trace(_interval_bar(variant, index, style.WINNER if variant.is_different else style.BASELINE))
     return fig
-
-
-def _variant_seeds(variant: VariantShown, row: int) -> go.Scatter:
-    name = plain(variant.name)
-    return go.Scatter(
-        x=[gain for _, gain in variant.pairs],
-        y=[row + 0.25] * len(variant.pairs),
-        text=[f"{name}, seed {seed + 1}: {number(gain)}" for seed, gain in variant.pairs],
-        mode="markers",
-        marker={"color": SECONDARY, "size": 8},
-        hovertemplate="%{text}<extra></extra>",
-    )
-
-
-def _variant_mean(variant: VariantShown, row: int) -> go.Scatter:
-    ends = (variant.ci_low, variant.ci_high)
-    colour = WINNER if variant.is_different else BASELINE
-    return _interval_bar(variant.name, variant.gain, ends, variant.p_value, row=row, colour=colour)
 
 
 def paired_data(result: StudyResult) -> Differences | ComparedShown:

@@ -4,46 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, geometric_mean
+from typing import Any
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from tempopt.errors import NothingToPlot
-from tempopt.report.formatting import baseline_label, baseline_name, plan_text
-from tempopt.report.learned_text import place_of
+from tempopt.report.findings import place_of
+from tempopt.report.formatting import baseline_label, baseline_name, finite, plan_text
+from tempopt.report.plots import style
 from tempopt.report.plots.confirmation import before
-from tempopt.report.plots.style import (
-    BASELINE,
-    CONSTANT,
-    GROUND,
-    INK,
-    QUIET,
-    SECONDARY,
-    TEMPLATE,
-    WINNER,
-    Cell,
-    Table,
-    evenly,
-    number,
-    plain,
-    temperature_axis,
-)
-from tempopt.report.plots.temperatures import DisplayedTemperature, all_shown, measured_levels
+from tempopt.report.plots.temperatures import DisplayedTemperature, all_shown, measured_levels, values_by_step
 from tempopt.report.study_result import StudyResult
 from tempopt.storage.ticket_queries import is_usable, of_kind
-from tempopt.temperature import TemperatureParameters, parameters_of_temperature, to_neutral
+from tempopt.temperature import to_neutral
 from tempopt.training.messages import LEARNED_CURVE
 from tempopt.verdict.explanation import LEARNED_ARM
 from tempopt.verdict.inference import AS_TRAINED, TunedInference
 from tempopt.verdict.run_evaluations import WINNER as WINNERS_PLAN
 from tempopt.verdict.run_evaluations import ConstantPlan
-from tempopt.verdict.verdict import Verdict
 
-_COLOURS = {"search": WINNER, "baseline": BASELINE}
+_COLOURS = {"search": style.WINNER, "baseline": style.BASELINE}
 _DASHES = ("solid", "dot", "dashdot")
-_PATH_COLOURS = (WINNER, BASELINE, CONSTANT, SECONDARY)
+_PATH_COLOURS = (style.WINNER, style.BASELINE, style.CONSTANT, style.SECONDARY)
 _MAX_PATHS = 6
 _MAX_LEARNED_ROWS = 200
 _PANEL_HEIGHT = 300
@@ -133,11 +118,8 @@ class ConstantAndLearned:
 
     def caption(self) -> str:
         """Return how to read it and what it says."""
-        return " ".join([*self._of_trained(), *self._of_models(), *self._of_learned()])
-
-    def _of_trained(self) -> Iterator[str]:
-        if self.trained:
-            yield "Squares were trained at that constant temperature, during the search."
+        trained = ["Squares were trained at that constant temperature, during the search."]
+        return " ".join([*(trained if self.trained else []), *self._of_models(), self._of_learned()])
 
     def _of_models(self) -> Iterator[str]:
         if not self.arms:
@@ -156,26 +138,30 @@ class ConstantAndLearned:
             if plan == AS_TRAINED:
                 yield f"{name} do best at the temperature of their training."
             else:
-                value_text = number(models.as_trained)
-                yield f"{name} do best at {plan_text(plan)}: {number(value)} in place of {value_text}."
+                value_text = style.number(models.as_trained)
+                yield f"{name} do best at {plan_text(plan)}: {style.number(value)} in place of {value_text}."
         if self.is_tested:
             yield "What that gains is counted on the test data."
 
-    def _of_learned(self) -> Iterator[str]:
+    def _of_learned(self) -> str:
         if not self.paths:
-            yield self.why_not_learned
-            return
-        ends = [f"{p.name} from {number(p.first)} to {number(p.mean[-1])}" for p in self.paths[:_MAX_PATHS]]
+            return self.why_not_learned
+        ends = [
+            f"{p.name} from {style.number(p.first)} to {style.number(p.mean[-1])}"
+            for p in self.paths[:_MAX_PATHS]
+        ]
         num_more = len(self.paths) - len(ends)
-        yield (
+        return (
             f"Below, the temperatures that {self.num_learned} runs have learned, in the geometric "
             f"mean; dashed is the winner's. Learned: {', '.join(ends)}"
             f"{f' and {num_more} more' if num_more else ''}."
         )
 
-    def table(self) -> Table:
+    def table(self) -> style.Table:
         """Return the value at each constant temperature, then each learned temperature over steps."""
-        rows: list[tuple[Cell, ...]] = [("trained at", "", tau, None, value) for tau, value in self.trained]
+        rows: list[tuple[style.Cell, ...]] = [
+            ("trained at", "", tau, None, value) for tau, value in self.trained
+        ]
         for arm, models in self.arms.items():
             name = f"{self.name(arm)}, evaluated"
             rows.append((name, "as trained", models.trained_at, None, models.as_trained))
@@ -183,14 +169,14 @@ class ConstantAndLearned:
                 rows.append((name, "the winner's final plan", None, None, models.winners[1]))
             for (temperature, scaling), points in models.curves.items():
                 rows += [(name, temperature or scaling, tau, None, value) for tau, value in points]
-        learned: list[tuple[Cell, ...]] = [
+        learned: list[tuple[style.Cell, ...]] = [
             ("learned", path.name, path.mean[index], step, None)
             for path in self.paths
             for index, step in enumerate(self.steps)
             if path.mean[index] == path.mean[index]
         ]
-        rows += [learned[index] for index in evenly(len(learned), _MAX_LEARNED_ROWS)]
-        return Table(columns=("models", "what", "temperature", "step", self.metric), rows=tuple(rows))
+        rows += [learned[index] for index in style.evenly(len(learned), _MAX_LEARNED_ROWS)]
+        return style.Table(columns=("models", "what", "temperature", "step", self.metric), rows=tuple(rows))
 
 
 def constant_data(result: StudyResult) -> ConstantAndLearned:
@@ -224,16 +210,12 @@ def constant_data(result: StudyResult) -> ConstantAndLearned:
 def _trained(result: StudyResult, temperatures: Sequence[DisplayedTemperature]) -> Points:
     if len(temperatures) > 1:
         return ()
-    return tuple(
-        sorted(
-            (temperatures[0].levels(run.parameters, (1.0,))[0], run.value)
-            for run in result.runs
-            if run.kind == "constant"
-            and is_usable(run)
-            and run.value is not None
-            and run.parameters is not None
-        )
-    )
+    points = [
+        (temperatures[0].levels(run.parameters, (1.0,))[0], run.value)
+        for run in of_kind(result.runs, "constant")
+        if is_usable(run) and run.value is not None and run.parameters is not None
+    ]
+    return tuple(sorted(points))
 
 
 def _arms(result: StudyResult) -> dict[str, ModelsShown]:
@@ -244,25 +226,16 @@ def _arms(result: StudyResult) -> dict[str, ModelsShown]:
     baseline = _last_temperatures(to_neutral(verdict.params), names)
     arms = {"baseline": _models(verdict.inference_only.baseline, baseline, verdict.params)}
     if verdict.inference_only.winner is not None and not verdict.at_one:
-        winner = _winners_last_temperatures(verdict, names)
+        winner = _last_temperatures(verdict.params, names)
+        if "" in winner and verdict.controlled:
+            # measured: the geometric mean over layers and runs
+            winner[""] = geometric_mean(mean for mean, _, _ in verdict.controlled.values())
         arms["search"] = _models(verdict.inference_only.winner, winner, None)
     return arms
 
 
 def _last_temperatures(parameters: Mapping[str, object], names: Sequence[str]) -> dict[str, float]:
-    plans = {
-        name: TemperatureParameters.from_mapping(parameters_of_temperature(parameters, name))
-        for name in names
-    }
-    return {name: plan.plan(1).schedule(1.0) for name, plan in plans.items()}
-
-
-def _winners_last_temperatures(verdict: Verdict, names: Sequence[str]) -> dict[str, float]:
-    temperatures = _last_temperatures(verdict.params, names)
-    if "" in temperatures and verdict.controlled:
-        # measured: the geometric mean over layers and runs
-        temperatures[""] = geometric_mean(mean for mean, _, _ in verdict.controlled.values())
-    return temperatures
+    return {name: DisplayedTemperature(name=name).levels(parameters, (1.0,))[0] for name in names}
 
 
 def _models(
@@ -277,12 +250,14 @@ def _models(
     """
     curves: dict[tuple[str, str], list[tuple[float, float]]] = {}
     as_trained = tuned.curve[AS_TRAINED]
+    last_level = next(iter(last_levels.values()))
+    taus = {AS_TRAINED: last_level}
     for plan, value in tuned.curve.items():
         constant = ConstantPlan.of(plan)
         if constant is not None:
-            key = (constant.temperature, constant.length_scaling)
-            curves.setdefault(key, []).append((constant.tau, value))
-    last_level = next(iter(last_levels.values()))
+            taus[plan] = constant.tau
+            curve = curves.setdefault((constant.temperature, constant.length_scaling), [])
+            curve.append((constant.tau, value))
     winners = None
     if winner is not None:
         # the grid has all but the temperature of the baseline's training
@@ -290,18 +265,14 @@ def _models(
             if (name, "none") in curves:
                 curves[name, "none"].append((last_levels[name], as_trained))
         if WINNERS_PLAN in tuned.curve:
-            tau = next(iter(_last_temperatures(winner, list(last_levels)).values()))
-            winners = (tau, tuned.curve[WINNERS_PLAN])
-    plan_constant = ConstantPlan.of(tuned.plan)
-    picked_tau = last_level if plan_constant is None else plan_constant.tau
-    if tuned.plan == WINNERS_PLAN and winners is not None:
-        picked_tau = winners[0]
+            taus[WINNERS_PLAN] = next(iter(_last_temperatures(winner, list(last_levels)).values()))
+            winners = (taus[WINNERS_PLAN], tuned.curve[WINNERS_PLAN])
     return ModelsShown(
         curves={key: tuple(sorted(points)) for key, points in curves.items()},
         as_trained=as_trained,
         trained_at=last_level,
         winners=winners,
-        picked=(tuned.plan, picked_tau, tuned.curve[tuned.plan]),
+        picked=(tuned.plan, taus.get(tuned.plan, last_level), tuned.curve[tuned.plan]),
     )
 
 
@@ -315,31 +286,19 @@ def _learned(
         for run in of_kind(result.runs, "ablation", LEARNED_ARM, of_round=of_round)
         if is_usable(run)
     ]
-    points: dict[str, dict[int, list[float]]] = {}
-    for run in runs:
-        for name, curve in result.measured.get(run.id, {}).items():
-            if name.startswith(LEARNED_CURVE):
-                of_name = points.setdefault(name.removeprefix(LEARNED_CURVE), {})
-                for step, value in curve:
-                    of_name.setdefault(step, []).append(value)
+    points = values_by_step(result, runs, LEARNED_CURVE)
     steps = sorted({step for of_name in points.values() for step in of_name})
     by_name = {temperature.name: temperature for temperature in temperatures}
+    progress = tuple(step / max(steps[-1], 1) for step in steps)
     paths = []
     for name, of_name in points.items():
-        values = [of_name.get(step, [math.nan]) for step in steps]
+        means = tuple(math.exp(fmean(map(math.log, of_name.get(step, [math.nan])))) for step in steps)
         location = place_of(name)
-        temperature = by_name.get("" if location else name)
-        progress = tuple(step / max(steps[-1], 1) for step in steps)
-        paths.append(
-            LearnedPath(
-                name=f"τ of {location}" if location else name,
-                mean=tuple(math.exp(fmean(map(math.log, at_step))) for at_step in values),
-                neutral=1.0 if temperature is None else temperature.neutral,
-                winner=()
-                if temperature is None
-                else measured_levels(result, result.winner, temperature, progress),
-            )
-        )
+        path = LearnedPath(name=f"τ of {location}" if location else name, mean=means, neutral=1.0, winner=())
+        if (temperature := by_name.get("" if location else name)) is not None:
+            winner = measured_levels(result, result.winner, temperature, progress)
+            path = replace(path, neutral=temperature.neutral, winner=winner)
+        paths.append(path)
     return tuple(steps), tuple(paths), len(runs)
 
 
@@ -354,14 +313,12 @@ def _why_not_learned(result: StudyResult) -> str:
 
 def plot_constant(data: ConstantAndLearned) -> go.Figure:
     """Return the metric over a constant temperature and, below, the learned temperatures over steps."""
-    titles = [
-        *(["constant temperature"] if data.has_constants else []),
-        *(["learned temperatures"] if data.paths else []),
-    ]
+    contents = {"constant temperature": data.has_constants, "learned temperatures": bool(data.paths)}
+    titles = [title for title, is_shown in contents.items() if is_shown]
     figure = make_subplots(rows=len(titles), cols=1, subplot_titles=titles, vertical_spacing=0.24)
-    figure.update_layout(template=TEMPLATE, height=110 + _PANEL_HEIGHT * len(titles))
+    figure.update_layout(template=style.TEMPLATE, height=110 + _PANEL_HEIGHT * len(titles))
     figure.update_layout(legend={"y": -0.28 / len(titles), "yanchor": "top"})
-    figure.update_annotations(font={"size": 13, "color": QUIET})
+    figure.update_annotations(font={"size": 13, "color": style.QUIET})
     if data.has_constants:
         _add_constants(figure, data)
     if data.paths:
@@ -374,104 +331,88 @@ def _add_constants(figure: go.Figure, data: ConstantAndLearned) -> None:
     for models in data.arms.values():
         taus += [tau for points in models.curves.values() for tau, _ in points]
         taus += [models.trained_at, *(() if models.winners is None else models.winners[:1])]
-    for arm, models in data.arms.items():
-        figure.add_trace(_as_trained(arm, models, [min(taus), max(taus)], data.name(arm)), row=1, col=1)
-        for index, (curve, points) in enumerate(models.curves.items()):
-            figure.add_trace(_curve(arm, data, curve, points, _DASHES[index % len(_DASHES)]), row=1, col=1)
+    traces = [trace for arm in data.arms for trace in _curves(data, arm, [min(taus), max(taus)])]
     if data.trained:
-        figure.add_trace(
-            _marks(data.trained, "trained at", CONSTANT, "square", 9, is_named=True), row=1, col=1
-        )
+        trace = _filled_marks(data.trained, "trained at", style.CONSTANT, "square", 9)
+        traces.append(trace.update(showlegend=True))
     for arm, models in data.arms.items():
+        name, colour = data.name(arm), _COLOURS[arm]
         if models.winners is not None:
-            text = f"{data.name(arm)}, {plan_text(WINNERS_PLAN)}"
-            figure.add_trace(_marks([models.winners], text, _COLOURS[arm], "diamond-open", 10), row=1, col=1)
-        plan, tau, value = models.picked
-        text = f"{data.name(arm)}, picked: {plan_text(plan)}"
-        figure.add_trace(_marks([(tau, value)], text, _COLOURS[arm], "star", 15), row=1, col=1)
-    figure.update_xaxes(title={"text": "temperature"}, **temperature_axis(taus), row=1, col=1)
-    figure.update_yaxes(title={"text": plain(data.metric)}, row=1, col=1)
+            text = f"{name}, {plan_text(WINNERS_PLAN)}"
+            traces.append(_filled_marks([models.winners], text, colour, "diamond-open", 10))
+        plan, *point = models.picked
+        text = f"{name}, picked: {plan_text(plan)}"
+        traces.append(_filled_marks([point], text, colour, "star", 15))
+    for trace in traces:
+        figure.add_trace(trace, row=1, col=1)
+    figure.update_xaxes(title={"text": "temperature"}, **style.temperature_axis(taus), row=1, col=1)
+    figure.update_yaxes(title={"text": style.plain(data.metric)}, row=1, col=1)
 
 
-def _as_trained(arm: str, models: ModelsShown, ends: list[float], name: str) -> go.Scatter:
-    return go.Scatter(
-        x=ends,
-        y=[models.as_trained] * 2,
-        mode="lines",
-        line={"color": _COLOURS[arm], "width": 1.5, "dash": "dash"},
+def _curves(data: ConstantAndLearned, arm: str, ends: list[float]) -> Iterator[go.Scatter]:
+    """Yield the lines of the models of an arm: as they were trained, and at each constant."""
+    models, colour = data.arms[arm], _COLOURS[arm]
+    name = f"{data.name(arm)}, as trained"
+    yield style.lines(
+        ends,
+        [models.as_trained] * 2,
+        name,
+        colour,
+        width=1.5,
+        line={"dash": "dash"},
         showlegend=False,
-        name=f"{name}, as trained",
-        hovertemplate=f"{name}, as trained: %{{y:.4g}}<extra></extra>",
+        hovertemplate=f"{name}: %{{y:.4g}}<extra></extra>",
     )
+    for index, ((temperature, scaling), points) in enumerate(models.curves.items()):
+        name = f"{data.name(arm)}, evaluated"
+        if temperature or scaling != "none":
+            name += f", {style.plain(temperature or scaling)}"
+        yield style.lines(
+            [tau for tau, _ in points],
+            [finite(value) for _, value in points],
+            name,
+            colour,
+            mode="lines+markers",
+            line={"dash": _DASHES[index % len(_DASHES)]},
+            marker={"color": colour, "size": 5},
+            hovertemplate=f"{name} at {temperature or 'τ'} = %{{x:.4g}}: %{{y:.4g}}<extra></extra>",
+        )
 
 
-def _curve(
-    arm: str, data: ConstantAndLearned, curve: tuple[str, str], points: Points, dash: str
-) -> go.Scatter:
-    temperature, scaling = curve
-    name = "winner, evaluated" if arm == "search" else f"{data.label}, evaluated"
-    if temperature or scaling != "none":
-        name += f", {plain(temperature or scaling)}"
-    return go.Scatter(
-        x=[tau for tau, _ in points],
-        y=[value if math.isfinite(value) else None for _, value in points],
-        mode="lines+markers",
-        line={"color": _COLOURS[arm], "width": 2, "dash": dash},
-        marker={"color": _COLOURS[arm], "size": 5},
-        name=name,
-        hovertemplate=f"{name} at {temperature or 'τ'} = %{{x:.4g}}: %{{y:.4g}}<extra></extra>",
-    )
-
-
-def _marks(
-    points: Sequence[tuple[float, float]],
-    name: str,
-    colour: str,
-    symbol: str,
-    size: int,
-    *,
-    is_named: bool = False,
+def _filled_marks(
+    points: Sequence[Sequence[float]], name: str, colour: str, symbol: str, size: int
 ) -> go.Scatter:
     # filled marks lie on lines of their colour
-    line = {"width": 2} if symbol.endswith("-open") else {"width": 1.5, "color": GROUND}
-    return go.Scatter(
-        x=[tau for tau, _ in points],
-        y=[value for _, value in points],
-        mode="markers",
-        marker={"color": colour, "size": size, "symbol": symbol, "line": line},
-        showlegend=is_named,
-        name=plain(name),
-        hovertemplate=f"{plain(name)} %{{x:.4g}}: %{{y:.4g}}<extra></extra>",
-    )
+    line = {"width": 2} if symbol.endswith("-open") else {"width": 1.5, "color": style.GROUND}
+    hover = f"{style.plain(name)} %{{x:.4g}}: %{{y:.4g}}<extra></extra>"
+    x, y = ([point[axis] for point in points] for axis in (0, 1))
+    options: dict[str, Any] = {"marker": {"line": line}, "showlegend": False, "hovertemplate": hover}
+    return style.marks(x, y, style.plain(name), colour, symbol, size, **options)
 
 
 def _add_learned(figure: go.Figure, data: ConstantAndLearned, *, row: int) -> None:
-    paths = [data.paths[index] for index in evenly(len(data.paths), _MAX_PATHS)]
+    paths = [data.paths[index] for index in style.evenly(len(data.paths), _MAX_PATHS)]
     values: list[float] = []
     is_relative = any(path.neutral != 1.0 for path in paths)
     for index, path in enumerate(paths):
-        colour = _PATH_COLOURS[index % len(_PATH_COLOURS)]
-        for levels, ink, dash, name in (
-            (path.mean, colour, "solid", path.name),
-            (path.winner, INK, "dash", f"winner, {path.name}" if is_relative else "winner"),
-        ):
-            # layers share the schedule of attention
-            if levels and not (dash == "dash" and levels in [earlier.winner for earlier in paths[:index]]):
-                scaled = [level / path.neutral for level in levels]
-                values += [level for level in scaled if level == level]
-                figure.add_trace(
-                    go.Scatter(
-                        x=list(data.steps),
-                        y=scaled,
-                        customdata=list(levels),
-                        mode="lines",
-                        line={"color": ink, "width": 2, "dash": dash},
-                        name=plain(name),
-                        hovertemplate=f"{plain(name)}, step %{{x}}: %{{customdata:.4g}}<extra></extra>",
-                    ),
-                    row=row,
-                    col=1,
-                )
+        curves = [(path.mean, _PATH_COLOURS[index % len(_PATH_COLOURS)], "solid", path.name)]
+        # layers share the schedule of attention
+        if path.winner and path.winner not in [earlier.winner for earlier in paths[:index]]:
+            name = f"winner, {path.name}" if is_relative else "winner"
+            curves.append((path.winner, style.INK, "dash", name))
+        for levels, ink, dash, name in curves:
+            scaled = [level / path.neutral for level in levels]
+            values += [level for level in scaled if level == level]
+            trace = style.lines(
+                list(data.steps),
+                scaled,
+                style.plain(name),
+                ink,
+                line={"dash": dash},
+                customdata=list(levels),
+                hovertemplate=f"{style.plain(name)}, step %{{x}}: %{{customdata:.4g}}<extra></extra>",
+            )
+            figure.add_trace(trace, row=row, col=1)
     figure.update_xaxes(title={"text": "training step"}, row=row, col=1)
     title = "temperature / baseline" if is_relative else "temperature"
-    figure.update_yaxes(title={"text": title}, **temperature_axis(values), row=row, col=1)
+    figure.update_yaxes(title={"text": title}, **style.temperature_axis(values), row=row, col=1)

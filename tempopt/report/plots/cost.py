@@ -2,84 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
 from tempopt.errors import NothingToPlot
 from tempopt.report.formatting import duration
-from tempopt.report.plots.style import (
-    BASELINE,
-    CONSTANT,
-    SECONDARY,
-    SEQUENTIAL,
-    WINNER,
-    Table,
-    figure,
-    label_bars,
-    plain,
-)
+from tempopt.report.plots import style
 from tempopt.report.study_result import StudyResult
-from tempopt.storage.rows import KINDS, Kind, TicketRow
+from tempopt.storage.rows import Kind, TicketRow
 
 _COLOURS: Mapping[Kind, str] = {
-    "baseline": BASELINE,
-    "constant": CONSTANT,
-    "search": WINNER,
-    "choose": SECONDARY,
-    "confirm": SEQUENTIAL[2],
-    "ablation": SEQUENTIAL[1],
+    "baseline": style.BASELINE,
+    "constant": style.CONSTANT,
+    "search": style.WINNER,
+    "choose": style.SECONDARY,
+    "confirm": style.SEQUENTIAL[2],
+    "ablation": style.SEQUENTIAL[1],
 }
 _MOST_BARS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MachineCost:
-    """What the runs of one machine took: training seconds by kind, and seconds of cards."""
-
-    name: str
-    devices: tuple[str, ...]
-    runs: int
-    seconds: Mapping[str, float]
-    gpu_seconds: float
-
-    @property
-    def total(self) -> float:
-        """Training seconds of all its runs."""
-        return sum(self.seconds.values())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CostShown:
-    """What a study took, by machine, the busiest first."""
+    """What a study took.
 
-    machines: tuple[MachineCost, ...]
+    Args:
+        machines: The runs of each machine by its name, the busiest first.
+        gpu_seconds: Seconds of cards; None if no run was on one.
+    """
+
+    machines: Mapping[str, Sequence[TicketRow]]
     gpu_seconds: float | None
 
     def caption(self) -> str:
         """Return how to read it and what it says."""
-        total = sum(machine.total for machine in self.machines)
+        total = sum(map(_seconds, self.machines.values()))
         count = "one machine" if len(self.machines) == 1 else f"{len(self.machines)} machines"
         text = f"{duration(total)} of training on {count}"
         if self.gpu_seconds is not None:
             text += f", {duration(self.gpu_seconds)} of GPUs, a share of a GPU counting as that share"
-        text += ". A run that was tried on several machines counts for the last."
-        return text
+        return f"{text}. A run that was tried on several machines counts for the last."
 
-    def table(self) -> Table:
+    def table(self) -> style.Table:
         """Return a row for each machine."""
         rows = tuple(
             (
-                machine.name,
-                ", ".join(machine.devices) or None,
-                machine.runs,
-                machine.total / 3600,
-                machine.gpu_seconds / 3600,
+                name,
+                ", ".join(sorted({run.device for run in runs if run.device is not None})) or None,
+                len(runs),
+                _seconds(runs) / 3600,
+                sum(run.gpu_seconds for run in runs) / 3600,
             )
-            for machine in self.machines
+            for name, runs in self.machines.items()
         )
-        return Table(columns=("machine", "devices", "runs", "hours of training", "GPU-hours"), rows=rows)
+        return style.Table(
+            columns=("machine", "devices", "runs", "hours of training", "GPU-hours"), rows=rows
+        )
+
+
+def _seconds(runs: Sequence[TicketRow]) -> float:
+    return sum(run.seconds for run in runs)
 
 
 def cost_data(result: StudyResult) -> CostShown:
@@ -91,44 +75,22 @@ def cost_data(result: StudyResult) -> CostShown:
     spent: dict[str, list[TicketRow]] = {}
     for run in result.runs:
         if run.seconds > 0:
-            spent.setdefault(machine_of(run), []).append(run)
+            spent.setdefault(run.machine or "not known", []).append(run)
     if not spent:
         raise NothingToPlot("Nothing has been trained yet.")
-    machines = [_machine(name, runs) for name, runs in spent.items()]
-    return CostShown(
-        machines=tuple(sorted(machines, key=lambda machine: machine.total, reverse=True)),
-        gpu_seconds=result.cost.gpu_seconds,
-    )
-
-
-def machine_of(run: TicketRow) -> str:
-    """Return the machine of a run's latest attempt, as far as it is known."""
-    if run.machine is not None:
-        return run.machine
-    # what an older tempopt trained: agents are named after their machine
-    return run.agent.partition(":")[0] if run.agent else "not known"
-
-
-def _machine(name: str, runs: list[TicketRow]) -> MachineCost:
-    return MachineCost(
-        name=name,
-        devices=tuple(sorted({run.device for run in runs if run.device is not None})),
-        runs=len(runs),
-        seconds={kind: sum(r.seconds for r in runs if r.kind == kind) for kind in KINDS},
-        gpu_seconds=sum(run.gpu_seconds for run in runs),
-    )
+    names = sorted(spent, key=lambda name: _seconds(spent[name]), reverse=True)
+    return CostShown(machines={name: spent[name] for name in names}, gpu_seconds=result.cost.gpu_seconds)
 
 
 def plot_cost(data: CostShown) -> go.Figure:
     """Return a bar for each machine, parted by kind of run."""
-    machines = data.machines[:_MOST_BARS]
-    names = [plain(machine.name, 24) for machine in machines]
-    unit, size = (
-        ("hours", 3600.0) if max(machine.total for machine in machines) >= 5400 else ("minutes", 60.0)
-    )
-    fig = figure(x=f"{unit} of training", height=140 + 36 * len(machines), barmode="stack")
+    machines = list(data.machines.values())[:_MOST_BARS]
+    names = [style.plain(name, 24) for name in list(data.machines)[:_MOST_BARS]]
+    in_hours = max(map(_seconds, machines)) >= 5400
+    unit, size = ("hours", 3600.0) if in_hours else ("minutes", 60.0)
+    fig = style.figure(x=f"{unit} of training", height=140 + 36 * len(machines), barmode="stack")
     for kind, colour in _COLOURS.items():
-        values = [machine.seconds[kind] / size for machine in machines]
+        values = [_seconds([run for run in runs if run.kind == kind]) / size for runs in machines]
         if any(values):
             fig.add_trace(
                 go.Bar(
@@ -141,5 +103,5 @@ def plot_cost(data: CostShown) -> go.Figure:
                     hovertemplate=f"%{{customdata}}, {kind}: %{{x:.3g}} {unit}<extra></extra>",
                 )
             )
-    label_bars(fig, names)
+    style.label_bars(fig, names)
     return fig

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -16,10 +17,10 @@ from tempopt.attention.analysis.histories import HeadHistory, MonitorReport
 from tempopt.attention.analysis.outliers import FALSE_ALARMS, FEWEST_PEERS
 from tempopt.errors import NothingToPlot
 from tempopt.report.formatting import baseline_label
+from tempopt.report.plots import style
 from tempopt.report.plots.confirmation import confirming
-from tempopt.report.plots.style import BASELINE, QUIET, SEQUENTIAL, TEMPLATE, WINNER, Table, evenly, scale
+from tempopt.report.plots.temperatures import values_by_step
 from tempopt.report.study_result import StudyResult
-from tempopt.storage.ticket_queries import arms_of
 
 Head = tuple[int, int]
 _ARMS = ("search", "baseline")
@@ -40,13 +41,11 @@ class EntropyData:
         label: Name of the baseline, in a word.
         heads: Arm (``search``, ``baseline``) to layer and head to the share at each step, NaN where it
             was not measured; a head without any number is left out.
-        runs: Arm to number of runs that were measured.
     """
 
     steps: tuple[int, ...]
     label: str
     heads: Mapping[str, Mapping[Head, tuple[float, ...]]]
-    runs: Mapping[str, int]
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -69,18 +68,17 @@ class EntropyData:
             f"heads of a layer: solid is the winner, dashed {self.label}; the thicker a line, the deeper its "
             "layer."
         )
-        ends = {arm: _mean(list(self._ends(arm).values())) for arm in self.heads}
+        ends = [
+            f"{100 * _mean([next(v for v in reversed(row) if v == v) for row in heads.values()]):.0f} %"
+            for heads in self.heads.values()
+        ]
         if len(ends) == 2:
-            text += f" At the end the winner is at {100 * ends['search']:.0f} % and {self.label} at "
-            text += f"{100 * ends['baseline']:.0f} %."
+            text += f" At the end the winner is at {ends[0]} and {self.label} at {ends[1]}."
         text += " Below, each row is a head: the darker (on dark ground: the lighter), the more even."
         num_heads = len({head for arm in self.heads.values() for head in arm})
         if num_heads > _MAX_HEADS:
             text += f" {_MAX_HEADS} of {num_heads} heads are drawn."
         return f"{text} {self._unusual()}"
-
-    def _ends(self, arm: str) -> dict[Head, float]:
-        return {head: next(v for v in reversed(row) if v == v) for head, row in self.heads[arm].items()}
 
     def findings(self) -> dict[str, list[Anomaly]]:
         """Return what is unusual about layers and heads, by arm."""
@@ -91,11 +89,8 @@ class EntropyData:
         for (layer, head), row in self.heads[arm].items():
             points = [(s, v) for s, v in zip(self.steps, row, strict=True) if math.isfinite(v)]
             steps, values = zip(*points, strict=True)
-            histories.append(
-                HeadHistory(
-                    statistic="entropy", layer=layer, head=head, first=values[0], steps=steps, values=values
-                )
-            )
+            head_fields: dict[str, Any] = {"statistic": "entropy", "layer": layer, "head": head}
+            histories.append(HeadHistory(**head_fields, first=values[0], steps=steps, values=values))
         return MonitorReport(histories=tuple(histories))
 
     def _unusual(self) -> str:
@@ -112,14 +107,14 @@ class EntropyData:
         remainder = f" And {num_more} more." if num_more > 0 else ""
         return f"Worth a look: {' '.join(sentences)}{remainder} {_CHANCE}"
 
-    def table(self) -> Table:
+    def table(self) -> style.Table:
         """Return the entropy of each head at the start and at the end."""
         rows = tuple(
             (self.name(arm), f"{layer}.{head}", *(v if v == v else None for v in (row[0], row[-1])))
             for arm, heads in self.heads.items()
             for (layer, head), row in sorted(heads.items())
         )
-        return Table(columns=("arm", "head", "at first", "at last"), rows=rows[:_MAX_ROWS])
+        return style.Table(columns=("arm", "head", "at first", "at last"), rows=rows[:_MAX_ROWS])
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -134,46 +129,31 @@ def entropy_data(result: StudyResult) -> EntropyData:
         NothingToPlot: None did.
     """
     points: dict[str, dict[Head, dict[int, list[float]]]] = {}
-    num_runs = dict.fromkeys(_ARMS, 0)
-    for run in confirming(result):
-        entropy_curves = {
-            n: c for n, c in result.measured.get(run.id, {}).items() if n.startswith("entropy/")
-        }
-        # a head of which every number is lost has nothing to show
-        curves = {n: c for n, c in entropy_curves.items() if any(math.isfinite(value) for _, value in c)}
-        for arm in set(_ARMS) & set(arms_of(run)):
-            num_runs[arm] += bool(curves)
-            for name, curve in curves.items():
-                _, layer, head = name.split("/")
-                of_head = points.setdefault(arm, {}).setdefault((int(layer), int(head)), {})
-                for step, value in curve:
-                    of_head.setdefault(step, []).append(value)
+    for arm in _ARMS:
+        for name, of_head in values_by_step(result, confirming(result, arm), "entropy/").items():
+            layer, head = name.split("/")
+            points.setdefault(arm, {})[int(layer), int(head)] = of_head
     if not points:
         raise NothingToPlot(
             "No entropy was measured: the confirmation has not begun, its attention was no number, or the "
             "way in which this model is tempered cannot see its attention weights."
         )
-    steps = sorted({step for arm in points.values() for head in arm.values() for step in head})
-    return EntropyData(
-        steps=tuple(steps),
-        label=baseline_label(result.spec),
-        heads={
-            arm: {
-                head: tuple(_mean(of_head.get(step, [])) for step in steps)
-                for head, of_head in sorted(points[arm].items())
-            }
-            for arm in _ARMS
-            if arm in points
-        },
-        runs={arm: count for arm, count in num_runs.items() if count},
-    )
+    steps = sorted({step for heads in points.values() for of_head in heads.values() for step in of_head})
+    means = {
+        arm: {
+            head: tuple(_mean(of_head.get(step, [])) for step in steps)
+            for head, of_head in sorted(heads.items())
+        }
+        for arm, heads in points.items()
+    }
+    return EntropyData(steps=tuple(steps), label=baseline_label(result.spec), heads=means)
 
 
 def plot_entropy(data: EntropyData) -> go.Figure:
     """Return a line for each layer and arm; below, a map of heads over steps for each arm."""
     arms = list(data.heads)
     heads = sorted({head for arm in arms for head in data.heads[arm]})
-    shown_heads = [heads[index] for index in evenly(len(heads), _MAX_HEADS)]
+    shown_heads = [heads[index] for index in style.evenly(len(heads), _MAX_HEADS)]
     map_height = 50 + 16 * min(len(shown_heads), 24)
     fig = make_subplots(
         rows=1 + len(arms),
@@ -188,16 +168,16 @@ def plot_entropy(data: EntropyData) -> go.Figure:
     for row, arm in enumerate(arms, start=2):
         fig.add_trace(_head_map(data, arm, shown_heads), row=row, col=1)
     fig.update_layout(
-        template=TEMPLATE,
+        template=style.TEMPLATE,
         height=120 + _LINES_HEIGHT + len(arms) * (30 + map_height),
         coloraxis={
             "cmin": 0,
             "cmax": 1,
-            "colorscale": scale(SEQUENTIAL),
+            "colorscale": style.scale(style.SEQUENTIAL),
             "colorbar": {"thickness": 12, "outlinewidth": 0, "tickformat": ".0%", "y": 0.3, "len": 0.6},
         },
     )
-    fig.update_annotations(font={"size": 13, "color": QUIET})
+    fig.update_annotations(font={"size": 13, "color": style.QUIET})
     fig.update_yaxes(type="category", autorange="reversed", showgrid=False, title={"text": "head"})
     fig.update_yaxes(
         type="linear",
@@ -225,26 +205,25 @@ def _head_map(data: EntropyData, arm: str, heads: Sequence[Head]) -> go.Heatmap:
 
 
 def _layer_lines(data: EntropyData) -> list[go.Scatter]:
-    layers = [data.layers[index] for index in evenly(len(data.layers), _MAX_LAYERS)]
-    lines = []
-    for arm, colour, dash in (("search", WINNER, "solid"), ("baseline", BASELINE, "dash")):
-        for index, layer in enumerate(layers):
-            values = data.layer(arm, layer) if arm in data.heads else ()
-            if not values:
+    layers = [data.layers[index] for index in style.evenly(len(data.layers), _MAX_LAYERS)]
+    traces = []
+    for arm, colour, dash in (("search", style.WINNER, "solid"), ("baseline", style.BASELINE, "dash")):
+        for index, layer in enumerate(layers if arm in data.heads else ()):
+            if not (values := data.layer(arm, layer)):
                 continue
-            # the first layer is thin, the last thick: colour and dash say which arm
-            width = 1.2 + 2.3 * index / max(1, len(layers) - 1)
-            lines.append(
-                go.Scatter(
-                    x=np.array(data.steps, dtype=np.int32),
-                    y=np.array(values, dtype=np.float32),
-                    mode="lines+markers",
-                    line={"color": colour, "dash": dash, "width": width},
-                    marker={"color": colour, "size": 3},
-                    name=data.name(arm),
-                    showlegend=layer == layers[-1],
-                    hovertemplate=f"{data.name(arm)}, layer {layer}, step %{{x}}: %{{y:.1%}}<extra></extra>",
-                    connectgaps=True,
-                )
+            trace = style.lines(
+                np.array(data.steps, dtype=np.int32),
+                np.array(values, dtype=np.float32),
+                data.name(arm),
+                colour,
+                # the first layer is thin, the last thick: colour and dash say which arm
+                width=1.2 + 2.3 * index / max(1, len(layers) - 1),
+                mode="lines+markers",
+                line={"dash": dash},
+                marker={"color": colour, "size": 3},
+                showlegend=layer == layers[-1],
+                hovertemplate=f"{data.name(arm)}, layer {layer}, step %{{x}}: %{{y:.1%}}<extra></extra>",
+                connectgaps=True,
             )
-    return lines
+            traces.append(trace)
+    return traces

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -12,53 +12,18 @@ import numpy as np
 import plotly.graph_objects as go
 
 from tempopt.errors import NothingToPlot
-from tempopt.report.formatting import baseline_label, baseline_name, temperature_text
-from tempopt.report.plots.style import (
-    BASELINE,
-    BASELINE_BAND,
-    CONSTANT,
-    INK,
-    MOST_LABELS,
-    MOST_MARKS,
-    SECONDARY,
-    WINNER,
-    Table,
-    evenly,
-    figure,
-    label,
-    mark_size,
-    number,
-)
+from tempopt.report.formatting import baseline_label, baseline_name, finite, temperature_text
+from tempopt.report.plots import style
 from tempopt.report.study_data import BaselineStats, Curve
 from tempopt.report.study_result import StudyResult
 from tempopt.storage.rows import TicketRow
-from tempopt.storage.ticket_queries import is_usable, to_maximize
+from tempopt.storage.ticket_queries import is_usable
 
 _FEWEST = 8
 _LISTED = 30
-_SYMBOLS = {
-    "complete": "circle",
-    "pruned": "triangle-down-open",
-    "diverged": "x-thin-open",
-}
+_SYMBOLS = {"complete": "circle", "pruned": "triangle-down-open"}
 _MOST_OF_AN_OUTCOME = 120
 _MOST_POINTS = 40
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """A search trial that is over.
-
-    Args:
-        outcome: How it ended.
-        value: Its value; None if it has none.
-        parameters: Its parameters.
-    """
-
-    number: int
-    outcome: str
-    value: float | None
-    parameters: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +33,7 @@ class HistoryData:
     Args:
         metric: Name of the metric.
         direction: Which values are better.
-        trials: Those shown, by number.
+        trials: The runs that are shown, by number; a value that is not finite is None.
         best: Number and value of each trial that was better than all before it.
         baseline: The runs of the baseline during the search, if any is complete; the best, if they are tuned.
         baseline_name: What it is called, as a sentence says it.
@@ -80,7 +45,7 @@ class HistoryData:
 
     metric: str
     direction: str
-    trials: tuple[Trial, ...]
+    trials: tuple[TicketRow, ...]
     best: tuple[tuple[int, float], ...]
     baseline: BaselineStats | None
     baseline_name: str
@@ -93,13 +58,14 @@ class HistoryData:
         """Return how to read it and what it says."""
         text = "One mark a trial, the line follows the best so far"
         if self.baseline is not None:
+            mean = style.number(self.baseline.mean)
             spread = "" if self.baseline.sd is None else " with the band one standard deviation of its seeds"
-            text += f"; the dashed line is {self.baseline_name} on the search's seeds "
-            text += f"({number(self.baseline.mean)}){spread}"
+            text += f"; the dashed line is {self.baseline_name} on the search's seeds ({mean}){spread}"
         text += ". "
         if self.best:
-            text += f"The best, {number(self.best[-1][1])}, came with trial {self.best[-1][0]}; being picked "
-            text += "for its luck too, it is not the gain to expect."
+            trial, value = self.best[-1]
+            text += f"The best, {style.number(value)}, came with trial {trial}; "
+            text += "being picked for its luck too, it is not the gain to expect."
         low, high = _window(self) or (-math.inf, math.inf)
         count = sum(trial.value is not None and not low <= trial.value <= high for trial in self.trials)
         if count:
@@ -108,25 +74,22 @@ class HistoryData:
             text += f" {len(self.trials)} of {self.out_of} trials are drawn."
         return text
 
-    def table(self) -> Table:
+    def table(self) -> style.Table:
         """Return the trials, the best first."""
         rows = tuple(
-            (trial.number, trial.outcome, trial.value, temperature_text(trial.parameters))
+            (trial.number, trial.outcome, trial.value, temperature_text(trial.parameters or {}))
             for trial in self.ranked()[:_LISTED]
         )
-        return Table(columns=("trial", "end", self.metric, "parameters"), rows=rows)
+        return style.Table(columns=("trial", "end", self.metric, "parameters"), rows=rows)
 
-    def ranked(self) -> list[Trial]:
+    def ranked(self) -> list[TicketRow]:
         """Return the trials shown, the best first: complete before pruned, those without a value last."""
         sign = 1 if self.direction == "maximize" else -1
-        return sorted(
-            self.trials,
-            key=lambda trial: (
-                trial.value is None,
-                trial.outcome != "complete",
-                0.0 if trial.value is None else -sign * trial.value,
-            ),
-        )
+
+        def sort_key(trial: TicketRow) -> tuple[bool, bool, float]:
+            return trial.value is None, trial.outcome != "complete", -sign * (trial.value or 0.0)
+
+        return sorted(self.trials, key=sort_key)
 
 
 def history_data(result: StudyResult) -> HistoryData:
@@ -135,31 +98,29 @@ def history_data(result: StudyResult) -> HistoryData:
     Raises:
         NothingToPlot: None is over.
     """
-    over_runs = [run for run in result.runs if run.kind == "search" and run.outcome is not None]
+    over_runs = [
+        replace(run, value=None if run.value is None else finite(run.value))
+        for run in result.runs
+        if run.kind == "search" and run.outcome is not None
+    ]
     if not over_runs:
         raise NothingToPlot("No search trial is over yet.")
     best: list[tuple[int, float]] = []
+    pick = max if result.direction == "maximize" else min
     for run in over_runs:
         if is_usable(run) and run.value is not None:
-            if not best or to_maximize(run.value, result.direction) > to_maximize(
-                best[-1][1], result.direction
-            ):
+            if not best or pick(run.value, best[-1][1]) != best[-1][1]:
                 best.append((run.number, run.value))
-    steps = {trial for trial, _ in best}
-    places = {
-        *evenly(len(over_runs), MOST_MARKS),
-        *(i for i, run in enumerate(over_runs) if run.number in steps),
-    }
-    constants = [
-        r.value for r in result.runs if r.kind == "constant" and is_usable(r) and r.value is not None
-    ]
-    pick = max if result.direction == "maximize" else min
+    best_numbers, places = dict(best), set(style.evenly(len(over_runs), style.MOST_MARKS))
+    places |= {index for index, run in enumerate(over_runs) if run.number in best_numbers}
+    usable_runs = (run for run in result.runs if run.kind == "constant" and is_usable(run))
+    constants = [run.value for run in usable_runs if run.value is not None]
     of_best = "" if result.best_baseline is None else "best "
     name = baseline_name(result.spec)
     return HistoryData(
         metric=result.metric,
         direction=result.direction,
-        trials=tuple(_trial(over_runs[index]) for index in sorted(places)),
+        trials=tuple(over_runs[index] for index in sorted(places)),
         best=tuple(best),
         baseline=result.best_baseline or result.baseline,
         baseline_name=f"the best of the runs at {name}, tuned as the trials are," if of_best else name,
@@ -170,47 +131,54 @@ def history_data(result: StudyResult) -> HistoryData:
     )
 
 
-def _trial(run: TicketRow) -> Trial:
-    finite = run.value is not None and math.isfinite(run.value)
-    return Trial(
-        number=run.number,
-        outcome=run.outcome or "failed",
-        value=run.value if finite else None,
-        parameters=run.parameters or {},
-    )
-
-
 def plot_history(data: HistoryData) -> go.Figure:
     """Return the trials' values by number, the best so far, and the baseline."""
-    fig = figure(x="trial", y=data.metric, height=400)
+    fig = style.figure(x="trial", y=data.metric, height=400)
     ends = [trial.number for trial in (data.trials[0], data.trials[-1])]
-    labels = {trial.number: label(trial.parameters) for trial in data.ranked()[:MOST_LABELS]}
+    best_trials = data.ranked()[: style.MOST_LABELS]
+    labels = {trial.number: style.label(trial.parameters or {}) for trial in best_trials}
     window = _window(data)
-    for outcome, colour in (("pruned", SECONDARY), ("complete", WINNER)):
+    for outcome, colour in (("pruned", style.SECONDARY), ("complete", style.WINNER)):
         trials = [trial for trial in data.trials if trial.outcome == outcome and trial.value is not None]
         if trials:
-            fig.add_trace(_marks(trials, outcome, colour, labels, window))
+            fig.add_trace(_trial_marks(trials, outcome, colour, labels, window))
     lost_trials = [trial for trial in data.trials if trial.value is None]
     values = [trial.value for trial in data.trials if trial.value is not None]
     if lost_trials:
         worst = (min if data.direction == "maximize" else max)(values, default=0.0)
         if window is not None:
             worst = min(max(worst, window[0]), window[1])
-        fig.add_trace(_lost(lost_trials, worst))
+        # at the worst that there is: they have to be somewhere
+        fig.add_trace(
+            style.marks(
+                np.array([trial.number for trial in lost_trials], dtype=np.int32),
+                np.full(len(lost_trials), worst, dtype=np.float32),
+                "diverged or lost",
+                style.INK,
+                "x-thin-open",
+                7,
+                marker={"line": {"color": style.INK, "width": 1}},
+                text=[trial.outcome for trial in lost_trials],
+                hovertemplate="trial %{x}: %{text}<extra></extra>",
+            )
+        )
     # over the marks, which may be many
-    if data.baseline is not None:
-        _draw_baseline(fig, data.baseline, data.label, ends)
+    if (baseline := data.baseline) is not None:
+        if baseline.sd is not None:
+            low, high = baseline.mean - baseline.sd, baseline.mean + baseline.sd
+            fig.add_hrect(y0=low, y1=high, fillcolor=style.BASELINE_BAND, line={"width": 0}, layer="below")
+        fig.add_trace(_level(ends, baseline.mean, data.label, style.BASELINE, "dash"))
     if data.constant is not None:
-        fig.add_trace(_level(ends, data.constant, data.constants, CONSTANT, "dot"))
+        fig.add_trace(_level(ends, data.constant, data.constants, style.CONSTANT, "dot"))
     if data.best:
         last = max(ends[1], data.best[-1][0])
         fig.add_trace(
-            go.Scatter(
-                x=[*(trial for trial, _ in data.best), last],
-                y=[*(value for _, value in data.best), data.best[-1][1]],
-                mode="lines",
-                line={"color": WINNER, "width": 2, "shape": "hv"},
-                name="best so far",
+            style.lines(
+                [*(trial for trial, _ in data.best), last],
+                [*(value for _, value in data.best), data.best[-1][1]],
+                "best so far",
+                style.WINNER,
+                line={"shape": "hv"},
                 hoverinfo="skip",
             )
         )
@@ -222,53 +190,33 @@ def plot_history(data: HistoryData) -> go.Figure:
 
 def _window(data: HistoryData) -> tuple[float, float] | None:
     """Return the ends of the axis, so that one runaway loss squeezes no others into a line; None: any."""
-    complete_values = [
-        trial.value for trial in data.trials if trial.value is not None and trial.outcome == "complete"
-    ]
+    trial_values = [(trial.outcome, trial.value) for trial in data.trials if trial.value is not None]
+    complete_values = [value for outcome, value in trial_values if outcome == "complete"]
     if len(complete_values) < _FEWEST:
         return None
     middle = sorted(complete_values)[len(complete_values) // 2]
     # half of the complete trials decide what is far
     spread = float(np.percentile(np.abs(np.array(complete_values) - middle), 75))
     spread = spread or max(complete_values) - min(complete_values)
-    values = [trial.value for trial in data.trials if trial.value is not None]
-    near_values = [value for value in values if abs(value - middle) <= 8 * spread]
-    if len(near_values) == len(values):
+    near_values = [value for _, value in trial_values if abs(value - middle) <= 8 * spread]
+    if len(near_values) == len(trial_values):
         return None
-    axis_values = [*near_values, *_levels(data)]
+    # what the trials are held against is to be seen whatever they do
+    axis_values = [*near_values, *([] if data.constant is None else [data.constant])]
+    if data.baseline is not None:
+        spread = data.baseline.sd or 0.0
+        axis_values += [data.baseline.mean - spread, data.baseline.mean + spread]
     margin = 0.06 * (max(axis_values) - min(axis_values))
     return min(axis_values) - margin, max(axis_values) + margin
 
 
-def _levels(data: HistoryData) -> list[float]:
-    """Return what the trials are held against, which is to be seen whatever they do."""
-    levels = [] if data.constant is None else [data.constant]
-    if data.baseline is not None:
-        spread = data.baseline.sd or 0.0
-        levels += [data.baseline.mean - spread, data.baseline.mean + spread]
-    return levels
-
-
-def _draw_baseline(fig: go.Figure, baseline: BaselineStats, label: str, ends: Sequence[int]) -> None:
-    if baseline.sd is not None:
-        low, high = baseline.mean - baseline.sd, baseline.mean + baseline.sd
-        fig.add_hrect(y0=low, y1=high, fillcolor=BASELINE_BAND, line={"width": 0}, layer="below")
-    fig.add_trace(_level(ends, baseline.mean, label, BASELINE, "dash"))
-
-
 def _level(ends: Sequence[int], value: float, name: str, colour: str, dash: str) -> go.Scatter:
-    return go.Scatter(
-        x=list(ends),
-        y=[value, value],
-        mode="lines",
-        line={"color": colour, "width": 2, "dash": dash},
-        name=name,
-        hovertemplate=f"{name}: %{{y:.4g}}<extra></extra>",
-    )
+    hover = f"{name}: %{{y:.4g}}<extra></extra>"
+    return style.lines(list(ends), [value, value], name, colour, line={"dash": dash}, hovertemplate=hover)
 
 
-def _marks(
-    trials: Sequence[Trial],
+def _trial_marks(
+    trials: Sequence[TicketRow],
     name: str,
     colour: str,
     labels: Mapping[int, str],
@@ -280,33 +228,17 @@ def _marks(
     at_edge = values if window is None else values.clip(*np.array(window, dtype=np.float32))
     is_clipped = bool((at_edge != values).any())
     value_field = "customdata" if is_clipped else "y"
-    return go.Scatter(
-        x=np.array([trial.number for trial in trials], dtype=np.int32),
-        y=at_edge,
+    return style.marks(
+        np.array([trial.number for trial in trials], dtype=np.int32),
+        at_edge,
+        name,
+        colour,
+        _SYMBOLS[name],
+        style.mark_size(len(trials)),
+        marker={"line": {"color": colour, "width": 1}},
         customdata=values if is_clipped else None,
         text=[labels.get(trial.number, "") for trial in trials],
-        mode="markers",
-        marker={
-            "color": colour,
-            "size": mark_size(len(trials)),
-            "symbol": _SYMBOLS[name],
-            "line": {"color": colour, "width": 1},
-        },
-        name=name,
         hovertemplate=f"trial %{{x}}: %{{{value_field}:.4g}}<br>%{{text}}<extra>{name}</extra>",
-    )
-
-
-def _lost(trials: Sequence[Trial], worst: float) -> go.Scatter:
-    """Return the trials without a value, at the worst that there is: they have to be somewhere."""
-    return go.Scatter(
-        x=np.array([trial.number for trial in trials], dtype=np.int32),
-        y=np.full(len(trials), worst, dtype=np.float32),
-        text=[trial.outcome for trial in trials],
-        mode="markers",
-        marker={"color": INK, "size": 7, "symbol": _SYMBOLS["diverged"], "line": {"color": INK, "width": 1}},
-        name="diverged or lost",
-        hovertemplate="trial %{x}: %{text}<extra></extra>",
     )
 
 
@@ -342,14 +274,14 @@ class CurvesData:
         num_shown = len(self.pruned) + len(self.complete)
         return f"{text} {num_shown} of {self.out_of} are drawn." if num_shown < self.out_of else text
 
-    def table(self) -> Table:
+    def table(self) -> style.Table:
         """Return the last validation of the trials, those that were pruned first."""
         rows = tuple(
-            (trial, end, curve[-1][0], curve[-1][1] if math.isfinite(curve[-1][1]) else None)
+            (trial, end, curve[-1][0], finite(curve[-1][1]))
             for end, curves in (("pruned", self.pruned), ("complete", self.complete))
             for trial, curve in curves[:_LISTED]
         )
-        return Table(columns=("trial", "end", "last step", self.metric), rows=rows)
+        return style.Table(columns=("trial", "end", "last step", self.metric), rows=rows)
 
 
 def curves_data(result: StudyResult) -> CurvesData:
@@ -358,8 +290,7 @@ def curves_data(result: StudyResult) -> CurvesData:
     Raises:
         NothingToPlot: No trial has reported anything.
     """
-    search = [run for run in result.runs if run.kind == "search"]
-    over_runs = [run for run in search if run.outcome is not None]
+    over_runs = [run for run in result.runs if run.kind == "search" and run.outcome is not None]
     pruned_runs, complete_runs = (
         [run for run in over_runs if run.outcome == end] for end in ("pruned", "complete")
     )
@@ -381,59 +312,56 @@ def _curves(runs: Sequence[TicketRow], result: StudyResult) -> tuple[tuple[int, 
     curves = []
     for run in runs:
         if curve := result.curves.get(run.id):
-            if (
-                is_usable(run)
-                and run.value is not None
-                and run.steps is not None
-                and run.steps > curve[-1][0]
-            ):
+            if is_usable(run) and run.value is not None and (run.steps or 0) > curve[-1][0]:
                 # the final validation need not be at a step that is reported
-                curve = (*curve, (run.steps, run.value))
-            curves.append((run.number, curve))
-    return tuple((curves[i][0], _thinned(curves[i][1])) for i in evenly(len(curves), _MOST_OF_AN_OUTCOME))
-
-
-def _thinned(curve: Curve) -> Curve:
-    return tuple(curve[index] for index in evenly(len(curve), _MOST_POINTS))
+                curve = (*curve, (run.steps or 0, run.value))
+            thinned_curve = tuple(curve[index] for index in style.evenly(len(curve), _MOST_POINTS))
+            curves.append((run.number, thinned_curve))
+    return tuple(curves[index] for index in style.evenly(len(curves), _MOST_OF_AN_OUTCOME))
 
 
 def plot_curves(data: CurvesData) -> go.Figure:
     """Return the trials' curves, those that were pruned ending in a cross."""
-    fig = figure(x="training step", y=data.metric, height=400)
+    fig = style.figure(x="training step", y=data.metric, height=400)
     fig.update_xaxes(rangemode="tozero")
     if data.complete:
-        fig.add_trace(_lines(data.complete, "complete", {"color": WINNER, "width": 1}))
+        fig.add_trace(_curve_lines(data.complete, "complete", style.WINNER, {"width": 1}))
     if not data.pruned:
         return fig
     # told apart by more than their colour
-    fig.add_trace(_lines(data.pruned, "pruned", {"color": INK, "width": 1.4, "dash": "dot"}))
+    fig.add_trace(_curve_lines(data.pruned, "pruned", style.INK, {"width": 1.4, "dash": "dot"}))
     ends = [(trial, *curve[-1]) for trial, curve in data.pruned]
     fig.add_trace(
-        go.Scatter(
-            x=[step for _, step, _ in ends],
-            y=[value for _, _, value in ends],
+        style.marks(
+            [step for _, step, _ in ends],
+            [value for _, _, value in ends],
+            "where it was pruned",
+            style.INK,
+            "x-thin",
+            7,
+            marker={"line": {"color": style.INK, "width": 1.4}},
             customdata=[trial for trial, _, _ in ends],
-            mode="markers",
-            marker={"symbol": "x-thin", "size": 7, "line": {"color": INK, "width": 1.4}},
-            name="where it was pruned",
             hovertemplate="trial %{customdata} pruned at step %{x}: %{y:.4g}<extra></extra>",
         )
     )
     return fig
 
 
-def _lines(curves: Sequence[tuple[int, Curve]], name: str, line: dict[str, Any]) -> go.Scatter:
+def _curve_lines(
+    curves: Sequence[tuple[int, Curve]], name: str, colour: str, line: dict[str, Any]
+) -> go.Scatter:
     points = [
         (trial, step, value) for trial, curve in curves for step, value in (*curve, (math.nan, math.nan))
     ]
-    return go.Scatter(
-        x=np.array([step for _, step, _ in points], dtype=np.float32),
-        y=np.array([value for _, _, value in points], dtype=np.float32),
-        customdata=np.array([trial for trial, _, _ in points], dtype=np.int32),
+    return style.lines(
+        np.array([step for _, step, _ in points], dtype=np.float32),
+        np.array([value for _, _, value in points], dtype=np.float32),
+        name,
+        colour,
         mode="lines+markers",
         line=line,
-        marker={"color": line["color"], "size": mark_size(2 * len(points)) - 2},
+        marker={"color": colour, "size": style.mark_size(2 * len(points)) - 2},
+        customdata=np.array([trial for trial, _, _ in points], dtype=np.int32),
         opacity=0.7,
-        name=name,
         hovertemplate=f"trial %{{customdata}} ({name}), step %{{x}}: %{{y:.4g}}<extra></extra>",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from tempopt.errors import NothingToPlot
-from tempopt.report.plots.style import WINNER, Table, figure, label_bars, plain
+from tempopt.report.plots import style
 from tempopt.report.study_result import StudyResult
 from tempopt.sampling.frozen_history import WindowedStorage, make_frozen_trial
 from tempopt.storage.ticket_queries import is_usable
@@ -54,13 +55,13 @@ class Importances:
             text += f" Left out, since most of the trials do not read them: {names}."
         best = math.ceil(self.trials / 10)
         if best < _FEWEST_BEST:
-            count_text = "is one trial" if best == 1 else f"are {best} trials"
-            text += f" The best tenth {count_text} here: a hint at most."
+            count = "is one trial" if best == 1 else f"are {best} trials"
+            text += f" The best tenth {count} here: a hint at most."
         return text
 
-    def table(self) -> Table:
+    def table(self) -> style.Table:
         """Return the shares."""
-        return Table(columns=("parameter", "share"), rows=self.shares[:_MOST_BARS])
+        return style.Table(columns=("parameter", "share"), rows=self.shares[:_MOST_BARS])
 
 
 def plain_name(name: str, longest: int = 60) -> str:
@@ -85,7 +86,7 @@ def importance_data(result: StudyResult) -> Importances:
     if len({run.value for run in runs}) == 1:
         raise NothingToPlot("All complete trials have the same value, so no parameter made a difference.")
     read_params = [_read(run.parameters or {}, space) for run in runs]
-    counts = {name: sum(name in params for params in read_params) for name in space}
+    counts = Counter(name for params in read_params for name in params)
     common_space = {name: domain for name, domain in space.items() if 2 * counts[name] >= len(runs)}
     if len(common_space) < 2:
         raise NothingToPlot(
@@ -142,7 +143,7 @@ def _reaching(
 
 def _on_lines(name: str) -> str:
     """Return a name for a narrow axis: that of a temperature stands above that of its parameter."""
-    return _LINE.join(plain(part, 22) for part in split_name(name) if part)
+    return _LINE.join(style.plain(part, 22) for part in split_name(name) if part)
 
 
 def plot_importance(data: Importances) -> go.Figure:
@@ -150,7 +151,7 @@ def plot_importance(data: Importances) -> go.Figure:
     shares = data.shares[:_MOST_BARS]
     names = [_on_lines(name) for name, _ in shares]
     row_height = 40 if any(_LINE in name for name in names) else 30
-    fig = figure(x="share", height=110 + row_height * len(shares), margin={"t": 12})
+    fig = style.figure(x="share", height=110 + row_height * len(shares), margin={"t": 12})
     fig.add_trace(
         go.Bar(
             # by place: names that were shortened may be the same
@@ -161,11 +162,11 @@ def plot_importance(data: Importances) -> go.Figure:
             textangle=0,
             cliponaxis=False,
             orientation="h",
-            marker={"color": WINNER},
-            customdata=[plain(name, 200) for name, _ in shares],
+            marker={"color": style.WINNER},
+            customdata=[style.plain(name, 200) for name, _ in shares],
             hovertemplate="%{customdata}: %{x:.1%}<extra></extra>",
         )
     )
-    label_bars(fig, names)
+    style.label_bars(fig, names)
     fig.update_xaxes(tickformat=".0%", range=[0, 1.18 * max(share for _, share in shares)])
     return fig

@@ -10,31 +10,15 @@ import numpy as np
 import plotly.graph_objects as go
 
 from tempopt.errors import NothingToPlot
-from tempopt.report.plots.style import (
-    BASELINE,
-    FAINT,
-    INK,
-    MOST_LABELS,
-    MOST_MARKS,
-    SECONDARY,
-    SEQUENTIAL,
-    Table,
-    bounds,
-    colorbar,
-    evenly,
-    label,
-    mark_size,
-    number,
-    panels,
-    scale,
-    temperature_axis,
-)
+from tempopt.report.plots import style
 from tempopt.report.plots.temperatures import ATTENTION, DisplayedTemperature, all_shown, measured_levels
 from tempopt.report.study_result import StudyResult
 from tempopt.storage.ticket_queries import is_usable, to_maximize
-from tempopt.temperature import LinearNormaliser, TemperatureParameters
+from tempopt.temperature import LinearNormaliser
 
 _LISTED = 30
+_ENDS = (0.0, 1.0)
+"""Progress of training at its start and its end."""
 _FEWEST_BEST = 5
 
 Point = tuple[int, float, float, float, Mapping[str, Any]]
@@ -86,7 +70,7 @@ class Landscape:
             text += f" {len(self.points)} of {self.out_of} trials are drawn."
         return text
 
-    def table(self) -> Table:
+    def table(self) -> style.Table:
         """Return the best trials."""
         landscapes = (self, *self.others)
         trial_ends = [
@@ -99,7 +83,7 @@ class Landscape:
         )
         names = (landscape.temperature.name or "τ" for landscape in landscapes)
         columns = (f"{name} {moment}" for name in names for moment in ("at first", "at last"))
-        return Table(columns=("trial", *columns, self.metric), rows=rows)
+        return style.Table(columns=("trial", *columns, self.metric), rows=rows)
 
 
 def landscape_data(result: StudyResult) -> Landscape:
@@ -112,16 +96,12 @@ def landscape_data(result: StudyResult) -> Landscape:
     if not entries[0][1]:
         raise NothingToPlot("No search trial is complete, so there is nothing to map.")
     varied_entries = [
-        (temperature, points)
-        for temperature, points in entries
-        if len({(first, last) for _, first, last, _, _ in points}) > 1 or len(points) == 1
+        entry for entry in entries if len(entry[1]) == 1 or len({point[1:3] for point in entry[1]}) > 1
     ]
     if not varied_entries:
         raise NothingToPlot("All trials have the same first and last temperature: they are not searched.")
     # of one that never changes there is nothing to see but the diagonal
-    moving_entries = [
-        entry for entry in varied_entries if any(first != last for _, first, last, _, _ in entry[1])
-    ]
+    moving_entries = [entry for entry in varied_entries if any(point[1] != point[2] for point in entry[1])]
     shown_entries = moving_entries or varied_entries
     other_landscapes = tuple(_landscape(result, *entry) for entry in shown_entries[1:])
     return _landscape(result, *shown_entries[0], other_landscapes)
@@ -133,30 +113,28 @@ def _landscape(
     points: list[Point],
     others: tuple[Landscape, ...] = (),
 ) -> Landscape:
-    best_points, other_points = points[-MOST_MARKS // 2 :], points[: -MOST_MARKS // 2]
+    best_points, other_points = points[-style.MOST_MARKS // 2 :], points[: -style.MOST_MARKS // 2]
+    # of the best tenth, unless they are too few to say so of
+    top = points[len(points) - len(points) // 10 :]
+    num_cooling = sum(first > last for _, first, last, _, _ in top)
     role, parameters = result.plan
-    ends = () if result.winner is None else measured_levels(result, parameters, temperature, (0.0, 1.0))
+    ends = () if result.winner is None else measured_levels(result, parameters, temperature, _ENDS)
     return Landscape(
         metric=result.metric,
         direction=result.direction,
         points=tuple(
-            [*(other_points[index] for index in evenly(len(other_points), MOST_MARKS // 2)), *best_points]
+            [
+                *(other_points[index] for index in style.evenly(len(other_points), style.MOST_MARKS // 2)),
+                *best_points,
+            ]
         ),
-        constants=tuple(_points(result, "constant", temperature)[-MOST_MARKS // 4 :]),
+        constants=tuple(_points(result, "constant", temperature)[-style.MOST_MARKS // 4 :]),
         plan=(role, ends[0], ends[1]) if ends else None,
-        best=_best(points),
+        best=(num_cooling, len(top)) if len(top) >= _FEWEST_BEST else None,
         out_of=len(points),
         temperature=temperature,
         others=others,
     )
-
-
-def _best(points: Sequence[Point]) -> tuple[int, int] | None:
-    """Return how many of the best tenth cool down, and how many they are; None for too few to say so of."""
-    top = points[len(points) - len(points) // 10 :]
-    if len(top) < _FEWEST_BEST:
-        return None
-    return sum(first > last for _, first, last, _, _ in top), len(top)
 
 
 def _points(result: StudyResult, kind: str, temperature: DisplayedTemperature) -> list[Point]:
@@ -165,15 +143,10 @@ def _points(result: StudyResult, kind: str, temperature: DisplayedTemperature) -
         if run.kind == kind and is_usable(run) and run.value is not None and run.parameters is not None:
             values = temperature.parameters(run.parameters)
             if values.normaliser != LinearNormaliser.name:
-                ends = measured_levels(result, run.parameters, temperature, (0.0, 1.0), [run])
-                first, last = ends or _ends(values)
+                ends = measured_levels(result, run.parameters, temperature, _ENDS, [run])
+                first, last = ends or temperature.levels(run.parameters, _ENDS)
                 points.append((run.number, first, last, run.value, run.parameters))
     return sorted(points, key=lambda point: to_maximize(point[3], result.direction))
-
-
-def _ends(values: TemperatureParameters) -> tuple[float, float]:
-    schedule = values.plan(1).schedule
-    return schedule(0.0), schedule(1.0)
 
 
 def plot_landscape(data: Landscape) -> go.Figure:
@@ -181,7 +154,7 @@ def plot_landscape(data: Landscape) -> go.Figure:
     landscapes = (data, *data.others)
     names = [landscape.temperature.name or "τ" for landscape in landscapes]
     has_several = len(landscapes) > 1
-    fig, cells = panels(
+    fig, cells = style.panels(
         [landscape.temperature.title for landscape in landscapes],
         x="at first" if has_several else f"{names[0]} at first",
         y=["at last"] * len(landscapes) if has_several else [f"{names[0]} at last"],
@@ -191,24 +164,23 @@ def plot_landscape(data: Landscape) -> go.Figure:
     )
     # each has an axis of its own below it
     fig.update_xaxes(matches=None, showticklabels=True)
-    worst, best = bounds([point[3] for point in data.points], data.direction)
+    worst, best = style.bounds([point[3] for point in data.points], data.direction)
     low, high = min(worst, best), max(worst, best)
     colours = {
         "cmin": low,
         "cmax": high if high > low else low + 1,
-        "colorscale": scale(SEQUENTIAL if best >= worst else SEQUENTIAL[::-1]),
+        "colorscale": style.scale(style.SEQUENTIAL if best >= worst else style.SEQUENTIAL[::-1]),
     }
     for landscape, cell in zip(landscapes, cells, strict=True):
         is_first = landscape is data
-        bar = {"colorbar": colorbar(data.metric)} if is_first else {}
-        for trace in _marks(
-            landscape, colours, bar, "baseline" if has_several else landscape.temperature.baseline
-        ):
+        bar = {"colorbar": style.colorbar(data.metric)} if is_first else {}
+        baseline = "baseline" if has_several else landscape.temperature.baseline
+        for trace in _traces(landscape, colours, bar, baseline):
             trace.showlegend = is_first and trace.showlegend is not False
             fig.add_trace(trace, **cell)
         ends = _span(landscape)
-        fig.update_xaxes(temperature_axis(ends, few=True), **cell)
-        fig.update_yaxes(temperature_axis(ends, few=has_several), **cell)
+        fig.update_xaxes(style.temperature_axis(ends, few=True), **cell)
+        fig.update_yaxes(style.temperature_axis(ends, few=has_several), **cell)
     return fig
 
 
@@ -218,63 +190,50 @@ def _span(data: Landscape) -> list[float]:
     return [min(*temperatures, data.temperature.neutral), max(*temperatures, data.temperature.neutral)]
 
 
-def _marks(
+def _traces(
     data: Landscape, colours: dict[str, Any], bar: dict[str, Any], baseline: str
 ) -> Iterator[go.Scatter]:
     """Yield the diagonal, the runs, the baseline and the winner."""
     ends = _span(data)
-    yield go.Scatter(
-        x=ends,
-        y=ends,
-        mode="lines",
-        line={"color": FAINT, "width": 1},
-        hoverinfo="skip",
-        name="constant",
-        showlegend=False,
-    )
+    yield style.lines(ends, ends, "constant", style.FAINT, width=1, hoverinfo="skip", showlegend=False)
     if data.constants:
         yield _points_trace(data.constants, "square", "constant temperatures", colours, labels=bool(bar))
     yield _points_trace(data.points, "circle", "trials", colours | bar, labels=bool(bar))
-    yield _mark((data.temperature.neutral, data.temperature.neutral), "x-thin", baseline, BASELINE)
+    yield _mark((data.temperature.neutral, data.temperature.neutral), "x-thin", baseline, style.BASELINE)
     if data.plan is not None:
-        role, *ends = data.plan
-        yield _mark((ends[0], ends[1]), "star-open", role, INK)
+        role, *position = data.plan
+        yield _mark((position[0], position[1]), "star-open", role, style.INK)
 
 
 def _points_trace(
     points: Sequence[Point], symbol: str, name: str, colours: dict[str, object], *, labels: bool
 ) -> go.Scatter:
     # in the first panel alone: the same in each would be too much for the dashboard
-    count = min(MOST_LABELS, len(points)) if labels else 0
+    count = min(style.MOST_LABELS, len(points)) if labels else 0
     unlabelled, labelled = points[: len(points) - count], points[len(points) - count :]
-    labelled_texts = [f"{_hover_text(point, name)}<br>{label(point[4])}" for point in labelled]
-    return go.Scatter(
-        x=np.array([point[1] for point in points], dtype=np.float32),
-        y=np.array([point[2] for point in points], dtype=np.float32),
+    labelled_texts = [f"{_hover_text(point, name)}<br>{style.label(point[4])}" for point in labelled]
+    first, last, values = (
+        np.array([point[index] for point in points], dtype=np.float32) for index in (1, 2, 3)
+    )
+    return style.marks(
+        first,
+        last,
+        name,
+        values,
+        symbol,
+        style.mark_size(len(points)) + 1,
+        marker={"line": {"color": style.SECONDARY, "width": 0.6}, **colours},
         text=[*(_hover_text(point, name) for point in unlabelled), *labelled_texts],
-        mode="markers",
-        marker={
-            "color": np.array([point[3] for point in points], dtype=np.float32),
-            "size": mark_size(len(points)) + 1,
-            "symbol": symbol,
-            "line": {"color": SECONDARY, "width": 0.6},
-            **colours,
-        },
-        name=name,
         hovertemplate="%{text}<extra></extra>",
     )
 
 
 def _hover_text(point: Point, name: str) -> str:
-    return f"{name.removesuffix('s')} {point[0]}: {number(point[3])}"
+    return f"{name.removesuffix('s')} {point[0]}: {style.number(point[3])}"
 
 
 def _mark(position: tuple[float, float], symbol: str, name: str, colour: str) -> go.Scatter:
-    return go.Scatter(
-        x=[position[0]],
-        y=[position[1]],
-        mode="markers",
-        marker={"color": colour, "size": 16, "symbol": symbol, "line": {"color": colour, "width": 2.5}},
-        name=name,
-        hovertemplate=f"{name}: %{{x:.4g}} to %{{y:.4g}}<extra></extra>",
-    )
+    first, last = position
+    line = {"color": colour, "width": 2.5}
+    hover = f"{name}: %{{x:.4g}} to %{{y:.4g}}<extra></extra>"
+    return style.marks([first], [last], name, colour, symbol, 16, marker={"line": line}, hovertemplate=hover)

@@ -10,8 +10,8 @@ from typing import Any
 import plotly.graph_objects as go
 
 from tempopt.errors import NothingToPlot
-from tempopt.report.formatting import parameters_text, temperature_text
-from tempopt.report.plots.style import BASELINE, WINNER, WINNER_BAND, Table, number, panels, temperature_axis
+from tempopt.report.formatting import describe_schedule, parameters_text, schedule_points, temperature_text
+from tempopt.report.plots import style
 from tempopt.report.plots.temperatures import (
     ATTENTION,
     Controlled,
@@ -80,14 +80,17 @@ class PlanShown:
         """Return how to read it and what it says."""
         flat = "stays" if self.is_path else "starts"
         course = _course_of(self.level, self.courses.get(self.main_temperature.name), flat)
-        if self.main_temperature.name:
-            text = f"{self._plan} {self.main_temperature.name} {course}; the dashed line is the temperature "
-            text += f"as found, {number(self.main_temperature.neutral)}."
+        subject = self.role if self.role == "recommended" else f"{self.role}'s"
+        if name := self.main_temperature.name:
+            neutral = f"the temperature as found, {style.number(self.main_temperature.neutral)}"
+            text = f"The {subject} temperature {name} {course}; the dashed line is {neutral}."
         else:
-            text = f"{self._plan} {course}; the dashed line is τ = 1, where softmax is as usual. "
-            text += "Above it attention is softer, below it sharper."
+            text = (
+                f"The {subject} temperature {course}; the dashed line is τ = 1, where softmax is as usual. "
+                "Above it attention is softer, below it sharper."
+            )
         for temperature, levels in self.others:
-            text += f" {temperature.name}, {number(temperature.neutral)} as found, "
+            text += f" {temperature.name}, {style.number(temperature.neutral)} as found, "
             text += f"{_course_of(levels, self.courses.get(temperature.name))}."
         if len(self.temperatures) > 1 and self.varies:
             pattern = "" if self.on_control else f', whose pattern is "{self.pattern}"'
@@ -99,33 +102,24 @@ class PlanShown:
         return text if self.confirmed else f"{text} This plan is not confirmed."
 
     @property
-    def _plan(self) -> str:
-        return (
-            f"The {self.role} temperature" if self.role == "recommended" else f"The {self.role}'s temperature"
-        )
-
-    @property
     def varies(self) -> bool:
         """Whether layers differ in temperature."""
         return any(len(set(column)) > 1 for column in zip(*self.temperatures, strict=True))
 
-    def table(self) -> Table:
+    def table(self) -> style.Table:
         """Return the temperature at eleven moments, and where it bends."""
         names = [f"layer {index}" for index in range(len(self.temperatures))]
         if len(names) == 1:
             names = [self.main_temperature.name or "τ"]
         names += [temperature.name for temperature, _ in self.others]
         columns = [*self.temperatures, *(levels for _, levels in self.others)]
-        rows = tuple(
-            (round(self.progress[index], 3), *(column[index] for column in columns))
-            for index in self._listed()
-        )
-        return Table(columns=("progress", *names), rows=rows)
-
-    def _listed(self) -> list[int]:
-        """Return the places of what is listed, in the order of progress."""
         moments = {*self.bends, *(step / (_NUM_TABLE_STEPS - 1) for step in range(_NUM_TABLE_STEPS))}
-        return [index for index, progress in enumerate(self.progress) if progress in moments]
+        rows = tuple(
+            (round(progress, 3), *values)
+            for progress, *values in zip(self.progress, *columns, strict=True)
+            if progress in moments
+        )
+        return style.Table(columns=("progress", *names), rows=rows)
 
 
 def _course_of(levels: tuple[float, ...], words: str | None = None, flat: str = "stays") -> str:
@@ -133,8 +127,8 @@ def _course_of(levels: tuple[float, ...], words: str | None = None, flat: str = 
     if words:
         return f"is {words}"
     if min(levels) == max(levels):
-        return f"{flat} at {number(levels[0])}"
-    return f"goes from {number(levels[0])} to {number(levels[-1])}"
+        return f"{flat} at {style.number(levels[0])}"
+    return f"goes from {style.number(levels[0])} to {style.number(levels[-1])}"
 
 
 def _num_layers(result: StudyResult) -> int:
@@ -161,14 +155,10 @@ def schedule_data(result: StudyResult) -> PlanShown:
     values = main_temperature.parameters(parameters)
     if values.normaliser == LinearNormaliser.name:
         raise NothingToPlot("Attention is linear: it has no temperature.")
-    bends = {
-        position
-        for temperature in (main_temperature, *other_temperatures)
-        for position, _ in temperature.shape(parameters)[1:-1]
-    }
-    progress = tuple(
-        sorted({*(index / (_NUM_CURVE_POINTS - 1) for index in range(_NUM_CURVE_POINTS)), *bends})
-    )
+    shapes = [schedule_points(parameters, temperature.name) for temperature in all_shown(result)]
+    bends = {position for shape in shapes for position, _ in shape[1:-1]}
+    even_progress = (index / (_NUM_CURVE_POINTS - 1) for index in range(_NUM_CURVE_POINTS))
+    progress = tuple(sorted({*even_progress, *bends}))
     layers = 1 if main_temperature.name else _num_layers(result)
     on_control, measured = "", None
     is_controlling = not main_temperature.name and is_controlled(parameters)
@@ -184,16 +174,14 @@ def schedule_data(result: StudyResult) -> PlanShown:
         confirmed=result.verdict is not None,
         role=role,
         main_temperature=main_temperature,
-        others=tuple(
-            (temperature, temperature.levels(parameters, progress)) for temperature in other_temperatures
-        ),
+        others=tuple((extra, extra.levels(parameters, progress)) for extra in other_temperatures),
         on_control=on_control,
         is_path=measured.is_path if measured is not None else not is_controlling,
         bends=tuple(sorted(bends)),
         courses={
             temperature.name: words
-            for temperature in (main_temperature, *other_temperatures)
-            if (words := temperature.course(parameters))
+            for temperature in all_shown(result)
+            if (words := describe_schedule(parameters, temperature.name))
         },
     )
 
@@ -207,26 +195,27 @@ def _controlled(
     """
     role, parameters = result.plan
     assert parameters is not None
-    measured = controlled(result, parameters, progress)
+    measured, winner = controlled(result, parameters, progress), result.winner
     text = "Control of the entropy moves it in training"
     if measured is not None and measured.is_path:
         return role, parameters, measured, f"{text}: the geometric mean of {measured.runs} runs."
-    ends = "" if measured is None else f" from {number(measured.level[0])} to {number(measured.level[-1])}"
-    winner = result.winner
-    targets = [
-        ControlParameters.from_mapping(drop_unused_params(params)) for params in (parameters, winner or {})
-    ]
-    if winner is not None and targets[0] == targets[1]:
+    if winner is not None and _control_target(winner) == _control_target(parameters):
         path = controlled(result, winner, progress)
         if path is not None and path.is_path:
+            ends = [] if measured is None else [measured.level[0], measured.level[-1]]
+            goes = f"goes from {' to '.join(map(style.number, ends))}" if ends else "goes"
             text += (
                 f": the geometric mean of {path.runs} runs of the winner, with the same target as what is "
+                f"recommended ({temperature_text(parameters)}), which {goes} on a path not measured."
             )
-            text += f"recommended ({temperature_text(parameters)}), which goes{ends} on a path not measured."
             return "winner", winner, path, text
     if measured is None:
         return role, parameters, None, f"{text}, which was not measured: the line is only the start."
     return role, parameters, measured, f"{text}; the dotted line joins its ends and is not its path."
+
+
+def _control_target(parameters: Mapping[str, Any]) -> ControlParameters:
+    return ControlParameters.from_mapping(drop_unused_params(parameters))
 
 
 def _beside(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -246,7 +235,7 @@ def _beside(parameters: Mapping[str, Any]) -> dict[str, Any]:
 def plot_schedule(data: PlanShown) -> go.Figure:
     """Return the plan's temperatures over progress beside the baseline, a panel for each."""
     curves = [(data.main_temperature, data.level), *data.others]
-    fig, cells = panels(
+    fig, cells = style.panels(
         [temperature.title for temperature, _ in curves],
         x="training progress",
         y=[temperature.axis for temperature, _ in curves] if len(curves) == 1 else [""] * len(curves),
@@ -257,14 +246,32 @@ def plot_schedule(data: PlanShown) -> go.Figure:
         fig.add_trace(_layers(data), **cells[0])
     for (temperature, levels), cell in zip(curves, cells, strict=True):
         is_first, is_single = temperature is data.main_temperature, len(curves) == 1
-        fig.add_trace(_curve(data, levels, temperature), **cell)
-        fig.add_trace(
-            _baseline(temperature, temperature.baseline if is_single else "baseline", legend=is_first), **cell
+        variable = temperature.name or "τ"
+        plan = style.lines(
+            data.progress,
+            levels,
+            data.role,
+            style.WINNER,
+            width=3,
+            line={"dash": "solid" if data.is_path or not is_first else "dot"},
+            showlegend=is_first,
+            hovertemplate=f"progress %{{x:.2f}}: {variable} = %{{y:.4g}}<extra>{data.role}</extra>",
         )
+        baseline = style.lines(
+            [0, 1],
+            [temperature.neutral, temperature.neutral],
+            temperature.baseline if is_single else "baseline",
+            style.BASELINE,
+            line={"dash": "dash"},
+            showlegend=is_first,
+            hovertemplate=f"{temperature.baseline}<extra></extra>",
+        )
+        for trace in (plan, baseline):
+            fig.add_trace(trace, **cell)
         axis_values = [*levels, temperature.neutral]
         if is_first:
             axis_values += [value for layer in data.temperatures for value in layer]
-        fig.update_yaxes(temperature_axis(axis_values, few=not is_single), **cell)
+        fig.update_yaxes(style.temperature_axis(axis_values, few=not is_single), **cell)
     fig.update_xaxes(range=[0, 1], tickformat=".0%")
     return fig
 
@@ -272,38 +279,7 @@ def plot_schedule(data: PlanShown) -> go.Figure:
 def _layers(data: PlanShown) -> go.Scatter:
     """Return the band between the lowest and the highest temperature of the layers."""
     edges = [(min(column), max(column)) for column in zip(*data.temperatures, strict=True)]
-    return go.Scatter(
-        x=[*data.progress, *reversed(data.progress)],
-        y=[high for _, high in edges] + [low for low, _ in reversed(edges)],
-        fill="toself",
-        fillcolor=WINNER_BAND,
-        line={"width": 0, "color": WINNER},
-        hoverinfo="skip",
-        name="layers",
-    )
-
-
-def _curve(data: PlanShown, levels: tuple[float, ...], temperature: DisplayedTemperature) -> go.Scatter:
-    is_first = temperature is data.main_temperature
-    variable = temperature.name or "τ"
-    return go.Scatter(
-        x=data.progress,
-        y=levels,
-        mode="lines",
-        line={"color": WINNER, "width": 3, "dash": "solid" if data.is_path or not is_first else "dot"},
-        name=data.role,
-        showlegend=is_first,
-        hovertemplate=f"progress %{{x:.2f}}: {variable} = %{{y:.4g}}<extra>{data.role}</extra>",
-    )
-
-
-def _baseline(temperature: DisplayedTemperature, name: str, *, legend: bool) -> go.Scatter:
-    return go.Scatter(
-        x=[0, 1],
-        y=[temperature.neutral, temperature.neutral],
-        mode="lines",
-        line={"color": BASELINE, "width": 2, "dash": "dash"},
-        name=name,
-        showlegend=legend,
-        hovertemplate=f"{temperature.baseline}<extra></extra>",
-    )
+    x = [*data.progress, *reversed(data.progress)]
+    y = [high for _, high in edges] + [low for low, _ in reversed(edges)]
+    fill: dict[str, Any] = {"fill": "toself", "fillcolor": style.WINNER_BAND}
+    return style.lines(x, y, "layers", style.WINNER, width=0, mode=None, hoverinfo="skip", **fill)

@@ -72,8 +72,6 @@ WINNER_BAND = "rgba(11,98,164,0.14)"
 BASELINE_BAND = "rgba(194,80,10,0.14)"
 SEQUENTIAL = ("#d5e8c4", "#95d0ba", "#4fb3c4", "#2b87b8", "#265a9b", "#15306f")
 """From the worst value to the best; and from little to much."""
-DIVERGING = ("#0c4f93", "#7fb0d8", "#efeeeb", "#efb182", "#a9490d")
-"""From sharper than τ = 1 to softer."""
 
 DARK: Mapping[str, str] = {
     WINNER: "#6cb6f5",
@@ -88,7 +86,6 @@ DARK: Mapping[str, str] = {
     WINNER_BAND: "rgba(108,182,245,0.18)",
     BASELINE_BAND: "rgba(255,154,92,0.18)",
     **dict(zip(SEQUENTIAL, ("#2b3f5c", "#2c5f88", "#2f86ac", "#55adbd", "#9dd2b5", "#f0f3b8"), strict=True)),
-    **dict(zip(DIVERGING, ("#8cc6ff", "#3f77a9", "#2b2f35", "#a9672f", "#ffb474"), strict=True)),
 }
 """Colour on light ground to the same on dark ground."""
 
@@ -156,6 +153,29 @@ def figure(*, x: str | None = None, y: str | None = None, height: int = 380, **l
     fig = go.Figure(layout={"template": TEMPLATE, "height": height, **axes})
     fig.update_layout(**layout)
     return fig
+
+
+def lines(x: Any, y: Any, name: str, colour: str, *, width: float = 2, **options: Any) -> go.Scatter:
+    """Return a trace of lines.
+
+    Args:
+        x: Where its points are.
+        y: Likewise.
+        name: What the legend calls it; plotly shows it as markup.
+        colour: Of the line, and of its marks.
+        width: Of the line, in pixels.
+        options: What else a scatter plot takes; ``line`` and ``marker`` add to what is set here.
+    """
+    line = {"color": colour, "width": width, **options.pop("line", {})}
+    return go.Scatter(x=x, y=y, **{"mode": "lines", "name": name, **options}, line=line)
+
+
+def marks(
+    x: Any, y: Any, name: str | None, colour: Any, symbol: Any = "circle", size: float = 8, **options: Any
+) -> go.Scatter:
+    """Return a trace of marks; ``options`` as of :func:`lines`."""
+    marker = {"color": colour, "size": size, "symbol": symbol, **options.pop("marker", {})}
+    return go.Scatter(x=x, y=y, mode="markers", name=name, marker=marker, **options)
 
 
 def panels(

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from tempopt.report.plots.confirmation import confirming
-from tempopt.report.schedule_shape import describe_schedule, schedule_points
 from tempopt.report.study_result import StudyResult
 from tempopt.storage.rows import Parameters, TicketRow
 from tempopt.storage.ticket_queries import is_usable
@@ -49,14 +48,6 @@ class DisplayedTemperature:
     def parameters(self, parameters: Mapping[str, Any]) -> TemperatureParameters:
         """Return the parameters of this temperature in a parameter set."""
         return TemperatureParameters.from_mapping(parameters_of_temperature(parameters, self.name))
-
-    def shape(self, parameters: Mapping[str, Any]) -> tuple[tuple[float, float], ...]:
-        """Return progress and temperature where a piecewise schedule begins, bends, ends; empty: no bend."""
-        return schedule_points(parameters, self.name)
-
-    def course(self, parameters: Mapping[str, Any]) -> str:
-        """Return how a piecewise schedule that bends goes, in words; empty for others."""
-        return describe_schedule(parameters, self.name)
 
     def levels(self, parameters: Mapping[str, Any], progress: tuple[float, ...]) -> tuple[float, ...]:
         """Return the level of its plan, the geometric mean over its layers, at each progress."""
@@ -146,6 +137,24 @@ def controlled(
         runs=max(map(len, logs.values())),
         is_path=bool(paths),
     )
+
+
+def values_by_step(
+    result: StudyResult, runs: Sequence[TicketRow], prefix: str
+) -> dict[str, dict[int, list[float]]]:
+    """Return what runs measured under names that begin so: the end of the name to step to their values.
+
+    What is no number is left out, and so is a name that has no number.
+    """
+    values: dict[str, dict[int, list[float]]] = {}
+    for run in runs:
+        for name, curve in result.measured.get(run.id, {}).items():
+            if name.startswith(prefix):
+                for step, value in curve:
+                    if math.isfinite(value):
+                        of_name = values.setdefault(name.removeprefix(prefix), {})
+                        of_name.setdefault(step, []).append(value)
+    return values
 
 
 def measured_levels(
