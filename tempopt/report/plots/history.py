@@ -163,13 +163,7 @@ def plot_history(data: HistoryData) -> go.Figure:
             )
         )
     # over the marks, which may be many
-    if (baseline := data.baseline) is not None:
-        if baseline.sd is not None:
-            low, high = baseline.mean - baseline.sd, baseline.mean + baseline.sd
-            fig.add_hrect(y0=low, y1=high, fillcolor=style.BASELINE_BAND, line={"width": 0}, layer="below")
-        fig.add_trace(_level(ends, baseline.mean, data.label, style.BASELINE, "dash"))
-    if data.constant is not None:
-        fig.add_trace(_level(ends, data.constant, data.constants, style.CONSTANT, "dot"))
+    _draw_levels(fig, data, ends)
     if data.best:
         last = max(ends[1], data.best[-1][0])
         fig.add_trace(
@@ -210,9 +204,20 @@ def _window(data: HistoryData) -> tuple[float, float] | None:
     return min(axis_values) - margin, max(axis_values) + margin
 
 
-def _level(ends: Sequence[int], value: float, name: str, colour: str, dash: str) -> go.Scatter:
-    hover = f"{name}: %{{y:.4g}}<extra></extra>"
-    return style.lines(list(ends), [value, value], name, colour, line={"dash": dash}, hovertemplate=hover)
+def _draw_levels(fig: go.Figure, data: HistoryData, ends: list[int]) -> None:
+    """Draw what the trials are held against: the baseline with its band, and the best constant."""
+    levels = []
+    if (baseline := data.baseline) is not None:
+        if baseline.sd is not None:
+            low, high = baseline.mean - baseline.sd, baseline.mean + baseline.sd
+            fig.add_hrect(y0=low, y1=high, fillcolor=style.BASELINE_BAND, line={"width": 0}, layer="below")
+        levels.append((baseline.mean, data.label, style.BASELINE, "dash"))
+    if data.constant is not None:
+        levels.append((data.constant, data.constants, style.CONSTANT, "dot"))
+    for value, name, colour, dash in levels:
+        hover = f"{name}: %{{y:.4g}}<extra></extra>"
+        trace = style.lines(ends, [value] * 2, name, colour, line={"dash": dash}, hovertemplate=hover)
+        fig.add_trace(trace)
 
 
 def _trial_marks(
