@@ -173,6 +173,11 @@ def _decimals(value: float) -> int:
     return -math.floor(math.log10(abs(value))) if value else 3
 
 
+def shorten(text: str, longest: int) -> str:
+    """Return a text as it is, its end left out if it is long."""
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
 def duration(seconds: float) -> str:
     """Return seconds as people say them: ``1 h 12 min``, ``3 min 20 s``."""
     minutes, remaining_seconds = divmod(round(seconds), 60)

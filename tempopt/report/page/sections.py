@@ -18,7 +18,7 @@ import yaml
 from tempopt.errors import NothingToPlot, StudyFailed, without_passwords
 from tempopt.report import export
 from tempopt.report.decision import deciding_answer, is_winner_replaced
-from tempopt.report.formatting import baseline_label, baseline_name, confidence, duration, rounded
+from tempopt.report.formatting import baseline_label, baseline_name, confidence, duration, rounded, shorten
 from tempopt.report.heads_text import heads_text, named_runs
 from tempopt.report.plots import PLOTS, Table
 from tempopt.report.plots.style import number
@@ -132,7 +132,7 @@ def stat_tiles(result: StudyResult) -> tuple[tuple[str, str, str], ...]:
     if verdict is not None:
         test = deciding_answer(verdict).paired
         subject = " of the winner" if is_winner_replaced(verdict) else ""
-        gain = f"gain{subject} in {_short(result.metric)}"
+        gain = f"gain{subject} in {shorten(result.metric, 32)}"
         rows.append((gain, rounded(test.gain, test), _interval(test)))
         rows.append(("p, two-sided", f"{test.p_value:.2g}", f"{test.n_pairs} fresh seeds"))
         rows.append(("level, two-sided", f"{100 * verdict.alpha:.3g} %", f"verdict {verdict.looks}"))
@@ -164,10 +164,6 @@ def _of_variants(result: StudyResult) -> Iterator[tuple[str, str, str]]:
             yield f"{variant.name} over {comparison.reference}", rounded(test.gain, test), details
 
 
-def _short(text: str, longest: int = 32) -> str:
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
-
-
 def codes_to_reproduce(result: StudyResult, storage: str) -> Iterator[CodeBlock]:
     """Yield the study spec and the commands.
 
@@ -182,7 +178,7 @@ def codes_to_reproduce(result: StudyResult, storage: str) -> Iterator[CodeBlock]
     text: str = yaml.safe_dump(spec, sort_keys=False, allow_unicode=True)
     # a page is sent on to people who are to know no password
     text = without_passwords(text)
-    yield CodeBlock(key="spec", title=f"The study spec ({_short(result.name)}.yaml)", text=text)
+    yield CodeBlock(key="spec", title=f"The study spec ({shorten(result.name, 32)}.yaml)", text=text)
     name = shlex.quote(result.name)
     lines = [
         "# ask the same question again, in another database",

@@ -12,6 +12,8 @@ from importlib.resources import files
 
 from markupsafe import Markup, escape
 
+from tempopt.report.formatting import shorten
+
 _CODE = re.compile("`([^`]*)`")
 
 
@@ -49,8 +51,7 @@ def cell(value: object) -> str:
         from tempopt.report.plots.style import number
 
         return number(value)
-    text = str(value)
-    return text if len(text) <= 200 else f"{text[:199]}…"
+    return shorten(str(value), 200)
 
 
 def coded(text: str) -> Markup:

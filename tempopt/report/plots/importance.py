@@ -16,6 +16,7 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from tempopt.errors import NothingToPlot
+from tempopt.report.formatting import shorten
 from tempopt.report.plots import style
 from tempopt.report.study_result import StudyResult
 from tempopt.sampling.frozen_history import WindowedStorage, make_frozen_trial
@@ -47,11 +48,11 @@ class Importances:
         name, share = self.shares[0]
         text = (
             f"How much each parameter decided whether one of {self.trials} complete trials was among the "
-            f"best tenth (PED-ANOVA; shares add up to 100 %). {plain_name(name)} has {100 * share:.0f} %. "
+            f"best tenth (PED-ANOVA; shares add up to 100 %). {shorten(name, 60)} has {100 * share:.0f} %. "
             "A small share may also mean that the search kept to one region."
         )
         if self.unread:
-            names = ", ".join(plain_name(unread_name) for unread_name in self.unread[:_MOST_BARS])
+            names = ", ".join(shorten(unread_name, 60) for unread_name in self.unread[:_MOST_BARS])
             text += f" Left out, since most of the trials do not read them: {names}."
         best = math.ceil(self.trials / 10)
         if best < _FEWEST_BEST:
@@ -62,11 +63,6 @@ class Importances:
     def table(self) -> style.Table:
         """Return the shares."""
         return style.Table(columns=("parameter", "share"), rows=self.shares[:_MOST_BARS])
-
-
-def plain_name(name: str, longest: int = 60) -> str:
-    """Return a name as it is, its end left out if it is long."""
-    return name if len(name) <= longest else f"{name[: longest - 1]}…"
 
 
 def importance_data(result: StudyResult) -> Importances:
