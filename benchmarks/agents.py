@@ -133,6 +133,8 @@ def work(post: Post) -> None:
     from tempopt.agent.local_client import LocalStudyClient
     from tempopt.agent.observer import NullObserver
     from tempopt.agent.placement import Placement
+    from tempopt.agent.study_cache import StudyCache
+    from tempopt.agent.study_client import RunFolders
     from tempopt.spec.study_spec import StudySpec
     from tempopt.storage.opening import open_store
     from tempopt.training.messages import Ready
@@ -164,25 +166,19 @@ def work(post: Post) -> None:
         spec = StudySpec.from_json(study.spec)
         observer = Clock()
         slots = workers or [Sleeper(slot, post.sleep, post.reports) for slot in range(asleep)]
+        folders = RunFolders(logs=Path(folder), checkpoints=f"file://{folder}")
         client = LocalStudyClient(
-            spec=spec,
-            study=study,
-            store=store,
-            folder=Path(folder),
-            workers=len(slots),
-            checkpoints=f"file://{folder}",
-            observer=observer,
+            cache=StudyCache(spec, study, store), folders=folders, workers=len(slots), observer=observer
         )
         agent = Agent(
             spec=spec,
             client=client,
             workers=slots,  # type: ignore
-            folder=Path(folder),
-            checkpoints=f"file://{folder}",
+            folders=folders,
             observer=observer,
         )
         # what a study does when its search is over is no part of what is measured
-        client.is_finished = lambda: client.cache.is_finished() and not len(client._outbox)  # type: ignore[method-assign]
+        client.is_finished = lambda: client.cache.is_finished() and not len(client.outbox)  # type: ignore[method-assign]
         print("warm", flush=True)
         sys.stdin.readline()
         counts.begin()
@@ -201,12 +197,10 @@ def work(post: Post) -> None:
 def _work_behind(post: Post, observer: Any, end_times: list[float]) -> None:
     """Do the same for a server, and count what is said to it."""
     from tempopt.agent.agent_loop import Agent
-    from tempopt.agent.agent_rpc import AgentRpcClient
-    from tempopt.agent.remote_client import RemoteStudyClient
+    from tempopt.agent.remote_client import AgentRpcClient, RemoteStudyClient, to_study_row
+    from tempopt.agent.study_client import RunFolders
     from tempopt.spec.study_spec import StudySpec
     from tempopt.storage.http.connection import ServerConnection
-    from tempopt.storage.http.wire import deserialize
-    from tempopt.storage.rows import StudyRow
 
     assert post.server is not None and post.sleep is not None
     connection = ServerConnection(post.server, post.token)
@@ -223,19 +217,18 @@ def _work_behind(post: Post, observer: Any, end_times: list[float]) -> None:
     connection.client.event_hooks = {"request": [count_request], "response": [count_response]}
     line = AgentRpcClient(connection, post.study, post.workers)
     join_reply = line.join()
-    study: StudyRow = deserialize(StudyRow, join_reply.study)
-    spec = StudySpec.from_json(study.spec)
+    spec = StudySpec.from_json(to_study_row(join_reply).spec)
     with tempfile.TemporaryDirectory() as folder:
+        folders = RunFolders(logs=Path(folder), checkpoints=folder)
         client = RemoteStudyClient(
-            spec=spec, study=study, joined=join_reply, line=line, folder=Path(folder), observer=observer
+            spec=spec, joined=join_reply, line=line, folders=folders, observer=observer
         )
         slots = [Sleeper(slot, post.sleep, post.reports) for slot in range(post.workers)]
         agent = Agent(
             spec=spec,
             client=client,
             workers=slots,  # type: ignore[arg-type]
-            folder=Path(folder),
-            checkpoints=folder,
+            folders=folders,
             observer=observer,
         )
 

@@ -269,6 +269,8 @@ def begin_case(store: Any, case: StoreCase, spec: Any) -> Any:
 def run_tempopt(url: str, case: StoreCase, counts: Counts) -> dict[str, float]:
     """Carry the trials out with tempopt's agent."""
     from tempopt.agent import agent_loop, local_client, worker_slot, write_queue
+    from tempopt.agent.study_cache import StudyCache
+    from tempopt.agent.study_client import RunFolders
     from tempopt.storage.opening import open_store
 
     spec = spec_of(case)
@@ -279,15 +281,16 @@ def run_tempopt(url: str, case: StoreCase, counts: Counts) -> dict[str, float]:
     with open_store(url) as store, tempfile.TemporaryDirectory() as folder:
         study = begin_case(store, case, spec)
         counts.begin()
-        locations = {"folder": Path(folder), "checkpoints": f"file://{folder}", "observer": world}
+        folders = RunFolders(logs=Path(folder), checkpoints=f"file://{folder}")
         client = local_client.LocalStudyClient(
-            spec=spec, study=study, store=store, workers=case.running, **locations
+            cache=StudyCache(spec, study, store), folders=folders, workers=case.running, observer=world
         )
         worker = agent_loop.Agent(
             spec=spec,
             client=client,
             workers=[Talker(slot, world) for slot in range(case.running)],  # type: ignore[misc]
-            **locations,
+            folders=folders,
+            observer=world,
         )
         start = counts.end(1)["cpu_ms"]
         counts.begin()
@@ -296,7 +299,7 @@ def run_tempopt(url: str, case: StoreCase, counts: Counts) -> dict[str, float]:
 
         def is_over_counted() -> bool:
             # before it ends a study, an agent reads all of it once more: no cost of a trial
-            if not counts_at_end and client.cache.is_finished() and not len(client._outbox):
+            if not counts_at_end and client.cache.is_finished() and not len(client.outbox):
                 counts_at_end.update(counts.end(case.trials))
             return original_over()
 

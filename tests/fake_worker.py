@@ -7,12 +7,14 @@ parameters, the seed and the step, keeps checkpoints as files, and goes on from 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 import os
 import queue
 import threading
 import time
+from collections.abc import Collection
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ import pytest
 
 from tempopt.agent import dry_run, worker_pool
 from tempopt.agent.placement import Placement
+from tempopt.errors import StoreUnreachable
+from tempopt.storage.store import Store
 from tempopt.training.messages import (
     CheckpointRef,
     CheckpointSaved,
@@ -58,6 +62,27 @@ def value_at(request: RunRequest, step: int, salt: str = "") -> float:
 
 class AgentDied(BaseException):
     """The agent's process ends here."""
+
+
+def fail_calls(
+    patch: pytest.MonkeyPatch,
+    method: str,
+    fatal_calls: Collection[int],
+    *,
+    error: BaseException | None = None,
+    is_after: bool = False,
+) -> None:
+    """Have some calls of a method of the store fail, after it was carried out or instead of that."""
+    work, calls = getattr(Store, method), itertools.count(1)
+
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        is_fatal = next(calls) in fatal_calls
+        result = work(*args, **kwargs) if is_after or not is_fatal else None
+        if is_fatal:
+            raise error or StoreUnreachable("The database failed: server closed the connection.")
+        return result
+
+    patch.setattr(Store, method, fail)
 
 
 class FakeWorker:

@@ -10,18 +10,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import wait
-from pathlib import Path
 
 from tempopt.agent.disk_errors import DiskErrorTracker
-from tempopt.agent.observer import NullObserver, Observer
+from tempopt.agent.observer import Observer
 from tempopt.agent.process import WorkerProcess
 from tempopt.agent.signals import Interrupt, capture_signals
 from tempopt.agent.store_connection import StoreUnavailableError
-from tempopt.agent.study_client import THOROUGH_SECONDS, AgentCallbacks, StudyClient
+from tempopt.agent.study_client import THOROUGH_SECONDS, AgentCallbacks, RunFolders, StudyClient
 from tempopt.agent.ticket_transitions import build_attempt_lost, build_attempt_released, build_run_ended
-from tempopt.agent.turn import Turn
 from tempopt.agent.worker_pool import WorkerPool
 from tempopt.agent.worker_slot import Phase, Process, WorkerSlot, initial_lease_seconds
 from tempopt.errors import SpecError, StudyFailed, StudyNotFound, masked
@@ -43,14 +42,48 @@ from tempopt.training.messages import (
     Started,
     Stop,
 )
-from tempopt.verdict.forecast_text import runs_text
-from tempopt.verdict.planned_runs import planned_runs
 from tempopt.verdict.run_evaluations import value_of
 
 _PLAIN = ("cpu", "32-true")
 _LISTEN_SECONDS = 1.0
 _SOONEST_SECONDS = 0.05
 _LONGER = 1.5
+
+
+@dataclass(slots=True, kw_only=True)
+class Turn:
+    """When an agent leaves its study for another one.
+
+    Args:
+        idle_seconds: It leaves after so long without a run to begin.
+        better: Name of a study of higher priority: no more runs are begun, and the agent leaves when those
+            in progress have ended; None: there is none.
+        has_trained: Whether the agent has begun a run.
+        found_no_run: Whether it left because there was no run to begin.
+        reason: Why it left, as the end of a sentence; empty: nothing is left to do, or it was paused.
+    """
+
+    idle_seconds: float
+    better: str | None = None
+    has_trained: bool = False
+    found_no_run: bool = False
+    reason: str = ""
+
+    def ends(self, *, idle_seconds: float, has_looked: bool) -> bool:
+        """Return whether an agent without a run in progress leaves now.
+
+        Args:
+            idle_seconds: Seconds since it had one.
+            has_looked: Whether it has looked for a run since then, and there was none.
+        """
+        if self.better is not None:
+            self.reason = f": {self.better} has a higher priority"
+            return True
+        if has_looked and idle_seconds >= self.idle_seconds:
+            self.found_no_run = True
+            self.reason = ": no run of it can be begun now"
+            return True
+        return False
 
 
 class Agent:
@@ -60,10 +93,8 @@ class Agent:
         spec: The study's spec.
         client: The study, in a store or behind a server.
         workers: Warm workers, one run each at a time.
-        folder: Local folder for logs, one subfolder per ticket.
-        checkpoints: URL of the folder for checkpoints, for messages.
+        folders: Where runs are written, for messages.
         observer: Is told what happens.
-        new: Whether the study is begun by this agent.
         turn: Says when it leaves the study to serve another; None: it stays until nothing is left to do.
     """
 
@@ -73,23 +104,18 @@ class Agent:
         spec: StudySpec,
         client: StudyClient,
         workers: Sequence[WorkerProcess],
-        folder: Path,
-        checkpoints: str,
+        folders: RunFolders,
         observer: Observer,
-        new: bool = False,
         turn: Turn | None = None,
     ) -> None:
         self._spec = spec
         self._turn = turn
-        if new and not isinstance(observer, NullObserver):
-            runs = runs_text(planned_runs(spec))
-            observer.note(f"{spec.study.name}: {spec.study.direction} {spec.study.metric}; {runs}")
         self._pool = WorkerPool(workers)
-        self._folder = folder
+        self._folder = folders.logs
         self._observer = observer
         self._client = client
         client.listeners = AgentCallbacks(abandon=self._abandon, prune=self._prune)
-        self._disk = DiskErrorTracker(spec, checkpoints=checkpoints, logs=str(folder), note=observer.note)
+        self._disk = DiskErrorTracker(spec, folders, note=observer.note)
         self._clock = self._worked = time.monotonic()
         self._idle_until = 0.0
         self._pause = 0.0
@@ -186,9 +212,9 @@ class Agent:
 
     def _tend(self) -> None:
         for work in self._pool.restart_and_pop_waiting():
-            assert work.ticket is not None
-            work.send(self._client.request(work.ticket, work.memory_share))
-            self._client.heartbeat(work.ticket, work.lease_seconds(self._spec.study.lease))
+            ticket = work.current_ticket
+            work.send(self._client.request(ticket, work.memory_share))
+            self._client.heartbeat(ticket, work.lease_seconds(self._spec.study.lease))
 
     # ---- with the workers
 
@@ -258,16 +284,15 @@ class Agent:
                 work.process = Process.WORN
         if not work.matches(message.ticket, message.attempt):
             return
-        assert work.ticket is not None
         work.note_progress()
         if isinstance(message, Started | Progress | Report):
             work.step = message.step
         elif isinstance(message, Finished | Failed):
             self._disk.log(message.log_lost)
-        self._client.heartbeat(work.ticket, work.lease_seconds(self._spec.study.lease), step=work.step)
+        lease_seconds = work.lease_seconds(self._spec.study.lease)
+        self._client.heartbeat(work.current_ticket, lease_seconds, step=work.step)
         for neighbour in self._pool.waiting_for(work):
-            assert neighbour.ticket is not None
-            self._client.heartbeat(neighbour.ticket, initial_lease_seconds(self._spec.study.lease))
+            self._client.heartbeat(neighbour.current_ticket, initial_lease_seconds(self._spec.study.lease))
         match message:
             case Started():
                 self._on_started(work, message)
@@ -284,14 +309,19 @@ class Agent:
 
     def _on_started(self, work: WorkerSlot, message: Started) -> None:
         work.phase, work.total_steps, work.device = Phase.STARTED, message.total_steps, message.device
-        codes, ticket = self._client.codes, work.ticket
-        assert ticket is not None
+        codes, ticket = self._client.codes, work.current_ticket
         # a run that starts again before its last report will report those steps once more
         earlier_reports, work.reports = work.reports, {}
         history = {int(step): value for step, value in message.reports}
-        self._report_run_started(
-            work, message, {step: value for step, value in history.items() if step in earlier_reports}
+        began = RunStarted(
+            ticket_id=message.ticket,
+            attempt=message.attempt,
+            total_steps=message.total_steps,
+            code=message.code,
+            machine=host(),
+            device=message.device,
         )
+        self._client.began(began, {step: v for step, v in history.items() if step in earlier_reports})
         identities = {RunCode.parse(code).identity for code in codes}
         if identities and RunCode.parse(message.code).identity not in identities:
             self._observer.note(
@@ -309,21 +339,8 @@ class Agent:
             else:
                 self._on_metric_reported(work, step, value)
 
-    def _report_run_started(self, work: WorkerSlot, message: Started, history: Mapping[int, float]) -> None:
-        assert work.ticket is not None
-        began = RunStarted(
-            ticket_id=message.ticket,
-            attempt=message.attempt,
-            total_steps=message.total_steps,
-            code=message.code,
-            machine=host(),
-            device=message.device,
-        )
-        self._client.began(began, history)
-
     def _on_metric_reported(self, work: WorkerSlot, step: int, value: float) -> None:
-        ticket = work.ticket
-        assert ticket is not None
+        ticket = work.current_ticket
         if work.pruned:
             return
         work.reports[step] = value
@@ -334,16 +351,14 @@ class Agent:
             work.worker.send(Stop(ticket=ticket.id, attempt=ticket.attempt))
 
     def _on_checkpoint_saved(self, work: WorkerSlot, message: CheckpointSaved) -> None:
-        assert work.ticket is not None
         self._disk.checkpoint("")
         checkpoint = Checkpoint(**dataclasses.asdict(message.saved))
-        work.ticket = self._client.keep(work.ticket, checkpoint, trained_seconds=work.age)
+        work.ticket = self._client.keep(work.current_ticket, checkpoint, trained_seconds=work.age)
 
     # ---- how runs end
 
     def _on_finished(self, work: WorkerSlot, message: Finished) -> None:
-        ticket = work.ticket
-        assert ticket is not None
+        ticket = work.current_ticket
         for text in message.notes:
             self._observer.note(f"{ticket.kind} {ticket.number}: {text}")
         if work.pruned:
@@ -354,22 +369,20 @@ class Agent:
         elif message.state == "diverged":
             self._end(work, "diverged", message)
         else:
-            measurements = [
-                Measurement(ticket_id=ticket.id, step=message.step, name=name, value=value)
-                for name, value in message.measurements.items()
+            points = [(message.step, name, value) for name, value in message.measurements.items()]
+            points += [
+                (int(step), name, value) for name, curve in message.curves.items() for step, value in curve
             ]
-            measurements += [
-                Measurement(ticket_id=ticket.id, step=int(step), name=name, value=value)
-                for name, points in message.curves.items()
-                for step, value in points
+            measurements = [
+                Measurement(ticket_id=ticket.id, step=step, name=name, value=value)
+                for step, name, value in points
             ]
             self._end(work, "complete", message, measurements)
 
     def _end(
         self, work: WorkerSlot, outcome: Outcome, message: Finished, measurements: Sequence[Measurement] = ()
     ) -> None:
-        ticket = work.ticket
-        assert ticket is not None
+        ticket = work.current_ticket
         self._losses = 0
         self._disk.record_success(ticket)
         value = next(reversed(work.reports.values()), None) if outcome == "pruned" else None
@@ -381,8 +394,7 @@ class Agent:
         self._observer.finished(row)
 
     def _free(self, work: WorkerSlot) -> None:
-        assert work.ticket is not None
-        self._client.stop_renewing(work.ticket)
+        self._client.stop_renewing(work.current_ticket)
         work.free()
         self._idle_until = self._pause = 0.0
 
@@ -391,8 +403,7 @@ class Agent:
         self._free(work)
 
     def _on_failed(self, work: WorkerSlot, message: Failed) -> None:
-        ticket = work.ticket
-        assert ticket is not None
+        ticket = work.current_ticket
         if message.kind == "gpu_memory":
             self._out_of_memory(work, message.message)
             return
@@ -419,8 +430,7 @@ class Agent:
 
     def _out_of_memory(self, work: WorkerSlot, why: str) -> None:
         """Have a run tried once more with a GPU to itself; one that had it has failed for good."""
-        ticket = work.ticket
-        assert ticket is not None
+        ticket = work.current_ticket
         if ticket.alone:
             self._lost(work, f"{why} (with a GPU to itself)", attempts=1)
         else:
@@ -428,8 +438,7 @@ class Agent:
             self._observer.note(f"{ticket.kind} {ticket.number} is tried once more, with a GPU to itself.")
 
     def _lost(self, work: WorkerSlot, why: str, *, attempts: int, alone: bool = False) -> None:
-        ticket = work.ticket
-        assert ticket is not None
+        ticket = work.current_ticket
         self._losses += 1
         change, row = build_attempt_lost(work, why, attempts=attempts, alone=alone)
         self._client.lost(change, ticket, row, work.reports)

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from tempopt.agent.agent_loop import Turn
 from tempopt.agent.observer import NullObserver, Observer
-from tempopt.agent.remote_runner import run_remote_agent
 from tempopt.agent.store_connection import StoreTimeoutError
-from tempopt.agent.study_runner import StudyRunner
-from tempopt.agent.turn import Turn
+from tempopt.agent.study_runner import StudyRunner, run_remote_agent
 from tempopt.errors import AccessDenied, StoreUnreachable, StudyNotFound, TempoptError, masked
 from tempopt.spec.custom_schedules import import_schedules
 from tempopt.spec.resources import Workers
@@ -76,17 +75,8 @@ class DatabaseStudies:
             return
         spec = StudySpec.from_json(study.spec)
         import_schedules(spec)
-        runner = StudyRunner(
-            self.store,
-            spec,
-            study,
-            self.workers,
-            self.checkpoints,
-            observer,
-            resume_if_paused=False,
-            turn=turn,
-        )
-        runner.run_until_idle()
+        options = (self.workers, self.checkpoints, observer)
+        StudyRunner(self.store, spec, study, *options, resume_if_paused=False, turn=turn).run_until_idle()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,13 +97,9 @@ class ServerStudies:
 
     def serve(self, name: str, turn: Turn, observer: Observer) -> None:
         """Work on a study until nothing is left to do or the turn is over."""
+        file = self.token_file
         run_remote_agent(
-            self.connection,
-            name,
-            workers=self.workers,
-            token_file=self.token_file,
-            observer=observer,
-            turn=turn,
+            self.connection, name, workers=self.workers, token_file=file, observer=observer, turn=turn
         )
 
 
@@ -122,24 +108,22 @@ class Pauses:
 
     def __init__(self, first_seconds: float, max_seconds: float) -> None:
         self._first_seconds, self._max_seconds = first_seconds, max_seconds
-        self._seconds: dict[int, float] = {}
-        self._until: dict[int, float] = {}
+        self._pauses: dict[int, tuple[float, float]] = {}
 
     def add(self, study_id: int) -> float:
         """Leave a study alone from now on, and return for how many seconds."""
-        seconds = min(2 * self._seconds.get(study_id, self._first_seconds / 2), self._max_seconds)
-        self._seconds[study_id] = seconds
-        self._until[study_id] = time.monotonic() + seconds
+        last_seconds, _ = self._pauses.get(study_id, (self._first_seconds / 2, 0.0))
+        seconds = min(2 * last_seconds, self._max_seconds)
+        self._pauses[study_id] = (seconds, time.monotonic() + seconds)
         return seconds
 
     def reset(self, study_id: int) -> None:
         """Forget the pauses of a study."""
-        self._seconds.pop(study_id, None)
-        self._until.pop(study_id, None)
+        self._pauses.pop(study_id, None)
 
     def is_paused(self, study_id: int) -> bool:
         """Return whether a study is left alone now."""
-        return time.monotonic() < self._until.get(study_id, -math.inf)
+        return study_id in self._pauses and time.monotonic() < self._pauses[study_id][1]
 
 
 class AnyAgent:
@@ -154,7 +138,7 @@ class AnyAgent:
 
     def __init__(self, studies: Studies, *, idle_seconds: float | None, note: Callable[[str], None]) -> None:
         self._studies = studies
-        self._idle_seconds = idle_seconds
+        self._idle_seconds = math.inf if idle_seconds is None else idle_seconds
         self._note = note
         self._failures = Pauses(15.0, 1800.0)
         self._without_run = Pauses(5.0, 60.0)
@@ -179,7 +163,7 @@ class AnyAgent:
                 continue
             self._reached_at, self._is_store_away = time.monotonic(), False
             self._skipped = {study.id: study.name for study in studies if study.id in self._skipped}
-            if self._should_end(studies):
+            if self._idle_for >= self._idle_seconds or (not studies and self._idle_seconds < math.inf):
                 return list(self._skipped.values())
             study = next(iter(self._to_serve(studies)), None)
             if study is not None:
@@ -190,11 +174,6 @@ class AnyAgent:
                 self._is_waiting = True
             time.sleep(LOOK_SECONDS)
             self._idle_for += LOOK_SECONDS
-
-    def _should_end(self, studies: list[OpenStudy]) -> bool:
-        if self._idle_seconds is None:
-            return False
-        return not studies or self._idle_for >= self._idle_seconds
 
     def _to_serve(self, studies: list[OpenStudy]) -> Iterator[OpenStudy]:
         for study in studies:
@@ -213,7 +192,7 @@ class AnyAgent:
     def _serve(self, study: OpenStudy) -> None:
         self._is_waiting = False
         self._note(f"Serves {study.name} (priority {study.priority}).")
-        turn = Turn(idle_seconds=math.inf if self._idle_seconds is None else self._idle_seconds)
+        turn = Turn(idle_seconds=self._idle_seconds)
         try:
             with self._updating(turn, study):
                 self._studies.serve(study.name, turn, _Notes(study.name, self._note))
@@ -268,8 +247,8 @@ class AnyAgent:
         )
         other_studies = [study for study in self._to_serve(studies) if study.id != served_study.id]
         turn.better = next((study.name for study in other_studies if study.priority > priority), None)
-        idle_seconds = math.inf if self._idle_seconds is None else self._idle_seconds
-        turn.idle_seconds = min(_PATIENCE_SECONDS, idle_seconds) if other_studies else idle_seconds
+        patience = _PATIENCE_SECONDS if other_studies else math.inf
+        turn.idle_seconds = min(patience, self._idle_seconds)
 
 
 class _Notes(NullObserver):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
+from tempopt.agent.study_client import RunFolders
 from tempopt.errors import StudyFailed
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import TicketRow
@@ -22,16 +23,14 @@ class DiskErrorTracker:
 
     Args:
         spec: The study's spec; ``study.store_timeout`` is how long a run that a disk refuses is tried.
-        checkpoints: URL of the folder for checkpoints.
-        logs: Local folder for logs.
+        folders: Where runs are written.
         note: Called with a sentence when something cannot be written, and when it can be again.
     """
 
-    def __init__(self, spec: StudySpec, *, checkpoints: str, logs: str, note: Callable[[str], None]) -> None:
+    def __init__(self, spec: StudySpec, folders: RunFolders, *, note: Callable[[str], None]) -> None:
         self._study = spec.study.name
         self._timeout = spec.study.store_timeout
-        self._checkpoints = checkpoints
-        self._logs = logs
+        self._folders = folders
         self._note = note
         self._since: dict[str, float] = {}
         self._refused: dict[int, float] = {}
@@ -44,9 +43,9 @@ class DiskErrorTracker:
         self._see(
             "Checkpoints",
             why,
-            f"Checkpoints cannot be written to {self._checkpoints} ({why}). Training continues without them: "
-            "a run that is interrupted now continues from an earlier one, or begins again. Free some space "
-            "there, or allow writing.",
+            f"Checkpoints cannot be written to {self._folders.checkpoints} ({why}). Training continues "
+            "without them: a run that is interrupted now continues from an earlier one, or begins again. "
+            "Free some space there, or allow writing.",
         )
 
     def log(self, why: str | None) -> None:
@@ -56,8 +55,8 @@ class DiskErrorTracker:
         self._see(
             "Logs",
             why,
-            f"Some of what runs print cannot be written to {self._logs} ({why}) and is lost. Training "
-            "continues. Free some space there, or allow writing.",
+            f"Some of what runs print cannot be written to {self._folders.logs} ({why}) and is lost. "
+            "Training continues. Free some space there, or allow writing.",
         )
 
     def _see(self, what: str, why: str, message: str) -> None:

@@ -19,6 +19,7 @@ from tempopt.training.messages import Failed, Finished, RunRequest, Stage, Start
 from tempopt.verdict.run_evaluations import evaluations
 
 _CALLED = "dry run of two steps"
+_LONG_SECONDS = 5.0
 StageCallback = Callable[[Stage], None]
 """Hears of each part of a dry run that is over."""
 
@@ -28,8 +29,14 @@ def format_stage(stage: Stage) -> str:
     return f"Dry run: {stage.what} ({stage.seconds:.1f} s)."
 
 
-def _ignore_stage(stage: Stage) -> None:
-    """Do nothing."""
+def note_long_stages(note: Callable[[str], None]) -> StageCallback:
+    """Return what notes the parts of a dry run for which a person has waited."""
+
+    def note_stage(stage: Stage) -> None:
+        if stage.seconds >= _LONG_SECONDS:
+            note(format_stage(stage))
+
+    return note_stage
 
 
 @contextlib.contextmanager
@@ -47,7 +54,7 @@ def run_dry_run(
     worker: WorkerProcess,
     *,
     task: Literal["dry_run", "check"],
-    on_stage: StageCallback = _ignore_stage,
+    on_stage: StageCallback = lambda stage: None,
 ) -> tuple[StudySpec, Started | None]:
     """Have a worker try what the spec asks, before anything is written; of a comparison each of its sets.
 
@@ -92,9 +99,9 @@ def check_spec_on_worker(spec: StudySpec, worker: WorkerProcess, *, again: bool 
     """
     key = json.dumps([dataclasses.asdict(worker.placement), spec.to_json()], sort_keys=True)
     if again or key not in _CHECKED:
+        if len(_CHECKED) >= _MOST_CHECKED:
+            _CHECKED.clear()
         _CHECKED[key] = run_dry_run(spec, worker, task="check")[0]
-        while len(_CHECKED) > _MOST_CHECKED:
-            del _CHECKED[next(iter(_CHECKED))]
     return _CHECKED[key]
 
 
@@ -116,21 +123,16 @@ def _try_parameter_sets(
     spec: StudySpec,
     worker: WorkerProcess,
     task: Literal["dry_run", "check"],
-    on_stage: StageCallback = _ignore_stage,
+    on_stage: StageCallback = lambda stage: None,
 ) -> tuple[Started | None, Finished]:
     if spec.compare is None:
         space = {name: list(domain.probes) for name, domain in spec.search.items()}
         sampled = {name: values[-1] for name, values in space.items()}
         return _try_parameters(spec, worker, task=task, space=space, sampled=sampled, on_stage=on_stage)
-    names = dict.fromkeys(name for parameter_set in spec.compare for name in parameter_set.parameters)
-    space = {
-        name: [
-            parameter_set.parameters[name]
-            for parameter_set in spec.compare
-            if name in parameter_set.parameters
-        ]
-        for name in names
-    }
+    space = {}
+    for parameter_set in spec.compare:
+        for name, value in parameter_set.parameters.items():
+            space.setdefault(name, []).append(value)
     messages = _try_parameters(spec, worker, task="check", space=space, sampled=spec.compare[0].parameters)
     for parameter_set in spec.compare if task == "dry_run" else ():
         try:
@@ -149,7 +151,7 @@ def _try_parameters(
     task: Literal["dry_run", "check", "time"],
     space: dict[str, list[Any]],
     sampled: Mapping[str, Any],
-    on_stage: StageCallback = _ignore_stage,
+    on_stage: StageCallback = lambda stage: None,
 ) -> tuple[Started | None, Finished]:
     """Have a worker check all values of a space, and try one parameter set."""
     parameters = spec.parameters("search", sampled)

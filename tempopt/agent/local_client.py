@@ -7,126 +7,76 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
-from socket import socket
+from collections.abc import Collection, Mapping, Sequence
 
 from tempopt.agent.observer import Observer, Snapshot, WorkerView
-from tempopt.agent.run_requests import RunRequestBuilder
-from tempopt.agent.snapshot import build_snapshot
 from tempopt.agent.stop_conditions import find_convergence_reason, find_stop_reason
 from tempopt.agent.store_connection import StoreRetryPolicy, StoreUnavailableError
 from tempopt.agent.study_cache import StudyCache
-from tempopt.agent.study_client import THOROUGH_SECONDS, AgentCallbacks
-from tempopt.agent.trial_attributes import build_trial_user_attrs
+from tempopt.agent.study_client import THOROUGH_SECONDS, RunFolders, StudyClient
+from tempopt.agent.ticket_transitions import build_trial_user_attrs
 from tempopt.agent.worker_slot import initial_lease_seconds
-from tempopt.agent.worker_views import running_worker_views
-from tempopt.agent.write_queue import WriteQueue, iter_orphaned_queues, outbox_path
+from tempopt.agent.write_queue import WriteQueue
 from tempopt.errors import StaleAttempt, StorageError, StudyFailed, StudyNotFound
 from tempopt.report.decision import decide
 from tempopt.report.study_result import load
 from tempopt.sampling.arms import guard_values_by_ticket, reports_by_ticket
 from tempopt.spec.program import Program
-from tempopt.spec.study_spec import StudySpec
 from tempopt.storage import checkpoints
-from tempopt.storage.changes import (
-    AttemptLost,
-    AttemptReleased,
-    Change,
-    CheckpointRecorded,
-    ClaimRequest,
-    MetricReported,
-    RunEnded,
-    RunStarted,
-)
+from tempopt.storage.changes import AttemptLost, AttemptReleased, Change, ClaimRequest, RunEnded, RunStarted
 from tempopt.storage.liveness import agent_name, mark_agent_left
-from tempopt.storage.rows import (
-    SEARCH_KINDS,
-    Checkpoint,
-    StudyRow,
-    StudyState,
-    TicketRow,
-    checkpoints_to_resume,
-)
-from tempopt.storage.store import Store
-from tempopt.storage.ticket_queries import is_terminal
-from tempopt.training.messages import RunRequest
+from tempopt.storage.rows import SEARCH_KINDS, Checkpoint, StudyState, TicketRow
+from tempopt.storage.ticket_queries import arms_of, is_terminal
+from tempopt.training.messages import CheckpointRef, RunLabel, RunRequest
+from tempopt.verdict.run_evaluations import OBSERVED, evaluations
 from tempopt.verdict.stages import next_tickets
 
 
-class LocalStudyClient:
-    """A study in a store as one agent sees it: a :class:`~tempopt.agent.study_client.StudyClient`.
+class LocalStudyClient(StudyClient):
+    """A study in a store as one agent sees it.
 
     Args:
-        spec: The study's spec.
-        study: The study's row.
-        store: Where tickets and measurements are.
-        folder: Local folder for logs and for what cannot be delivered, one subfolder per ticket.
+        cache: The study's tickets, and the store that they are in; a reader may read them for several agents.
+        folders: Where runs are written.
         workers: Number of the agent's workers.
-        observer: Who is told what a person should read.
-        checkpoints: URL of the folder for checkpoints, one subfolder per ticket.
-        program: What workers train; None: what the spec says.
-        name: Name of the agent, unique for ever; None: a new one of this process.
-        cache: The tickets, if one reader reads them for several agents; None: read here.
-        connection: How the store is reached; None: as ``study.store_timeout`` says.
-        outbox: What is on its way to the store; None: kept on disk in ``folder`` while that is away.
-        on_abandoned: Called with the ids of tickets that are others' by now, before anything else is done.
+        observer: Receives what a person should read.
+        outbox: What is on its way to the store, under the agent's name; None: a new one of this process,
+            which keeps on disk what it cannot deliver.
     """
 
     def __init__(
         self,
         *,
-        spec: StudySpec,
-        study: StudyRow,
-        store: Store,
-        folder: Path,
+        cache: StudyCache,
+        folders: RunFolders,
         workers: int,
         observer: Observer,
-        checkpoints: str = "",
-        program: Program | None = None,
-        name: str | None = None,
-        cache: StudyCache | None = None,
-        connection: StoreRetryPolicy | None = None,
         outbox: WriteQueue | None = None,
-        on_abandoned: Callable[[Collection[int]], None] = lambda ids: None,
     ) -> None:
-        self._spec = spec
-        self._study = study
-        self._store = store
-        self._folder = folder
-        self._workers = workers
-        self.listeners = AgentCallbacks(abandon=on_abandoned)
-        self._observer = observer
-        self._name = name or agent_name()
-        self._connection = connection or StoreRetryPolicy(
-            timeout=spec.study.store_timeout, note=observer.note
-        )
-        # an empty one is not none
-        self._outbox = (
-            outbox
-            if outbox is not None
-            else WriteQueue(
-                store=store,
-                agent=self._name,
-                connection=self._connection,
+        spec, study = cache.spec, cache.study
+        is_alone = outbox is None
+        if outbox is None:
+            outbox = WriteQueue(
+                store=cache.store,
+                agent=agent_name(),
+                connection=StoreRetryPolicy(timeout=spec.study.store_timeout, note=observer.note),
                 study_id=study.id,
                 lease=spec.study.lease,
-                path=outbox_path(folder, self._name),
+                folder=folders.logs,
             )
-        )
+        super().__init__(spec=spec, study=study, folders=folders, observer=observer, outbox=outbox)
+        self.cache = cache
+        self._store = cache.store
+        self._workers = workers
         self._last_claim_at = -math.inf
         self._last_observed_at = -math.inf
-        self._last_empty_poll_at = -math.inf
         self._others: list[WorkerView] = []
-        if cache is None:
-            self._deliver_for_the_dead()
-        self.cache = cache if cache is not None else StudyCache(spec, study, store)
         self._needless: list[tuple[TicketRow, str]] = []
-        self._requests = RunRequestBuilder(
-            spec=spec, program=program, study=study, cache=self.cache, folder=folder, checkpoints=checkpoints
-        )
+        if is_alone and self._deliver_for_the_dead():
+            cache.read()
 
     @property
     def state(self) -> StudyState:
@@ -138,52 +88,16 @@ class LocalStudyClient:
         """Identities of the code that has trained runs of the study, as far as is known."""
         return self.cache.codes
 
-    @property
-    def last_empty_poll_at(self) -> float:
-        """When a ticket was looked for last of which the store has said since that there is none."""
-        return self._last_empty_poll_at
-
-    def wakeup_sockets(self) -> Sequence[socket]:
-        """Return nothing: a store tells no news by itself."""
-        return ()
-
-    def _deliver_for_the_dead(self) -> None:
-        for path, agent, changes in iter_orphaned_queues(self._folder):
-            self._store.write(
-                self._study.id, changes, agent=agent, lease=self._spec.study.lease, allow_readoption=False
-            )
-            self._observer.note(
-                "What an agent on this machine could not tell the store before it died was told."
-            )
-            # what stays is told once more, which changes nothing
-            with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
+    def _deliver_as(self, agent: str, changes: Sequence[Change]) -> None:
+        self._store.write(
+            self._study.id, changes, agent=agent, lease=self._spec.study.lease, allow_readoption=False
+        )
 
     # ---- changes to report
 
-    def enqueue_change(self, change: Change, *, trained_seconds: float = 0.0) -> None:
-        """Have a change delivered, now or with others; ``age``: seconds that its run has trained."""
-        self._outbox.add(change, age=trained_seconds)
-
-    def heartbeat(self, ticket: TicketRow, seconds: float, *, step: int | None = None) -> None:
-        """Have a lease renewed with the next delivery: its run has moved, and has so long for the next.
-
-        Args:
-            step: Optimizer steps that it has done; None: not known yet.
-        """
-        self.renew(ticket.id, ticket.attempt, seconds, step=step)
-
-    def renew(self, id: int, attempt: int, seconds: float, *, step: int | None = None) -> None:
-        """Have the lease of an attempt renewed with the next delivery."""
-        self._outbox.renew(id, attempt, seconds, step=step)
-
-    def stop_renewing(self, ticket: TicketRow) -> None:
-        """Renew a lease no more."""
-        self._outbox.forget_lease(ticket.id)
-
     def began(self, change: RunStarted, history: Mapping[int, float]) -> None:
         """Have told that a run has begun to train; ``history`` is in the store."""
-        self.enqueue_change(change)
+        self.outbox.add(change)
         hardware: dict[str, object] = {"machine": change.machine, "device": change.device}
         self.cache.patch_ticket(change.ticket_id, total_steps=change.total_steps, **hardware)
 
@@ -197,10 +111,8 @@ class LocalStudyClient:
         trained_seconds: float,
     ) -> bool:
         """Have a report told, and return whether the pruner ends the run there."""
-        change = MetricReported(ticket_id=ticket.id, attempt=ticket.attempt, step=step, value=reports[step])
-        self.enqueue_change(change, trained_seconds=trained_seconds)
-        arms = self.cache.arms
-        return step != total_steps and arms.prune(ticket, reports)
+        super().reported(ticket, step, reports, total_steps=total_steps, trained_seconds=trained_seconds)
+        return step != total_steps and self.cache.arms.prune(ticket, reports)
 
     def was_pruned_earlier(self, ticket: TicketRow, reports: Mapping[int, float]) -> bool:
         """Return whether the pruner ends a run by what earlier attempts have reported."""
@@ -224,24 +136,13 @@ class LocalStudyClient:
 
     def keep(self, ticket: TicketRow, checkpoint: Checkpoint, *, trained_seconds: float) -> TicketRow:
         """Have a checkpoint recorded, and those that it makes needless deleted; return the ticket with it."""
-        self.enqueue_change(
-            CheckpointRecorded(ticket_id=ticket.id, attempt=ticket.attempt, checkpoint=checkpoint),
-            trained_seconds=trained_seconds,
-        )
-        newest = (
-            checkpoint,
-            *(
-                other_checkpoint
-                for other_checkpoint in ticket.checkpoints
-                if other_checkpoint.url != checkpoint.url
-            ),
-        )
-        needed_checkpoints = checkpoints_to_resume(newest)
+        new_row = super().keep(ticket, checkpoint, trained_seconds=trained_seconds)
+        needed_urls = {needed.url for needed in new_row.checkpoints}
         self._needless += [
-            (ticket, old_checkpoint.url) for old_checkpoint in newest[len(needed_checkpoints) :]
+            (ticket, earlier.url) for earlier in ticket.checkpoints if earlier.url not in needed_urls
         ]
-        self.cache.patch_ticket(ticket.id, checkpoints=needed_checkpoints)
-        return dataclasses.replace(ticket, checkpoints=needed_checkpoints)
+        self.cache.patch_ticket(ticket.id, checkpoints=new_row.checkpoints)
+        return new_row
 
     def report_run_ended(
         self, change: RunEnded, before: TicketRow, row: TicketRow, reports: Mapping[int, float]
@@ -253,14 +154,14 @@ class LocalStudyClient:
         guards = guard_values_by_ticket(outcomes.measurements, self._spec).get(row.id)
         constraints = self.cache.constraints(guards or {}) if before.trial_number is not None else {}
         outcomes = dataclasses.replace(outcomes, attributes=attributes, constraints=constraints)
-        self.enqueue_change(dataclasses.replace(change, outcomes=outcomes))
+        self.outbox.add(dataclasses.replace(change, outcomes=outcomes))
         self._over(before, row, reports, guards)
 
     def lost(
         self, change: AttemptLost, before: TicketRow, row: TicketRow, reports: Mapping[int, float]
     ) -> None:
         """Have it told that an attempt was lost."""
-        self.enqueue_change(change)
+        self.outbox.add(change)
         if row.state == "waiting":
             self.cache.apply_ticket(row, {})
         else:
@@ -278,22 +179,12 @@ class LocalStudyClient:
 
     def returned(self, change: AttemptReleased) -> None:
         """Have it told that an attempt was returned."""
-        self.enqueue_change(change)
+        self.outbox.add(change)
         self.cache.patch_ticket(change.ticket_id, state="waiting", agent=None)
-
-    @property
-    def urgent(self) -> bool:
-        """Whether the end of a run is still to be reported; claiming the next ticket reports it, too."""
-        return self._outbox.urgent
-
-    def flush(self) -> None:
-        """Deliver what there is to tell, if it is time."""
-        if self._outbox.is_due():
-            self._deliver()
 
     def _deliver(self, take: ClaimRequest | None = None) -> TicketRow | None:
         """Deliver everything, and return the ticket that was taken with it."""
-        write_result = self._outbox.flush(take, version=self.cache.version)
+        write_result = self.outbox.flush(take, version=self.cache.version)
         self._delete_needless(write_result.refused)
         self.cache.state = write_result.state
         self.cache.set_age(write_result.age)
@@ -326,18 +217,45 @@ class LocalStudyClient:
         with contextlib.suppress(StoreUnavailableError, StudyFailed, StorageError):
             self._deliver()
             # what was taken a moment ago, and given to no worker
-            self._store.release(self._study.id, [self._name])
-        mark_agent_left(self._name)
+            self._store.release(self._study.id, [self.outbox.agent])
+        mark_agent_left(self.outbox.agent)
 
     # ---- what is to be done, and how the study stands
 
-    def folder(self, ticket: TicketRow) -> Path:
-        """Return the local folder of a ticket, for its log."""
-        return self._requests.folder(ticket)
-
     def request(self, ticket: TicketRow, memory_share: float | None) -> RunRequest:
-        """Return what a worker is to do with a ticket."""
-        return self._requests.build(ticket, memory_share)
+        """Return what a worker is to do with a ticket that has its parameters."""
+        assert ticket.parameters is not None
+        spec, study, folder = self._spec, self._study, self.folder(ticket)
+        winner = self.cache.winner(ticket.round) if ticket.kind == "confirm" else {}
+        is_observable = ticket.kind == "confirm" and not set(OBSERVED).isdisjoint(arms_of(ticket))
+        is_observed = spec.compare is None and is_observable
+        return RunRequest(
+            ticket=ticket.id,
+            attempt=ticket.attempt,
+            program=self._program,
+            parameters=ticket.parameters,
+            seed=ticket.seed,
+            evaluations=evaluations(ticket.kind, arms_of(ticket), spec, winner, ticket.parameters),
+            folder=str(folder),
+            checkpoints=checkpoints.join(self._folders.checkpoints, folder.name),
+            checkpoint_every=spec.study.checkpoint_every,
+            resume=[CheckpointRef(**dataclasses.asdict(checkpoint)) for checkpoint in ticket.checkpoints],
+            memory_share=memory_share,
+            observe=is_observed,
+            # maps are large: those of one pair show what there is to see
+            maps=is_observed and ticket.pair == 0,
+            label=RunLabel(
+                study=study.name,
+                study_created_at=study.created.isoformat(),
+                run=folder.name,
+                kind=ticket.kind,
+                arm=ticket.arm,
+            ),
+        )
+
+    @functools.cached_property
+    def _program(self) -> Program:
+        return self._spec.program()
 
     def has_finished_run(self) -> bool:
         """Return whether a run of the study is complete."""
@@ -349,7 +267,7 @@ class LocalStudyClient:
 
     def snapshot(self, own_views: Sequence[WorkerView], elapsed: float) -> Snapshot:
         """Return the study as it stands, with what other agents do."""
-        return build_snapshot(self.cache, self._spec, [*own_views, *self.other_workers()], elapsed)
+        return self.cache.snapshot([*own_views, *self.other_workers()], elapsed)
 
     def other_workers(self) -> list[WorkerView]:
         """Return what other agents do, as it was when the store was asked last.
@@ -359,7 +277,7 @@ class LocalStudyClient:
         interval = self._observer.poll_interval_seconds
         is_late = interval is not None and time.monotonic() - self._last_observed_at >= interval
         # runs that have ended here are in progress for the store until it has heard of it
-        if is_late and not self._outbox.urgent:
+        if is_late and not self.outbox.urgent:
             self._last_observed_at = time.monotonic()
             # for display alone: no reason for the agent to give up, who will hear of it anyway
             with contextlib.suppress(StoreUnavailableError, StudyFailed, StudyNotFound):
@@ -368,7 +286,7 @@ class LocalStudyClient:
 
     def _look_around(self) -> list[WorkerView]:
         self.cache.refresh()
-        return running_worker_views(self.cache, self._store, exclude_agent=self._name)
+        return self.cache.worker_views(exclude_agent=self.outbox.agent)
 
     def next_ticket(self, held_ids: list[int]) -> TicketRow | None:
         """Return a ticket to do, with its parameters, None if there is none just now.
@@ -377,7 +295,7 @@ class LocalStudyClient:
             held_ids: Ids of the tickets that are in progress here.
         """
         ticket, goes_on, began = None, False, time.monotonic()
-        if self._outbox.urgent:
+        if self.outbox.urgent:
             # a ticket whose end the store has not heard of would be handed out again
             goes_on = self.cache.has_startable_ticket() and self._why_to_end() is None
             ticket = self._deliver(self._build_claim_request(held_ids) if goes_on else None)
@@ -395,7 +313,7 @@ class LocalStudyClient:
                 ticket = self._take(held_ids)
         if ticket is None:
             if self.cache.state == "running" and not self.cache.is_finished():
-                self._last_empty_poll_at = began
+                self.last_empty_poll_at = began
             return None
         if ticket.id not in self.cache.tickets:
             # tickets have been added since they were last read
@@ -424,7 +342,8 @@ class LocalStudyClient:
 
     def _take(self, held_ids: list[int]) -> TicketRow | None:
         request = self._build_claim_request(held_ids)
-        return self._connection.call(lambda: self._store.take_ticket(self._study.id, self._name, request))
+        agent = self.outbox.agent
+        return self._connection.call(lambda: self._store.take_ticket(self._study.id, agent, request))
 
     def _parametrised(self, ticket: TicketRow) -> TicketRow | None:
         """Return a ticket with what it is to train; None: the search ends before it."""
@@ -495,7 +414,7 @@ class LocalStudyClient:
 
     def is_finished(self) -> bool:
         """Return whether nothing is left to do, now and later; the next stage is opened if there is one."""
-        if not self.cache.is_finished() or len(self._outbox):
+        if not self.cache.is_finished() or len(self.outbox):
             return False
         # what is over for all agents is over for good, but more may have been requested
         self._read()
@@ -519,15 +438,16 @@ class LocalStudyClient:
         decision = decide(result)
         if decision is not None and result.recommendation is not None:
             advice = result.recommendation
-            text = {
+            recommendation = {
+                "headline": decision.headline,
                 "action": advice.action_without_training,
                 "params": advice.parameters,
                 "at_inference": advice.at_inference,
             }
-            self._store.set_recommendation(self._study.name, {"headline": decision.headline, **text})
+            self._store.set_recommendation(self._study.name, recommendation)
 
     def _read(self) -> None:
         """Read all tickets anew, after reporting what is still in the queue."""
-        if len(self._outbox):
+        if len(self.outbox):
             self._deliver()
         self._connection.call(self.cache.read, reads=True)

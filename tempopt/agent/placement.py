@@ -82,13 +82,12 @@ def _lack(need: Need, machine: Machine, fit: int, num_requested: int | None) -> 
             f"resources.gpus asks for {need.gpus:g} of a GPU for each trial, and there are none here"
             f"{f' ({machine.why})' if machine.why else ''}. To train on the CPU: resources.gpus: 0"
         )
-    needs, supplies = [f"CPU cores: {need.cpus}"], [f"CPU cores: {machine.cores}"]
+    rows = [(f"CPU cores: {need.cpus}", f"CPU cores: {machine.cores}")]
     if need.gpus:
-        needs.append(f"GPUs: {need.gpus:g}")
-        supplies.append(f"free GPUs: {len(machine.cards)}")
+        rows.append((f"GPUs: {need.gpus:g}", f"free GPUs: {len(machine.cards)}"))
     if need.memory is not None and machine.memory is not None:
-        needs.append(f"memory: {need.memory / 1e9:.3g} GB")
-        supplies.append(f"memory: {machine.memory / 1e9:.3g} GB")
+        rows.append((f"memory: {need.memory / 1e9:.3g} GB", f"memory: {machine.memory / 1e9:.3g} GB"))
+    needs, supplies = (", ".join(column) for column in zip(*rows, strict=True))
     busy_cards = [f"{card} by {f'process {pid}' if pid else 'another agent'}" for card, pid in machine.busy]
     busy_text = f" Taken: {'; '.join(busy_cards)}." if busy_cards else ""
     remedy = "Ask for less"
@@ -98,14 +97,8 @@ def _lack(need: Need, machine: Machine, fit: int, num_requested: int | None) -> 
         remedy = "To have trials share the cores all the same, give a number of workers, as in --workers 1"
     elif busy_cards:
         remedy = "Wait until they have ended, or say by CUDA_VISIBLE_DEVICES which GPUs are to be shared"
-    if num_requested is None:
-        subject = "A trial takes"
-    else:
-        subject = f"{num_requested} workers were asked for, of which each takes"
-    return (
-        f"{subject} {', '.join(needs)} (resources: in the spec), and there is {', '.join(supplies)}."
-        f"{busy_text} {remedy}."
-    )
+    asked = f"{num_requested} workers were asked for, of which each" if num_requested else "A trial"
+    return f"{asked} takes {needs} (resources: in the spec), and there is {supplies}.{busy_text} {remedy}."
 
 
 def assign_placements(

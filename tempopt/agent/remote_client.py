@@ -9,52 +9,145 @@ import contextlib
 import dataclasses
 import json
 import math
+import secrets
 import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from tempopt.agent.agent_rpc import AgentRpcClient
 from tempopt.agent.observer import Observer, Snapshot, WorkerView
 from tempopt.agent.store_connection import StoreRetryPolicy, StoreUnavailableError
-from tempopt.agent.study_client import AgentCallbacks
-from tempopt.agent.write_queue import WriteQueue, iter_orphaned_queues, outbox_path
-from tempopt.errors import StorageError, StudyFailed, TempoptError
+from tempopt.agent.study_client import RunFolders, StudyClient
+from tempopt.agent.write_queue import WriteQueue
+from tempopt.errors import AccessDenied, StorageError, StoreBusy, StoreUnreachable, StudyFailed, TempoptError
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.changes import (
     AttemptLost,
     AttemptReleased,
     Change,
-    CheckpointRecorded,
     ClaimRequest,
-    MetricReported,
     RunEnded,
     RunStarted,
     WriteResult,
 )
-from tempopt.storage.checkpoints import run_name
+from tempopt.storage.http.connection import ServerConnection
 from tempopt.storage.http.protocol import (
     LONGEST_WAIT,
+    JoinRequest,
     JoinResponse,
+    Leave,
     Renewal,
     RunReports,
+    SyncRequest,
     SyncResponse,
     TakeRequest,
 )
 from tempopt.storage.http.wire import change_to_plain, deserialize
-from tempopt.storage.liveness import mark_agent_left
-from tempopt.storage.rows import Checkpoint, StudyRow, StudyState, TicketRow, checkpoints_to_resume
+from tempopt.storage.liveness import agent_name, mark_agent_left
+from tempopt.storage.rows import StudyRow, StudyState, TicketRow
 from tempopt.training.messages import RunRequest, decode
 
+_AGAIN_SECONDS = (0.2, 1.0, 3.0)
+# beyond the time that an answer may be held back
+_SLACK_SECONDS = 30.0
 _WAIT_SECONDS = 20.0
 # who leaves a study that has no run to begin is to know soon that it has none
 _SHORT_WAIT_SECONDS = 1.0
-# A request costs a server more than a transaction costs a database; so late is a run pruned at most.
-_SHARE_OF_AGE, _SOONEST_SECONDS = 0.35, 3.0
 _MOST_BYTES = 4 * 1024 * 1024
+
+
+class AgentRpcClient:
+    """What one agent says to its server, and how it is called there.
+
+    Args:
+        connection: The server.
+        study: Name of the study.
+        workers: Number of the agent's workers.
+    """
+
+    def __init__(self, connection: ServerConnection, study: str, workers: int) -> None:
+        self._connection = connection
+        self._study = study
+        self._workers = workers
+        # the name of a process may repeat in containers that share nothing
+        self.agent = f"{agent_name()}-{secrets.token_hex(3)}"
+        self._session = secrets.token_hex(8)
+
+    def join(self) -> JoinResponse:
+        """Return what there is to know of the study.
+
+        Raises:
+            StudyNotFound: There is none of that name.
+            UsageError: It was paused, or the server does not serve this agent.
+        """
+        request = JoinRequest(
+            study=self._study, agent=self.agent, session=self._session, workers=self._workers
+        )
+        pauses = [*_AGAIN_SECONDS]
+        while True:
+            try:
+                answer = self._connection.post("/api/agents/join", request.model_dump(mode="json"))
+                return JoinResponse.model_validate(answer)
+            except StoreUnreachable as error:
+                # a reply that was lost, or a server that is started anew at this moment
+                if isinstance(error, StoreBusy) or not pauses:
+                    raise
+                time.sleep(pauses.pop(0))
+
+    def sync(
+        self,
+        study_id: int,
+        changes: Sequence[Change] = (),
+        *,
+        renew: Mapping[int, Renewal] | None = None,
+        lease: float = 60.0,
+        runs: Mapping[int, RunReports] | None = None,
+        take: TakeRequest | None = None,
+        dead: str | None = None,
+    ) -> SyncResponse:
+        """Report what happened and return the server's answer; arguments as in :class:`.SyncRequest`.
+
+        Raises:
+            StoreUnreachable: The server cannot be reached, or does not know the token any more.
+            StudyNotFound: The study was deleted.
+        """
+        request = SyncRequest(
+            study=self._study,
+            study_id=study_id,
+            agent=dead or self.agent,
+            session=self._session,
+            workers=self._workers,
+            changes=[change_to_plain(change) for change in changes],
+            renew=dict(renew or {}),
+            lease=lease,
+            runs=dict(runs or {}),
+            take=take,
+            dead=dead is not None,
+        )
+        patience = _SLACK_SECONDS + (0.0 if take is None else take.wait)
+        body = request.model_dump(mode="json", exclude_defaults=True)
+        try:
+            answer = self._connection.post("/api/agents/sync", body, timeout=patience)
+        except AccessDenied as error:
+            # a token is replaced while agents are at work: nothing is lost if it comes a little later
+            raise StoreUnreachable(f"{error} Put a valid token in its place.") from error
+        return SyncResponse.model_validate(answer)
+
+    def leave(self, study_id: int) -> None:
+        """Have what was given and not begun wait again."""
+        request = Leave(study=self._study, study_id=study_id, agent=self.agent, session=self._session)
+        self._connection.post("/api/agents/leave", request.model_dump(mode="json"), timeout=10.0)
+
+
+class _ServerQueue(WriteQueue):
+    """Changes on their way to a server, which a request costs more than a transaction costs a database."""
+
+    soonest_seconds = 3.0
+    """A run is pruned so late at most, or by the share of its age."""
+    share_of_age = 0.35
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,37 +165,40 @@ class _Run:
     reports: dict[int, float] = field(default_factory=dict)
 
 
-class RemoteStudyClient:
-    """A study behind a server: a :class:`~tempopt.agent.study_client.StudyClient`.
+class RemoteStudyClient(StudyClient):
+    """A study behind a server as one agent sees it.
 
     Args:
         spec: The study's spec.
-        study: The study's row, as the server told it.
         joined: What the server told when the agent joined.
         line: How the server is spoken to.
+        folders: Where runs are written.
+        observer: Receives what a person should read.
         stays: Whether the agent stays when there is no run to begin, and the server may take its time.
-        folder: Local folder for logs and for what cannot be delivered, one subfolder per ticket.
-        observer: Who is told what a person should read.
     """
 
     def __init__(
         self,
         *,
         spec: StudySpec,
-        study: StudyRow,
         joined: JoinResponse,
         line: AgentRpcClient,
-        folder: Path,
+        folders: RunFolders,
         observer: Observer,
         stays: bool = True,
     ) -> None:
-        self.listeners = AgentCallbacks()
+        study = to_study_row(joined)
+        outbox = _ServerQueue(
+            store=self,
+            agent=line.agent,
+            connection=StoreRetryPolicy(timeout=spec.study.store_timeout, note=observer.note),
+            study_id=study.id,
+            lease=spec.study.lease,
+            folder=folders.logs,
+        )
+        super().__init__(spec=spec, study=study, folders=folders, observer=observer, outbox=outbox)
         self._stays = stays
-        self._spec = spec
-        self._study = study
         self._line = line
-        self._folder = folder
-        self._observer = observer
         self._codes = set(joined.codes)
         self._state: StudyState = study.state
         self._over = False
@@ -113,41 +209,14 @@ class RemoteStudyClient:
         self._runs: dict[int, _Run] = {}
         self._pruned_before: set[int] = set()
         self._poll: _Poll | None = None
-        self._in_vain = -math.inf
         self._wake, self._ring = socket.socketpair()
         self._ring.setblocking(False)
-        self._connection = StoreRetryPolicy(timeout=spec.study.store_timeout, note=observer.note)
-        self._outbox = WriteQueue(
-            store=self,
-            agent=line.agent,
-            connection=self._connection,
-            study_id=study.id,
-            lease=spec.study.lease,
-            path=outbox_path(folder, line.agent),
-            share=_SHARE_OF_AGE,
-            soonest=_SOONEST_SECONDS,
-        )
         self._deliver_for_the_dead()
-
-    def _deliver_for_the_dead(self) -> None:
-        for path, agent, changes in iter_orphaned_queues(self._folder):
-            self._line.sync(self._study.id, changes, dead=agent)
-            self._observer.note(
-                "What an agent on this machine could not tell the server before it died was told."
-            )
-            # what stays is told once more, which changes nothing
-            with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
 
     @property
     def state(self) -> StudyState:
         """State of the study, as the server told it last."""
         return self._state
-
-    @property
-    def last_empty_poll_at(self) -> float:
-        """When the server was asked last for a ticket, and has answered since that there is none."""
-        return self._in_vain
 
     @property
     def codes(self) -> set[str]:
@@ -198,6 +267,9 @@ class RemoteStudyClient:
         runs = {id: _counted(self._runs[id]) for id in ticket_ids}
         return self._line.sync(study_id, changes, runs=runs, **more)
 
+    def _deliver_as(self, agent: str, changes: Sequence[Change]) -> None:
+        self._line.sync(self._study.id, changes, dead=agent)
+
     def _deliver(self, held_ids: list[int] | None = None) -> TicketRow | None:
         """Deliver everything, and return the ticket that was taken with it."""
         take = None
@@ -205,7 +277,7 @@ class RemoteStudyClient:
             take = ClaimRequest(
                 limits={}, lease=self._spec.study.lease, max_attempts=1, held_ticket_ids=held_ids
             )
-        self._outbox.flush(take)
+        self.outbox.flush(take)
         return self._absorb(self._answer)
 
     def _absorb(self, answer: SyncResponse) -> TicketRow | None:
@@ -232,7 +304,7 @@ class RemoteStudyClient:
         """Have told that a run has begun to train."""
         run = self._runs[change.ticket_id]
         run.total_steps, run.reports = change.total_steps, dict(history)
-        self._outbox.add(change)
+        self.outbox.add(change)
 
     def reported(
         self,
@@ -245,20 +317,8 @@ class RemoteStudyClient:
     ) -> bool:
         """Have a report told; whether it prunes the run is told by the server later."""
         self._runs[ticket.id].reports = dict(reports)
-        change = MetricReported(ticket_id=ticket.id, attempt=ticket.attempt, step=step, value=reports[step])
-        self._outbox.add(change, age=trained_seconds)
-        return False
-
-    def heartbeat(self, ticket: TicketRow, seconds: float, *, step: int | None = None) -> None:
-        """Have a lease renewed with the next delivery."""
-        self._outbox.renew(ticket.id, ticket.attempt, seconds, step=step)
-
-    def keep(self, ticket: TicketRow, checkpoint: Checkpoint, *, trained_seconds: float) -> TicketRow:
-        """Have a checkpoint recorded; the server deletes those that it makes needless."""
-        change = CheckpointRecorded(ticket_id=ticket.id, attempt=ticket.attempt, checkpoint=checkpoint)
-        self._outbox.add(change, age=trained_seconds)
-        return dataclasses.replace(
-            ticket, checkpoints=checkpoints_to_resume((checkpoint, *ticket.checkpoints))
+        return super().reported(
+            ticket, step, reports, total_steps=total_steps, trained_seconds=trained_seconds
         )
 
     def report_run_ended(
@@ -266,36 +326,27 @@ class RemoteStudyClient:
     ) -> None:
         """Have the end of a run told; the server knows what only the whole study tells of it."""
         self._runs[row.id].reports = dict(reports)
-        self._outbox.add(change)
+        self.outbox.add(change)
         self._tickets[row.id] = row
 
     def lost(
         self, change: AttemptLost, before: TicketRow, row: TicketRow, reports: Mapping[int, float]
     ) -> None:
         """Have it told that an attempt was lost."""
-        self._outbox.add(change)
+        self.outbox.add(change)
         self._tickets[row.id] = row
 
     def returned(self, change: AttemptReleased) -> None:
         """Have it told that an attempt was returned."""
-        self._outbox.add(change)
+        self.outbox.add(change)
         ticket = self._tickets[change.ticket_id]
         self._tickets[change.ticket_id] = dataclasses.replace(ticket, state="waiting", agent=None)
-
-    def stop_renewing(self, ticket: TicketRow) -> None:
-        """Renew a lease no more."""
-        self._outbox.forget_lease(ticket.id)
 
     @property
     def urgent(self) -> bool:
         """Whether the end of a run is still to be reported."""
         # while a ticket is waited for, no other is asked for in passing
-        return self._outbox.urgent and self._poll is None
-
-    def flush(self) -> None:
-        """Deliver what there is to tell, if it is time."""
-        if self._outbox.is_due():
-            self._deliver()
+        return self.outbox.urgent and self._poll is None
 
     # ---- what is to be done
 
@@ -307,7 +358,7 @@ class RemoteStudyClient:
         """Return a ticket to do, None if there is none just now; the server is asked to say when there is."""
         if self._poll is not None:
             return self._polled()
-        if self._outbox.urgent:
+        if self.outbox.urgent:
             began = time.monotonic()
             ticket = self._deliver(held_ids)
             if ticket is not None or self._over:
@@ -323,18 +374,18 @@ class RemoteStudyClient:
 
     def _had_nothing(self, began: float) -> None:
         if self._state == "running" and not self._over:
-            self._in_vain = began
+            self.last_empty_poll_at = began
 
     def _polled(self) -> TicketRow | None:
         """Return what a request for a ticket has brought, None if it is under way still."""
         poll = self._poll
         assert poll is not None
-        if not poll.done.is_set():
+        if not poll.answer.done():
             return None
         self._poll = None
         with contextlib.suppress(BlockingIOError):
             self._wake.recv(4096, socket.MSG_DONTWAIT)
-        answer = self._connection.call(poll.result, reads=True)
+        answer = self._connection.call(poll.answer.result, reads=True)
         ticket = self._absorb(answer)
         if ticket is None:
             self._had_nothing(poll.began)
@@ -342,11 +393,7 @@ class RemoteStudyClient:
 
     def is_finished(self) -> bool:
         """Return whether nothing is left to do, now and later."""
-        return self._over and not len(self._outbox)
-
-    def folder(self, ticket: TicketRow) -> Path:
-        """Return the local folder of a ticket, for its log."""
-        return self._folder / run_name(ticket.kind, ticket.number)
+        return self._over and not len(self.outbox)
 
     def request(self, ticket: TicketRow, memory_share: float | None) -> RunRequest:
         """Return what a worker is to do with a ticket."""
@@ -398,7 +445,7 @@ class RemoteStudyClient:
     def disconnect(self) -> None:
         """Close what news is heard by; the study is heard of no more."""
         self._wake.close()
-        if self._poll is None or self._poll.done.is_set():
+        if self._poll is None or self._poll.answer.done():
             # else its thread rings once more, and is the last to hold it
             self._ring.close()
 
@@ -407,49 +454,36 @@ class _Poll:
     """One request for a ticket, in a thread of its own: the server answers when there is one."""
 
     def __init__(self, line: AgentRpcClient, study_id: int, take: TakeRequest, ring: socket.socket) -> None:
-        self.done = threading.Event()
-        self._lock = threading.Lock()
-        self._unwanted = False
-        self._answer: SyncResponse | Exception | None = None
+        self.began = time.monotonic()
+        self.answer: Future[SyncResponse] = Future()
         self._line, self._study_id = line, study_id
 
         def ask() -> None:
             try:
-                self._answer = line.sync(study_id, take=take)
+                self.answer.set_result(line.sync(study_id, take=take))
             except Exception as error:
-                self._answer = error
-            with self._lock:
-                self.done.set()
-                unwanted = self._unwanted
-            if unwanted:
-                self._release()
+                self.answer.set_exception(error)
             with contextlib.suppress(OSError):
                 ring.send(b"!")
 
-        self._thread = threading.Thread(target=ask, name="tempopt-take", daemon=True)
-        self.began = time.monotonic()
-        self._thread.start()
+        threading.Thread(target=ask, name="tempopt-take", daemon=True).start()
 
     def give_back(self) -> None:
         """Have a ticket that this may bring, or has brought, wait again: its agent has left."""
-        with self._lock:
-            self._unwanted = True
-            if not self.done.is_set():
-                return
-        self._release()
+        self.answer.add_done_callback(self._release)
 
-    def _release(self) -> None:
-        if isinstance(self._answer, SyncResponse) and self._answer.claim is not None:
+    def _release(self, answer: Future[SyncResponse]) -> None:
+        if answer.exception() is None and answer.result().claim is not None:
             # who cannot say so leaves the ticket to its lease
             with contextlib.suppress(TempoptError):
                 self._line.leave(self._study_id)
 
-    def result(self) -> SyncResponse:
-        """Return the answer, or raise what came in place of one."""
-        assert self._answer is not None
-        if isinstance(self._answer, Exception):
-            raise self._answer
-        return self._answer
+
+def to_study_row(joined: JoinResponse) -> StudyRow:
+    """Return the row of the study that an agent has joined."""
+    row: dict[str, Any] = joined.study
+    study: StudyRow = deserialize(StudyRow, row)
+    return study
 
 
 def _parts(changes: Sequence[Change]) -> list[list[Change]]:

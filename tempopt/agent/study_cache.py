@@ -8,10 +8,12 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from tempopt.agent.observer import Snapshot, WorkerView
+from tempopt.agent.worker_views import to_worker_views
 from tempopt.sampling.arms import SearchArms, guard_values_by_ticket, reports_by_ticket
 from tempopt.spec.sections import KNOWLEDGE_GRADIENT
 from tempopt.spec.study_spec import StudySpec
@@ -34,22 +36,22 @@ class StudyCache:
     """
 
     def __init__(self, spec: StudySpec, study: StudyRow, store: Store) -> None:
-        self._spec = spec
-        self._study = study
-        self._store = store
+        self.spec = spec
+        self.study = study
+        self.store = store
         self._earlier = store.warm_start(study.id) if spec.study.warm_start else []
         self.read()
 
     def read(self) -> None:
         """Read everything anew."""
-        study = self._store.load_study(self._study.name)
+        study = self.store.load_study(self.study.name)
         self.state: StudyState = study.state
         self.version = study.version
         self.set_age(study.age)
-        rows = self._store.tickets(self._study.id)
-        names = ["report", *self._spec.study.measured_guards]
-        reports = self._store.measurements(self._study.id, names=names)
-        self.arms = SearchArms(self._spec, rows, reports, earlier=self._earlier)
+        rows = self.store.tickets(self.study.id)
+        names = ["report", *self.spec.study.measured_guards]
+        reports = self.store.measurements(self.study.id, names=names)
+        self.arms = SearchArms(self.spec, rows, reports, earlier=self._earlier)
         self.tickets = {row.id: row for row in rows}
         self.codes = {row.code for row in rows if row.code is not None}
         self._of_kind = {kind: [row.id for row in rows if row.kind == kind] for kind in KINDS}
@@ -63,14 +65,14 @@ class StudyCache:
 
     def refresh(self) -> None:
         """Take in what others have done."""
-        news = self._store.news(self._study.id, {kind: self._first(kind) for kind in self._unfinished()})
+        news = self.store.news(self.study.id, {kind: self._first(kind) for kind in self._unfinished()})
         self.state = news.state
         self.set_age(news.age)
         if news.version != self.version or any(row.id not in self.tickets for row in news.tickets):
             self.read()
             return
         reports = reports_by_ticket(report for report in news.reports if report.name == "report")
-        guards = guard_values_by_ticket(news.reports, self._spec)
+        guards = guard_values_by_ticket(news.reports, self.spec)
         for row in news.tickets:
             self.apply_ticket(row, reports.get(row.id, {}), guards.get(row.id, {}))
         begun_ids = {row.id for row in news.tickets}
@@ -129,7 +131,7 @@ class StudyCache:
         baseline = self.baseline()
         if value is None or baseline is None or not self._is_baseline_over():
             return None
-        return to_maximize(value - baseline, self._spec.study.direction)
+        return to_maximize(value - baseline, self.spec.study.direction)
 
     def constraints(self, guards: Mapping[str, float]) -> dict[str, float]:
         """Return by how much a run exceeds the limit of each guard; empty while a limit may yet move.
@@ -150,12 +152,53 @@ class StudyCache:
         """Return the number of tickets of each kind."""
         return {kind: len(ids) for kind, ids in self._of_kind.items()}
 
+    def worker_views(self, *, exclude_agent: str | None = None) -> list[WorkerView]:
+        """Return a view of each run in progress that is known of, those of one agent together.
+
+        One question is asked of the store, however many runs there are: what those in progress have reported.
+
+        Args:
+            exclude_agent: Name of an agent whose runs are left out.
+        """
+        rows = [row for row in self.tickets.values() if row.state == "running" and row.agent != exclude_agent]
+        return to_worker_views(self.store, rows)
+
+    def snapshot(
+        self, workers: Sequence[WorkerView], elapsed: float, *, at_work: int | None = None
+    ) -> Snapshot:
+        """Return the study as one agent sees it, or a process that only reads the store.
+
+        Args:
+            workers: What each worker that is known of does, those of other agents included.
+            elapsed: Seconds since the agent, or the process that looks, began.
+            at_work: Number of workers that share what is left to do; None: those that are not silent.
+        """
+        best = self.arms.best()
+        if at_work is None:
+            at_work = sum(not view.silent for view in workers)
+        seconds = self.seconds_left() if at_work else None
+        return Snapshot(
+            study=self.spec.study.name,
+            metric=self.spec.study.metric,
+            direction=self.spec.study.direction,
+            stage=next((view.kind for view in workers if view.kind is not None), None),
+            done={kind: self.done[kind] for kind in KINDS},
+            requested=self.requested_counts(),
+            best=best.value if best is not None else None,
+            best_params=dict(best.parameters or {}) if best is not None else {},
+            baseline_mean=self.baseline(),
+            workers=list(workers),
+            elapsed=elapsed,
+            remaining=None if seconds is None else seconds / at_work,
+            confirms_on=self.spec.study.confirm_on,
+        )
+
     def seconds_left(self) -> float | None:
         """Return the training seconds of all that is left, an estimate; None before a run is complete."""
         if not self._whole_runs:
             return None
         if self._to_come is None:
-            self._to_come = count_remaining_runs(list(self.tickets.values()), self._spec)
+            self._to_come = count_remaining_runs(list(self.tickets.values()), self.spec)
         num_left = sum(count - self.done[kind] for kind, count in self.requested_counts().items())
         return (self._to_come + num_left) * self._whole_seconds / self._whole_runs
 
@@ -171,18 +214,13 @@ class StudyCache:
         """Return the kinds of which a ticket may be begun, and the highest number that may be, None: any."""
         bounds: dict[Kind, int | None] = {}
         for kind in self._unfinished():
-            if kind in SAMPLED_KINDS:
-                bounds[kind] = self._last_beside(kind)
-            else:
-                bounds[kind] = None
-        if self._spec.study.sampler.name == KNOWLEDGE_GRADIENT and {"baseline", "constant"} & bounds.keys():
+            # a sampled one may begin while the first open one of its kind goes on
+            is_sampled = kind in SAMPLED_KINDS
+            bounds[kind] = self._first(kind) + self.spec.study.parallel - 1 if is_sampled else None
+        if self.spec.study.sampler.name == KNOWLEDGE_GRADIENT and {"baseline", "constant"} & bounds.keys():
             # what the search learns from its first design does not depend on who is faster
             bounds.pop("search", None)
         return bounds
-
-    def _last_beside(self, kind: Kind) -> int:
-        """Return the last number of a sampled kind that may begin while its first open one goes on."""
-        return self._first(kind) + self._spec.study.parallel - 1
 
     def has_startable_ticket(self) -> bool:
         """Return whether, as far as is known, a ticket waits that may be begun."""
@@ -195,7 +233,7 @@ class StudyCache:
 
     def winner(self, of_round: int) -> Mapping[str, Any]:
         """Return the parameters of the search arm's choice in a round, empty while there is none."""
-        return winner_of(list(self.tickets.values()), self._spec, of_round=of_round) or {}
+        return winner_of(list(self.tickets.values()), self.spec, of_round=of_round) or {}
 
     def open_tickets(self) -> Iterator[TicketRow]:
         """Yield the tickets from the first that is not over to the last that may begin."""

@@ -5,15 +5,18 @@ Shared by an agent and by a server. Trains nothing, and imports nothing of what 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from tempopt.agent.study_lookup import check_distinct_param_names, find_study, reconcile_spec
-from tempopt.agent.warm_start import load_warm_start_runs
-from tempopt.errors import StorageError
+from tempopt.errors import SpecError, StorageError, StudyNotFound
+from tempopt.sampling.features import Features
+from tempopt.spec.sections import FEWEST
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.optuna_calls import make_study
-from tempopt.storage.rows import StudyRow
+from tempopt.storage.rows import SEARCH_KINDS, PriorRuns, StudyRow, TicketRow
 from tempopt.storage.store import Store
+from tempopt.storage.ticket_queries import is_usable, to_maximize
 from tempopt.verdict.stages import first_tickets
 
 
@@ -43,7 +46,11 @@ def ensure_study_exists(
         UsageError: Another program keeps an Optuna study of that name.
         StudyChanged: Another process has begun another study of that name at the same moment.
     """
-    _register(store, spec, new=study is None)
+    settings = spec.study
+    # every time: it may have been deleted in a dashboard
+    make_study(store.url, name=settings.name, direction=settings.direction, metric=settings.metric)
+    if study is None:
+        check_distinct_param_names(store, spec)
     row = study or _create_study(store, spec, owner, on_note)
     # before there are tickets to take: who takes one may look there for the study's code
     if row.checkpoints != checkpoints:
@@ -51,14 +58,6 @@ def ensure_study_exists(
     # every time, since the process that began the study may have died before it had its tickets
     store.add_tickets(row.id, first_tickets(spec))
     return row
-
-
-def _register(store: Store, spec: StudySpec, *, new: bool) -> None:
-    """Have Optuna's study made, if it is not there: it may have been deleted in a dashboard."""
-    study = spec.study
-    make_study(store.url, name=study.name, direction=study.direction, metric=study.metric)
-    if new:
-        check_distinct_param_names(store, spec)
 
 
 def _create_study(store: Store, spec: StudySpec, owner: str, on_note: Callable[[str], None]) -> StudyRow:
@@ -84,3 +83,50 @@ def _create_study(store: Store, spec: StudySpec, owner: str, on_note: Callable[[
             raise
         reconcile_spec(store, stored_study, spec)
         return stored_study
+
+
+def load_warm_start_runs(store: Store, spec: StudySpec) -> PriorRuns:
+    """Return what is kept of the studies that ``study.warm_start`` names.
+
+    Args:
+        store: Where they are.
+        spec: The spec of the new study.
+
+    Raises:
+        SpecError: There is no such study, or too few of its runs are complete.
+    """
+    return [{"name": name, "runs": _runs(store, name, spec)} for name in spec.study.warm_start]
+
+
+def _runs(store: Store, name: str, spec: StudySpec) -> list[tuple[Mapping[str, Any], float]]:
+    # it loads scipy, for which who begins from nothing should not wait
+    from tempopt.sampling.arm_model import subsample_informative
+
+    try:
+        study = store.load_study(name)
+    except StudyNotFound:
+        # behind a server, the names of the others and the place of the database are not for everybody
+        raise SpecError(
+            f'study.warm_start: there is no study "{name}" there. tempopt list has those that there are.'
+        ) from None
+    features, direction = Features(spec), StudySpec.from_json(study.spec).study.direction
+    runs: list[tuple[Mapping[str, Any], float]] = [
+        (dict(row.parameters), to_maximize(row.value, direction))
+        for row in store.tickets(study.id, SEARCH_KINDS)
+        if is_usable(row) and row.value is not None and row.parameters is not None and _fits(row, features)
+    ]
+    if len(runs) < FEWEST:
+        raise SpecError(
+            f'study.warm_start: of the study "{name}" {len(runs)} runs are complete that have a place in '
+            f"this search; it takes {FEWEST} to begin from. Let it come further, or take it out."
+        )
+    return subsample_informative(runs)
+
+
+def _fits(row: TicketRow, features: Features) -> bool:
+    """Whether a run's parameters make a plan together with what this study holds fixed."""
+    try:
+        features(row.parameters or {})
+    except (ValueError, TypeError):
+        return False
+    return True

@@ -6,38 +6,41 @@ Puts the rooms together: spec, store, workers and agent; each decision is made e
 from __future__ import annotations
 
 import contextlib
-import shlex
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from tempopt.agent.agent_loop import Agent
-from tempopt.agent.dry_run import check_spec_on_worker, format_stage, run_dry_run, start_workers
+from tempopt.agent.agent_loop import Agent, Turn
+from tempopt.agent.dry_run import check_spec_on_worker, note_long_stages, run_dry_run, start_workers
 from tempopt.agent.gpu_locks import claim_gpus
 from tempopt.agent.local_client import LocalStudyClient
 from tempopt.agent.machine import Machine, this_machine
-from tempopt.agent.observer import Observer
+from tempopt.agent.observer import NullObserver, Observer
 from tempopt.agent.placement import Placement, assign_placements, count_workers
 from tempopt.agent.process import WorkerProcess
+from tempopt.agent.remote_client import AgentRpcClient, RemoteStudyClient, to_study_row
 from tempopt.agent.signals import sigterm_as_keyboard_interrupt
+from tempopt.agent.store_connection import retry_while_busy
+from tempopt.agent.study_cache import StudyCache
+from tempopt.agent.study_client import RunFolders, StudyClient
 from tempopt.agent.study_creation import ensure_study_exists
-from tempopt.agent.turn import Turn
-from tempopt.errors import SpecError, UsageError
+from tempopt.errors import UsageError
 from tempopt.files import removed_if_empty
 from tempopt.report.study_result import StudyResult, load
 from tempopt.sampling.optuna_factories import try_strategies
-from tempopt.spec.program import Program
+from tempopt.spec.custom_schedules import import_schedules
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.checkpoints import DEFAULT_FOLDER, is_local, join, normalize_checkpoint_url
+from tempopt.storage.http.connection import ServerConnection
+from tempopt.storage.http.filesystem import SERVER
 from tempopt.storage.liveness import user
-from tempopt.storage.rows import StudyRow
+from tempopt.storage.rows import StudyRow, StudyState
 from tempopt.storage.store import Store
-from tempopt.training.messages import Stage
-
-# A search says of the parts of its dry run only those for which a person has waited.
-_LONG = 5.0
+from tempopt.verdict.forecast_text import runs_text
+from tempopt.verdict.planned_runs import planned_runs
 
 
 class StudyRunner:
@@ -73,7 +76,9 @@ class StudyRunner:
         self._wake = resume_if_paused
         self._observer = observer
         self._num_workers = resolve_worker_count(workers, spec, turn)
-        self._checkpoints = self._kept_at(checkpoints)
+        stored_url = find_stored_checkpoints(study) if checkpoints is None else None
+        folder = DEFAULT_FOLDER if checkpoints is None else checkpoints
+        self._checkpoints = stored_url or normalize_checkpoint_url(folder)
 
     def run(self) -> StudyResult:
         """Return the study's result when there is nothing left to do, or it was told to rest."""
@@ -89,88 +94,127 @@ class StudyRunner:
         if state == "done" or (state == "paused" and not self._wake):
             return
         logs = self._checkpoints if is_local(self._checkpoints) else DEFAULT_FOLDER
-        writable = ensure_writable_dir(Path(logs).absolute() / name)
-        with (
-            writable as folder,
-            sigterm_as_keyboard_interrupt(),
-            claim_local_placements(self._spec, self._num_workers) as places,
-            start_workers(places) as workers,
-        ):
+        with _start_local_workers(spec, self._num_workers, Path(logs).absolute() / name) as (folder, workers):
             if self._study is not None and state != "running":
                 store.set_state(self._study.id, "running")
             # on another machine than before, a class may not be there; better seen before a ticket is taken
-            try:
-                if self._study is None:
-                    spec, _ = run_dry_run(spec, workers[0], task="dry_run", on_stage=self._note_stage)
-                else:
-                    spec = check_spec_on_worker(spec, workers[0], again=self._turn is None)
-            except SpecError as error:
-                raise SpecError(f"{error}{self._where_begun(str(error))}") from error
-            self._spec, program = spec, spec.program()
+            if self._study is None:
+                on_stage = note_long_stages(self._observer.note)
+                spec, _ = run_dry_run(spec, workers[0], task="dry_run", on_stage=on_stage)
+            else:
+                spec = check_spec_on_worker(spec, workers[0], again=self._turn is None)
+            self._spec = spec
+            note = self._observer.note
             study = ensure_study_exists(
-                store,
-                spec,
-                self._study,
-                checkpoints=self._checkpoints,
-                owner=user(),
-                on_note=self._observer.note,
+                store, spec, self._study, checkpoints=self._checkpoints, owner=user(), on_note=note
             )
-            self._train(study, program, workers, folder)
+            folders = RunFolders(logs=folder, checkpoints=join(self._checkpoints, name))
+            cache = StudyCache(spec, study, store)
+            client = LocalStudyClient(
+                cache=cache, folders=folders, workers=len(workers), observer=self._observer
+            )
+            if self._study is None and not isinstance(self._observer, NullObserver):
+                runs = runs_text(planned_runs(spec))
+                note(f"{name}: {spec.study.direction} {spec.study.metric}; {runs}")
+            _run_agent(spec, client, workers, folders, self._observer, self._turn)
 
-    def _train(self, study: StudyRow, program: Program, workers: list[WorkerProcess], folder: Path) -> None:
-        """Work on a study until nothing is left to do."""
-        checkpoints_url = join(self._checkpoints, study.name)
-        client = LocalStudyClient(
-            spec=self._spec,
-            program=program,
-            study=study,
-            store=self._store,
-            folder=folder,
-            workers=len(workers),
-            checkpoints=checkpoints_url,
-            observer=self._observer,
+
+def find_stored_checkpoints(study: StudyRow | None, *, is_multi_host: bool = False) -> str | None:
+    """Return where a study has kept its checkpoints, if its agents can be taken to reach that.
+
+    Args:
+        is_multi_host: Whether agents are on other machines; of a folder of this one it is seen whether it
+            is there.
+    """
+    url = None if study is None else study.checkpoints
+    if url is None or is_multi_host or not is_local(url):
+        return url
+    return url if Path(url).is_dir() else None
+
+
+def run_remote_agent(
+    connection: ServerConnection,
+    name: str,
+    *,
+    workers: Workers | None,
+    folder: str | Path | None = None,
+    token_file: str | Path | None = None,
+    observer: Observer,
+    turn: Turn | None = None,
+) -> StudyState:
+    """Work on a study behind a server until nothing is left to do; return its state then.
+
+    No database and no bucket is reached from here.
+
+    Args:
+        connection: The server.
+        name: Name of the study.
+        workers: As for :func:`tempopt.search`.
+        folder: Local folder for logs; None: ``tempopt-runs`` in the current one.
+        token_file: File that workers read the token for checkpoints from; None: where this process has it.
+        observer: Is told what happens.
+        turn: Says when the agent leaves the study to serve another; None: it stays until nothing is left.
+
+    Raises:
+        StudyNotFound: There is no study of that name.
+        UsageError: It was paused, or the server does not serve this agent.
+        SpecError: Its class is not found on this machine.
+        StudyFailed: Nothing can be trained, or the server was away for longer than ``study.store_timeout``.
+    """
+    joined = retry_while_busy(lambda: AgentRpcClient(connection, name, 1).join(), note=observer.note)
+    study = to_study_row(joined)
+    if study.state == "done":
+        return study.state
+    spec = StudySpec.from_json(study.spec)
+    import_schedules(spec)
+    # workers put and get checkpoints themselves
+    os.environ[SERVER] = connection.url
+    if token_file is not None:
+        os.environ["TEMPOPT_TOKEN_FILE"] = str(Path(token_file).absolute())
+        os.environ.pop("TEMPOPT_TOKEN", None)
+    logs = Path(DEFAULT_FOLDER if folder is None else folder).absolute() / name
+    num_workers = resolve_worker_count(workers, spec, turn)
+    with _start_local_workers(spec, num_workers, logs) as (log_folder, worker_processes):
+        spec = check_spec_on_worker(spec, worker_processes[0], again=turn is None)
+        line = AgentRpcClient(connection, name, len(worker_processes))
+        folders = RunFolders(logs=log_folder, checkpoints=connection.url)
+        client = RemoteStudyClient(
+            spec=spec, joined=line.join(), line=line, folders=folders, observer=observer, stays=turn is None
         )
-        agent = Agent(
-            spec=self._spec,
-            client=client,
-            workers=workers,
-            folder=folder,
-            checkpoints=checkpoints_url,
-            observer=self._observer,
-            new=self._study is None,
-            turn=self._turn,
-        )
-        try:
-            agent.run()
-        finally:
-            workers[:] = agent.workers
+        _run_agent(spec, client, worker_processes, folders, observer, turn)
+    # a study that is over, or was deleted, needs no report on leaving
+    client.disconnect()
+    return "done" if client.is_finished() else client.state
 
-    def _where_begun(self, refusal: str) -> str:
-        """Return where the modules of a study that is there may be, if one was not found here."""
-        stored_url = None if self._study is None else self._study.checkpoints
-        if (
-            not stored_url
-            or not is_local(stored_url)
-            or Path(stored_url).name != DEFAULT_FOLDER
-            or "Looked in " not in refusal
-        ):
-            return ""
-        folder = str(Path(stored_url).parent)
-        return f"\nThe study was begun in {folder}. Go there, or run: export PYTHONPATH={shlex.quote(folder)}"
 
-    def _note_stage(self, stage: Stage) -> None:
-        if stage.seconds >= _LONG:
-            self._observer.note(format_stage(stage))
+@contextlib.contextmanager
+def _start_local_workers(
+    spec: StudySpec, num_requested: int | None, logs: Path
+) -> Iterator[tuple[Path, list[WorkerProcess]]]:
+    """Start the workers of an agent, and make its folder for logs; all signals to leave are Ctrl-C."""
+    with (
+        ensure_writable_dir(logs) as folder,
+        sigterm_as_keyboard_interrupt(),
+        claim_local_placements(spec, num_requested) as places,
+        start_workers(places) as workers,
+    ):
+        yield folder, workers
 
-    def _kept_at(self, checkpoints: str | Path | None) -> str:
-        stored_url = self._study.checkpoints if self._study is not None else None
-        if (
-            checkpoints is None
-            and stored_url is not None
-            and (not is_local(stored_url) or Path(stored_url).is_dir())
-        ):
-            return stored_url
-        return normalize_checkpoint_url(DEFAULT_FOLDER if checkpoints is None else checkpoints)
+
+def _run_agent(
+    spec: StudySpec,
+    client: StudyClient,
+    workers: list[WorkerProcess],
+    folders: RunFolders,
+    observer: Observer,
+    turn: Turn | None,
+) -> None:
+    """Work on a study until nothing is left to do; ``workers`` are those that are alive then."""
+    agent = Agent(spec=spec, client=client, workers=workers, folders=folders, observer=observer, turn=turn)
+    try:
+        agent.run()
+    finally:
+        workers[:] = agent.workers
 
 
 def validate_sampler_and_pruner(spec: StudySpec) -> None:

@@ -1,4 +1,4 @@
-"""The end of an attempt: the change for the store, and the ticket after it.
+"""The end of an attempt: the change for the store, the ticket after it, and what Optuna shows of its trial.
 
 Decides nothing; what an attempt cost is counted here and nowhere else.
 """
@@ -6,12 +6,24 @@ Decides nothing; what an attempt cost is counted here and nowhere else.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
+from statistics import fmean, geometric_mean
 
 from tempopt.agent.worker_slot import WorkerSlot
 from tempopt.storage.changes import AttemptLost, AttemptReleased, RunEnded, RunOutcome, state_after_loss
 from tempopt.storage.rows import Measurement, Outcome, TicketRow
-from tempopt.training.messages import Finished
+from tempopt.storage.ticket_queries import last_values
+from tempopt.temperature import (
+    TemperatureParameters,
+    is_controlled,
+    parameters_of_temperature,
+    temperatures_of,
+)
+from tempopt.training.messages import CONTROLLED_CURVE, Finished
+
+ENTROPY = "entropy/"
+"""Measurements of the attention entropy begin so; the layer and the head follow."""
 
 
 def build_run_ended(
@@ -28,7 +40,7 @@ def build_run_ended(
         value: What counts of it, if anything does.
         measured: What was measured at its end.
     """
-    ticket = _ticket(work)
+    ticket = work.current_ticket
     outcomes = RunOutcome(
         outcome=outcome,
         value=value,
@@ -86,7 +98,7 @@ def build_attempt_lost(
         attempts: Failures after which it is not tried again.
         alone: Whether it is to have a card to itself from then on.
     """
-    ticket, seconds = _ticket(work), work.age
+    ticket, seconds = work.current_ticket, work.age
     change = AttemptLost(
         ticket_id=ticket.id,
         attempt=ticket.attempt,
@@ -117,7 +129,7 @@ def apply_attempt_lost(ticket: TicketRow, change: AttemptLost) -> TicketRow:
 
 def build_attempt_released(work: WorkerSlot, peak_memory: int | None) -> AttemptReleased:
     """Return the change for a ticket that is returned in good order."""
-    ticket, seconds = _ticket(work), work.age
+    ticket, seconds = work.current_ticket, work.age
     return AttemptReleased(
         ticket_id=ticket.id,
         attempt=ticket.attempt,
@@ -128,6 +140,52 @@ def build_attempt_released(work: WorkerSlot, peak_memory: int | None) -> Attempt
     )
 
 
-def _ticket(work: WorkerSlot) -> TicketRow:
-    assert work.ticket is not None
-    return work.ticket
+def build_trial_user_attrs(
+    ticket: TicketRow, seconds: float, gain: float | None, measurements: Iterable[Measurement]
+) -> dict[str, int | float]:
+    """Return the numbers by which a trial that has ended can be sorted; what cannot be said is left out.
+
+    Their names are no names of parameters, so that a table holds both.
+
+    ``tau_init``, ``tau_final``: attention's temperature at progress 0 and 1, in the geometric mean over the
+    layers, or the last one that was measured where it follows a target of the entropy;
+    ``contrast_init``, ``contrast_final``: that of a temperature named ``contrast``.
+    ``gain``: value of a complete run less the mean of the baseline's runs, > 0 being better; of a trial that
+    ended before all of these had there is none.
+    ``entropy_final``: attention entropy at the end, a share of ln n in [0, 1], in the mean over all heads.
+    ``seconds``: of training, all attempts. ``seed``: of the run.
+
+    Args:
+        ticket: As it was taken; one that has no trial has no attributes.
+        seconds: Training seconds of this attempt.
+        gain: As far as it is known.
+        measurements: What was measured at its end.
+    """
+    if ticket.trial_number is None:
+        return {}
+    attributes: dict[str, int | float] = {}
+    parameters = ticket.parameters or {}
+    for name in temperatures_of(parameters):
+        level = (
+            TemperatureParameters.from_mapping(parameters_of_temperature(parameters, name)).plan(1).schedule
+        )
+        attributes |= {f"{name or 'tau'}_init": level(0.0), f"{name or 'tau'}_final": level(1.0)}
+    measurements = list(measurements)
+    if is_controlled(parameters):
+        ends = _ends(CONTROLLED_CURVE, measurements)
+        attributes["tau_final"] = geometric_mean(ends) if ends else math.nan
+    if gain is not None:
+        attributes["gain"] = gain
+    if entropies := _ends(ENTROPY, measurements):
+        attributes["entropy_final"] = fmean(entropies)
+    attributes |= {"seconds": ticket.seconds + seconds, "seed": ticket.seed}
+    return {name: number for name, number in attributes.items() if math.isfinite(number)}
+
+
+def _ends(prefix: str, measurements: Iterable[Measurement]) -> list[float]:
+    """Return the last value of each measurement of a ticket whose name begins so."""
+    return [
+        value
+        for values_by_ticket in last_values(measurements, prefix).values()
+        for value in values_by_ticket.values()
+    ]

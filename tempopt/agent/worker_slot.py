@@ -114,6 +114,12 @@ class WorkerSlot:
         self.last_progress_at = time.monotonic()
 
     @property
+    def current_ticket(self) -> TicketRow:
+        """The ticket of a worker that has one."""
+        assert self.ticket is not None
+        return self.ticket
+
+    @property
     def pruned(self) -> bool:
         """Whether the pruner has ended its run."""
         return self.stopped == "pruned"
@@ -147,8 +153,7 @@ class WorkerSlot:
 
     def abandon(self) -> None:
         """Have the worker end a run that is another's by now."""
-        assert self.ticket is not None
-        is_sent, run = not self.waiting, (self.ticket.id, self.ticket.attempt)
+        is_sent, run = not self.waiting, (self.current_ticket.id, self.current_ticket.attempt)
         self.free()
         if is_sent:
             self.phase, self.abandoned = Phase.ABANDONING, run

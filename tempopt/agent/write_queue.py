@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, get_args
 
 from pydantic import TypeAdapter
 
@@ -23,24 +23,15 @@ from tempopt.storage.changes import (
     AttemptLost,
     AttemptReleased,
     Change,
-    CheckpointRecorded,
     ClaimRequest,
-    MetricReported,
     RunEnded,
-    RunStarted,
     WriteResult,
 )
 from tempopt.storage.liveness import is_dead
 
-SOONEST_SECONDS = 2.0
-"""Reports wait this long for others to go with them."""
 LATEST_SECONDS = 30.0
 """No longer is anything kept back, and so often at least an agent at work looks how the study stands."""
-_SHARE_OF_AGE = 0.2
-_TYPES: dict[str, type] = {
-    t.__name__: t
-    for t in (RunStarted, MetricReported, CheckpointRecorded, RunEnded, AttemptLost, AttemptReleased)
-}
+_TYPES: dict[str, type] = {kind.__name__: kind for kind in get_args(Change)}
 _URGENT = (RunEnded, AttemptLost, AttemptReleased)
 
 
@@ -71,10 +62,13 @@ class WriteQueue:
         connection: How it is reached.
         study_id: The study.
         lease: Seconds of a lease.
-        path: File that holds what could not be delivered.
-        share: Share of the age of a run for which its news may wait for more.
-        soonest: Seconds that they wait at least.
+        folder: Folder of the file that holds what could not be delivered.
     """
+
+    soonest_seconds = 2.0
+    """Reports wait this long for others to go with them."""
+    share_of_age = 0.2
+    """Share of the age of a run for which its news may wait for more."""
 
     def __init__(
         self,
@@ -84,17 +78,14 @@ class WriteQueue:
         connection: StoreRetryPolicy,
         study_id: int,
         lease: float,
-        path: Path,
-        share: float = _SHARE_OF_AGE,
-        soonest: float = SOONEST_SECONDS,
+        folder: Path,
     ) -> None:
-        self._share, self._soonest = share, soonest
         self._store = store
-        self._agent = agent
-        self._connection = connection
+        self.agent = agent
+        self.connection = connection
         self._study_id = study_id
         self._lease = lease
-        self._path = path
+        self._path = outbox_path(folder, agent)
         self._changes: list[Change] = []
         self._written = self._size = 0
         self._is_full = False
@@ -113,9 +104,9 @@ class WriteQueue:
             age: Seconds that its run has trained: the news of a long run may wait a little longer.
         """
         self._changes.append(change)
-        patience = 0.0 if isinstance(change, _URGENT) else max(self._soonest, self._share * age)
+        patience = 0.0 if isinstance(change, _URGENT) else max(self.soonest_seconds, self.share_of_age * age)
         self._due = min(self._due, time.monotonic() + patience)
-        if self._connection.broken:
+        if self.connection.broken:
             self._spill()
 
     def renew(self, ticket_id: int, attempt: int, seconds: float, *, step: int | None = None) -> None:
@@ -138,7 +129,7 @@ class WriteQueue:
     def is_due(self) -> bool:
         """Return whether something should be said now."""
         now = time.monotonic()
-        if self._connection.broken:
+        if self.connection.broken:
             # once it is back, this comes before all else: what was ours may be about to be given away
             return True
         return now >= self._due or now - self._delivered >= min(LATEST_SECONDS, self._lease / 3)
@@ -160,11 +151,11 @@ class WriteQueue:
         # one lease for all of them: the longest that any of them has earned
         lease = max((seconds for _, seconds, _ in self._renew.values()), default=self._lease)
         try:
-            write_result = self._connection.call(
+            write_result = self.connection.call(
                 lambda: self._store.write(
                     self._study_id,
                     self._changes,
-                    agent=self._agent,
+                    agent=self.agent,
                     renew=renew,
                     steps=steps,
                     lease=lease,
@@ -195,7 +186,7 @@ class WriteQueue:
         except OSError as error:
             if not self._is_full:
                 why = error.strerror or str(error)
-                self._connection.note(
+                self.connection.note(
                     f"Results cannot be kept on disk either, in {self._path.parent} ({why}): they are in the "
                     "memory of this process. Free some space, or allow writing, and "
                     "do not end it before the store is back; what is lost with it is trained again."

@@ -10,7 +10,7 @@ from tempopt.agent.observer import NullObserver, Snapshot
 from tempopt.agent.study_lookup import find_study
 from tempopt.errors import StudyNotFound, TempoptError, UsageError
 from tempopt.launch.local import LocalLauncher
-from tempopt.launch.study_launch import PROGRAM, StudyLaunch
+from tempopt.launch.study_launch import StudyLaunch
 from tempopt.launch.watch import StudyPoller
 from tempopt.report.study_result import StudyResult, load
 from tempopt.service import lifecycle
@@ -50,7 +50,7 @@ class StudyHandle:
         self._error: TempoptError | None = None
         self._open = True
         self._launcher = LocalLauncher({})
-        self._launch = StudyLaunch(self._launcher, "local", store, spec, workers=workers, program=PROGRAM)
+        self._launch = StudyLaunch(self._launcher, "local", store, spec, workers=workers)
         self._ids: list[str] = []
         self._snapshot_observer = _LatestSnapshotObserver()
         self._watch = StudyPoller(store, self.name, self._snapshot_observer)
@@ -70,7 +70,7 @@ class StudyHandle:
         if study is not None and study.state == "done":
             return "done"
         if not at_work:
-            return "failed" if self._launch.failed() else "paused"
+            return "failed" if self._launch.errors() else "paused"
         if study is None:
             return "starting"
         return "paused" if study.state == "paused" else "running"

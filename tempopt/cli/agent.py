@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from tempopt.agent.any_agent import AnyAgent, DatabaseStudies, ServerStudies, Studies
 from tempopt.agent.observer import Observer
-from tempopt.agent.remote_runner import run_remote_agent
 from tempopt.agent.signals import sigterm_as_keyboard_interrupt
+from tempopt.agent.study_runner import run_remote_agent
 from tempopt.cli import EXIT_OK, FAILED, INTERRUPTED
 from tempopt.cli.run_study import run_and_report
 from tempopt.errors import UsageError

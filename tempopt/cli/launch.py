@@ -14,7 +14,7 @@ from tempopt.cli.run_study import detached_study_hint, run_and_report
 from tempopt.errors import TempoptError, UsageError
 from tempopt.launch.launcher import Launcher
 from tempopt.launch.registry import make_launcher
-from tempopt.launch.study_launch import PROGRAM, StudyLaunch
+from tempopt.launch.study_launch import StudyLaunch
 from tempopt.report.study_result import StudyResult, load
 from tempopt.service.extend import check_request, prepare
 from tempopt.service.requests import ResumeRequest, SearchRequest
@@ -38,9 +38,7 @@ def carry_out(arguments: argparse.Namespace, request: SearchRequest | ResumeRequ
             if isinstance(request, SearchRequest)
             else StudySpec.from_json(store.load_study(name).spec)
         )
-        launch = StudyLaunch(
-            launcher, arguments.launcher, store, spec, workers=arguments.workers, program=PROGRAM
-        )
+        launch = StudyLaunch(launcher, arguments.launcher, store, spec, workers=arguments.workers)
         notes: list[str] = []
         spec, study = prepare(store, request, on_note=notes.append)
         if study is None:

@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from tempopt.agent.machine import Machine
+from tempopt.agent.placement import capacity
 from tempopt.errors import UsageError, unknown
-from tempopt.launch.node_split import split_over
 from tempopt.spec.resources import Need
 
 State = Literal["waiting", "running", "done", "failed", "gone"]
@@ -25,8 +26,6 @@ class Task:
     """One agent of a study to be started, as plain data that can be sent anywhere.
 
     Args:
-        program: Words behind the Python interpreter that run the agent, which reads this task from standard
-            input, as in ``("-m", "package.module")``.
         study: Name of the study.
         storage: URL of the database; it may hold a password: never put it on a
             command line or into a log.
@@ -41,7 +40,6 @@ class Task:
         grace: Seconds that it is given to checkpoint and leave.
     """
 
-    program: tuple[str, ...]
     study: str
     storage: str = field(repr=False)
     spec: dict[str, Any] | None = None
@@ -117,30 +115,28 @@ class Launcher(abc.ABC):
         self.options = dict(options)
 
     @abc.abstractmethod
+    def machines(self) -> list[Machine]:
+        """Return the machines on which agents may run, each with all that it has for them."""
+
     def has_gpus(self) -> bool:
         """Return whether there are cards to train on."""
+        return any(machine.has_gpus for machine in self.machines())
 
-    @abc.abstractmethod
     def capacity(self, need: Need) -> int:
         """Return how many trials of that need fit at a time, in all of what the launcher reaches.
 
         0 if not even one fits, now or later.
         """
+        return sum(capacity(need, machine) for machine in self.machines())
 
     def split(self, need: Need, workers: int) -> list[int]:
-        """Return the workers of each agent, for so many trials side by side.
+        """Return the workers of each agent, for so many trials side by side, the largest first.
 
-        An agent owns whole cards, so that a trial that ran out of a card's memory can have one to itself.
+        None has more than fit on its machine. An agent owns whole cards, so that a trial that ran out of a
+        card's memory can have one to itself.
         """
-        return split_over((), need.trials_per_card, workers)
-
-    def explain_no_capacity(self, need: Need) -> str:
-        """Return in words why not even one trial fits."""
-        return (
-            f"A trial takes {need.gpus:g} GPUs, {need.cpus} CPU cores"
-            + (f" and {need.memory} bytes of memory" if need.memory else "")
-            + f", and the launcher {self.name} has no room for one. Ask for less in resources:."
-        )
+        rooms = [capacity(need, machine) for machine in self.machines()]
+        return sorted(split_over(rooms, need.trials_per_card, workers), reverse=True)
 
     @abc.abstractmethod
     def start(self, tasks: Sequence[Task]) -> list[str]:
@@ -176,3 +172,21 @@ def tasks(base: Task, need: Need, split: Sequence[int]) -> list[Task]:
         )
         for workers in split
     ]
+
+
+def split_over(rooms: Sequence[int], per_agent: int, workers: int) -> list[int]:
+    """Return the workers of each agent, none with more than a node has room for.
+
+    Those beyond all room have to wait for some, and wait in agents that fit on the largest node.
+
+    Args:
+        rooms: How many trials fit on each node.
+        per_agent: No agent has more workers than that.
+        workers: How many trials are to run side by side.
+    """
+    largest = min(per_agent, max(rooms, default=0) or per_agent)
+    agents: list[int] = []
+    for room in (*rooms, workers):
+        node_workers = min(room, workers - sum(agents))
+        agents += [min(largest, node_workers - done) for done in range(0, node_workers, largest)]
+    return agents

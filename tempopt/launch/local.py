@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from tempopt.agent.gpu_locks import without_claimed_gpus
-from tempopt.agent.machine import this_machine
-from tempopt.agent.placement import capacity
+from tempopt.agent.machine import Machine, this_machine
 from tempopt.errors import UsageError
 from tempopt.files import absolute
 from tempopt.launch.launcher import Job, Launcher, Task
@@ -43,13 +42,9 @@ class LocalLauncher(Launcher):
         self._numbers = itertools.count(1)
         self._logs = None if "logs" not in self.options else _folder(self.options["logs"])
 
-    def has_gpus(self) -> bool:
-        """Return whether this machine has cards."""
-        return this_machine().has_gpus
-
-    def capacity(self, need: Need) -> int:
-        """Return how many trials of that need fit on this machine at a time, beside other agents of yours."""
-        return capacity(need, without_claimed_gpus(this_machine()))
+    def machines(self) -> list[Machine]:
+        """Return this machine, without the cards that other agents of yours hold."""
+        return [without_claimed_gpus(this_machine())]
 
     def split(self, need: Need, workers: int) -> list[int]:
         """Return all workers for one agent: it deals out the machine's cards and cores by itself."""
@@ -82,8 +77,7 @@ class _Agent:
     """One task's agent, and the thread that watches over it."""
 
     def __init__(self, task: Task, log: Path | None) -> None:
-        self._log = log or Path(os.devnull)
-        self._output = self._log.open("ab")
+        self._output = (log or Path(os.devnull)).open("ab")
         self._supervisor = Supervisor(task, self._output.fileno())
         self._exit_info: ExitInfo | None = None
         # a daemon: when this process is asked to end, agents are too, by the end of their standard input
@@ -96,12 +90,7 @@ class _Agent:
 
     def job(self, id: str) -> Job:
         """Return how it stands."""
-        ending = self._exit_info
-        if ending is None:
-            return Job(id=id, state="running")
-        if ending.is_clean:
-            return Job(id=id, state="done", code=ending.code)
-        return Job(id=id, state="failed", message=ending.message, code=ending.code)
+        return Job(id=id, state="running") if self._exit_info is None else self._exit_info.to_job(id)
 
     def leave(self) -> threading.Thread:
         """Have it checkpoint and leave; return a thread that ends when it has."""

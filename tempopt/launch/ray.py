@@ -1,34 +1,40 @@
 """Agents on a Ray cluster: one that is there already, or one on this machine for as long as the program runs.
 
 An agent asks for all that its workers need, as one actor: Ray places an actor on one node whole or not at
-all, and a cluster that can grow sees what it lacks, so no placement group is needed to hold it together.
-Every node needs tempopt in the same version; what else a study imports comes with ``working_dir``.
+all, and a cluster that can grow sees what it lacks, so no placement group is needed to hold it together. An
+actor of its own, the keeper, starts the agents of one launch again; it outlives the program that asked for
+them, and its node, too. Every node needs tempopt in the same version; what else a study imports comes with
+``working_dir``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 import os
+import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, ClassVar
 
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayError
+from ray.experimental import internal_kv
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tempopt.agent.machine import Machine
-from tempopt.agent.placement import capacity
 from tempopt.errors import UsageError
 from tempopt.launch.launcher import Job, Launcher, Task
-from tempopt.launch.node_split import split_over
-from tempopt.launch.ray_connection import CONNECTION
-from tempopt.launch.ray_errors import summarize_error
-from tempopt.launch.ray_keeper import NAMESPACE, AgentStatus, Keeper
+from tempopt.launch.ray_connection import CONNECTION, summarize_error
+from tempopt.launch.supervise import ExitInfo, RestartPolicy, Supervisor
 from tempopt.spec.resources import Need
+
+NAMESPACE = "tempopt"
+"""Where on the cluster the keepers are found."""
 
 _HEAD = "node:__internal_head__"
 _LINGER = 60.0
@@ -47,11 +53,11 @@ class RayLauncher(Launcher):
     nodes that are there now, others may use them too.
 
     Args:
-        options: ``address``, ``working_dir``, ``autoscaling``, ``token_file``.
+        options: ``address``, ``working_dir``, ``autoscaling``.
 
     Raises:
-        UsageError: There is another option, no Ray answers at the address or it is of another version, the
-            folder cannot be sent, or the cluster asks for a token that is not given.
+        UsageError: There is another option, no Ray answers at the address or it is of another version, or
+            the folder cannot be sent.
     """
 
     name: ClassVar[str] = "ray"
@@ -62,8 +68,6 @@ class RayLauncher(Launcher):
         "default: none, what is imported is on every node",
         "autoscaling": "yes: the cluster grows as agents ask, so that a trial may fit on no node that is "
         "there yet; default: no",
-        "token_file": "file whose only word is the token of a cluster that asks for one; default: "
-        "RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH, else ~/.ray/auth_token",
     }
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -75,31 +79,29 @@ class RayLauncher(Launcher):
         self._grows = autoscaling == "yes"
         # it travels once; who looks for the agents later need not have it
         folder = self.options.pop("working_dir", None)
-        # nor its token, whose file is another's nowhere else
-        token_file = self.options.pop("token_file", None)
         self._sends = folder is not None
         self._started: list[str] = []
-        CONNECTION.acquire(address, folder, token_file)
+        CONNECTION.acquire(address, folder)
         if address == "auto":
             # what is found here may not be found from elsewhere
             self.options["address"] = ray.get_runtime_context().gcs_address
         elif self.survives_command:
             self.options["address"] = address
 
-    def has_gpus(self) -> bool:
-        """Return whether a node has cards, by Ray's own account."""
-        return any(machine.has_gpus for machine in _machines())
+    def machines(self) -> list[Machine]:
+        """Return what each node has; Ray speaks of cards by number."""
+        return [
+            Machine(
+                cores=int(node_resources.get("CPU", 0)),
+                memory=int(node_resources.get("memory", 0)),
+                cards=tuple(map(str, range(int(node_resources.get("GPU", 0))))),
+            )
+            for node_resources in (node["Resources"] for node in _nodes())
+        ]
 
     def capacity(self, need: Need) -> int:
         """Return how many trials fit on the nodes that are there, at least 1 if the cluster grows."""
-        return max(int(self._grows), sum(capacity(need, machine) for machine in _machines()))
-
-    def split(self, need: Need, workers: int) -> list[int]:
-        """Return the workers of each agent, none with more than fit on its node, the largest first."""
-        return sorted(
-            split_over([capacity(need, machine) for machine in _machines()], need.trials_per_card, workers),
-            reverse=True,
-        )
+        return max(int(self._grows), super().capacity(need))
 
     def start(self, tasks: Sequence[Task]) -> list[str]:
         """Start an agent for each task as soon as a node has room for it, and return the ids of their jobs.
@@ -143,11 +145,8 @@ class RayLauncher(Launcher):
 
     def jobs(self, ids: Sequence[str]) -> list[Job]:
         """Return how jobs stand, those of earlier programs, too."""
-        jobs_by_id: dict[str, Job] = {}
-        for name, indices in _by_keeper(ids).items():
-            for index, (state, message, code) in zip(indices, _stand(name, indices), strict=True):
-                id = f"{name}:{index}"
-                jobs_by_id[id] = Job(id=id, state=state, message=message, code=code)
+        keepers = _by_keeper(ids)
+        jobs_by_id = {job.id: job for name, indices in keepers.items() for job in _ask_keeper(name, indices)}
         return [jobs_by_id.get(id) or Job(id=id, state="gone") for id in ids]
 
     def cancel(self, ids: Sequence[str]) -> None:
@@ -169,33 +168,19 @@ class RayLauncher(Launcher):
 
 def _not_started(error: RayError) -> str:
     """Return what to tell a person whose agents' keeper has not been started."""
+    reason = summarize_error(error)
     if isinstance(error, GetTimeoutError):
-        return (
-            f"Ray has started nothing on its nodes within {_STARTING:g} s. What keeps agents running asks "
-            f"for {_KEEPER_MEMORY // 2**20} MiB of memory: ray status, on the head node, says whether a node "
-            "has that free. If one has, the nodes are busy: try again later."
-        )
+        reason = f"nothing was started within {_STARTING:g} s. The nodes are busy, or none has room."
     return (
-        f"Ray cannot start agents on its nodes: {summarize_error(error)} Every node needs tempopt in the "
-        "version of this machine, with all that it needs; modules of your own get there with --launch "
-        "working_dir=FOLDER."
+        f"Ray cannot start agents on its nodes: {reason} What keeps agents running asks for "
+        f"{_KEEPER_MEMORY // 2**20} MiB of memory: ray status, on the head node, says whether one has that "
+        "free. Every node needs tempopt in the version of this machine, with all that it needs; modules of "
+        "your own get there with --launch working_dir=FOLDER."
     )
 
 
 def _nodes() -> list[dict[str, Any]]:
     return [node for node in ray.nodes() if node["Alive"]]
-
-
-def _machines() -> list[Machine]:
-    """Return what each node has; Ray speaks of cards by number."""
-    return [
-        Machine(
-            cores=int(node_resources.get("CPU", 0)),
-            memory=int(node_resources.get("memory", 0)),
-            cards=tuple(map(str, range(int(node_resources.get("GPU", 0))))),
-        )
-        for node_resources in (node["Resources"] for node in _nodes())
-    ]
 
 
 def _place_of_keepers() -> NodeAffinitySchedulingStrategy | None:
@@ -214,15 +199,17 @@ def _by_keeper(ids: Sequence[str]) -> dict[str, list[int]]:
     return indices_by_keeper
 
 
-def _stand(name: str, indices: Sequence[int]) -> list[AgentStatus]:
+def _ask_keeper(name: str, indices: Sequence[int]) -> list[Job]:
+    """Return how all agents of a keeper stand, none if it is gone."""
     try:
         keeper: Any = ray.get_actor(name, namespace=NAMESPACE)
-        stands: list[AgentStatus] = ray.get(keeper.jobs.remote(), timeout=_PATIENCE)
-        return [stands[index] if index < len(stands) else ("gone", "", None) for index in indices]
+        jobs: list[Job] = ray.get(keeper.jobs.remote(), timeout=_PATIENCE)
+        return jobs
     except (GetTimeoutError, ActorUnavailableError):
-        return [("waiting", "what keeps it is being started again on another node", None)] * len(indices)
+        message = "what keeps it is being started again on another node"
+        return [Job(id=f"{name}:{index}", state="waiting", message=message) for index in indices]
     except (ValueError, ActorDiedError):
-        return [("gone", "", None)] * len(indices)
+        return []
 
 
 def _leave(name: str, indices: Sequence[int]) -> None:
@@ -236,15 +223,181 @@ def _leave(name: str, indices: Sequence[int]) -> None:
         except (ValueError, ActorDiedError):
             # a keeper that is not there has no agents any more
             return
-        except GetTimeoutError as error:
-            raise UsageError(
-                f"The agents {name} on Ray have been told to leave, and have not left within {_LEAVING:g} s. "
-                "They go on leaving; look again with tempopt show."
-            ) from error
-        except ActorUnavailableError as error:
-            if time.monotonic() > give_up:
+        except (GetTimeoutError, ActorUnavailableError) as error:
+            if isinstance(error, GetTimeoutError) or time.monotonic() > give_up:
                 raise UsageError(
-                    f"What keeps the agents {name} on Ray does not answer: {summarize_error(error)} Try "
-                    "again once the cluster has settled."
+                    f"The agents {name} on Ray are to leave, and it is not known whether they have: "
+                    f"{summarize_error(error)} Look again with tempopt show."
                 ) from error
             time.sleep(1.0)
+
+
+# ---- on the cluster
+
+
+# How agents ended is kept by the cluster's head node: a keeper that is lost takes nothing along. Ray offers
+# nothing else that outlives an actor and needs no other; its own libraries keep their state so.
+
+
+def _read_ended(id: str) -> Job | None:
+    """Return how an agent ended; None if it has not."""
+    data = internal_kv._internal_kv_get(id, namespace=NAMESPACE)
+    return None if data is None else Job(**json.loads(data))
+
+
+def _write_ended(job: Job) -> None:
+    """Note how an agent ended."""
+    internal_kv._internal_kv_put(job.id, json.dumps(asdict(job)), namespace=NAMESPACE)
+
+
+class Keeper:
+    """Keeps agents running on the cluster, without the command that started them; ends soon after the last.
+
+    If it is lost with its node, Ray starts it again elsewhere with the same tasks, and ends the agents that
+    it had started; it then starts those anew that had neither ended nor been told to leave.
+
+    Args:
+        name: What it is called.
+        linger: Seconds for which it still answers when all agents have ended.
+        tasks: The agents.
+    """
+
+    def __init__(self, name: str, linger: float, *tasks: Task) -> None:
+        self._name = name
+        self._agents = [_SupervisedAgent(task, f"{name}:{index}") for index, task in enumerate(tasks)]
+        threading.Thread(target=self._end_after_them, args=(linger,), daemon=True).start()
+
+    def jobs(self) -> list[Job]:
+        """Return how each agent stands."""
+        return [agent.job for agent in self._agents]
+
+    def leave(self, indices: Sequence[int]) -> None:
+        """Have agents leave and start them no more; return once they have left."""
+        leaving = [threading.Thread(target=self._agents[i].leave) for i in indices if i < len(self._agents)]
+        for thread in leaving:
+            thread.start()
+        for thread in leaving:
+            thread.join()
+
+    def _end_after_them(self, linger: float) -> None:
+        for agent in self._agents:
+            agent.join()
+        time.sleep(linger)
+        internal_kv._internal_kv_del(f"{self._name}:", del_by_prefix=True, namespace=NAMESPACE)
+        ray.kill(ray.get_runtime_context().current_actor)
+
+
+class _SupervisedAgent:
+    """One agent and the thread that starts it again, wherever there is room, when it is lost."""
+
+    def __init__(self, task: Task, id: str) -> None:
+        ended_job = _read_ended(id)
+        self.job = ended_job or Job(id=id, state="waiting")
+        self._task = task
+        self._actor: Any = None
+        self._ran_from = math.inf
+        self._leaving = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        if ended_job is None:
+            self._thread.start()
+
+    def join(self) -> None:
+        """Wait until the agent has ended for good."""
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def leave(self) -> None:
+        """Have the agent leave and start it no more; return once it has left."""
+        with self._lock:
+            if self.job.state in ("done", "failed"):
+                return
+            # before it has left: a keeper that is lost meanwhile is not to start it again
+            _write_ended(Job(id=self.job.id, state="done"))
+            self._leaving.set()
+            actor, is_waiting = self._actor, self.job.state == "waiting"
+        if actor is not None:
+            with contextlib.suppress(RayError):
+                if is_waiting:
+                    ray.kill(actor)
+                else:
+                    ray.get(actor.leave.remote())
+        self.join()
+
+    def _run(self) -> None:
+        lives = RestartPolicy()
+        while True:
+            self._ran_from = math.inf
+            try:
+                ending = self._once()
+            except RayError as error:
+                pause = lives.next_restart_delay(time.monotonic() - self._ran_from)
+                if self._leaving.is_set():
+                    return self._end(Job(id=self.job.id, state="done"))
+                if pause is None:
+                    return self._end(Job(id=self.job.id, state="failed", message=summarize_error(error)))
+                message = f"to be started again: {summarize_error(error)}"
+                self.job = Job(id=self.job.id, state="waiting", message=message)
+                self._leaving.wait(pause)
+            else:
+                return self._end(ending.to_job(self.job.id))
+
+    def _end(self, job: Job) -> None:
+        with self._lock:
+            self.job = job
+            _write_ended(job)
+
+    def _once(self) -> ExitInfo:
+        with self._lock:
+            if self._leaving.is_set():
+                return ExitInfo(code=130)
+            self._actor = actor = _create_agent_actor(self._task)
+        try:
+            ray.get(actor.ready.remote())
+            with self._lock:
+                self.job = Job(id=self.job.id, state="running")
+                self._ran_from = time.monotonic()
+            ending: ExitInfo = ray.get(actor.run.remote())
+            return ending
+        finally:
+            # it holds its cards for as long as it is there
+            ray.kill(actor)
+
+
+def _create_agent_actor(task: Task) -> Any:
+    """Ask Ray for a node with room for an agent."""
+    resources: dict[str, Any] = {"num_cpus": task.cpus, "num_gpus": task.gpus}
+    if task.memory is not None:
+        resources["memory"] = task.memory
+    # it is its keeper that starts it again, which thus knows what waits for room
+    return ray.remote(_Agent).options(max_restarts=0, max_concurrency=3, **resources).remote(task)
+
+
+class _Agent:
+    """An agent on a node, as a child process that ends with its worker."""
+
+    def __init__(self, task: Task) -> None:
+        self._supervisor = Supervisor(replace(task, environment=_environment(task)))
+
+    def ready(self) -> None:
+        """Return as soon as there is room."""
+
+    def run(self) -> ExitInfo:
+        """Run the agent until it has ended for good."""
+        return self._supervisor.run()
+
+    def leave(self) -> None:
+        """Have the agent leave in good order."""
+        self._supervisor.leave()
+
+
+def _environment(task: Task) -> dict[str, str]:
+    """Return the variables of an agent: those of its task, with what Ray has said about this node."""
+    variables = dict(task.environment)
+    paths = [path for path in (variables.get("PYTHONPATH"), os.environ.get("PYTHONPATH")) if path]
+    if paths:
+        variables["PYTHONPATH"] = os.pathsep.join(paths)
+    if not task.gpus:
+        # Ray says nothing to a worker without cards, which then sees those of all others
+        variables["CUDA_VISIBLE_DEVICES"] = ""
+    return variables

@@ -1,6 +1,6 @@
 """This program's connection to Ray, of which it can have one: made with several tries, shared, and closed.
 
-What is done on the cluster is ray.py's, and the token that a cluster asks for is ray_token.py's.
+What is done on the cluster is ray.py's.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,12 +23,8 @@ from urllib.parse import urlsplit
 import ray
 
 from tempopt.errors import UsageError
-from tempopt.launch import ray_token
-from tempopt.launch.ray_errors import classify_transient, summarize_error
 
-_PATIENCE = 60.0
-# Of a cluster that is known to answer, however slowly.
-_LONG_PATIENCE = 180.0
+_PATIENCE = 120.0
 # Without GRPC_ENABLE_FORK_SUPPORT=0, a busy head node fails every other time, an idle one in one of ten.
 _TRIES = 5
 _PAUSE = 1.0
@@ -41,6 +38,30 @@ except Exception as error:
     print(str(error) or type(error).__name__)
     sys.exit(1)
 """
+_PER_PROGRAM = "For each program that connects by ray://, the head node starts a process of its own."
+_CRASHED = (
+    f"{_PER_PROGRAM} The one for this program did not answer: the head node is busy, or gRPC crashed it as "
+    "it was started (ray-project/ray issue 63202). Run ray start --head with GRPC_ENABLE_FORK_SUPPORT=0 in "
+    "its environment, which prevents that, and on a busy head node with "
+    "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S=120."
+)
+_TOKEN = "For a cluster that asks for a token set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH=FILE."
+# Failures that another try may not meet: something was slow, or a process that each try starts ended. What
+# Ray's message contains, and what it means and what to do if it stays.
+_TRANSIENT = {
+    "Starting Ray client server failed": _CRASHED,
+    "Proxy failed to Connect to backend": _CRASHED,
+    "you called ray.init twice": f"{_PER_PROGRAM} The one for this program is connected already, as happens "
+    "where several clusters share a machine and its ports from 23000 on. Try again, or run one cluster per "
+    "machine.",
+    "ray client connection timeout": "The head node's server for ray:// is slow, or refuses this program. "
+    "Try again when the head node is less busy, or set RAY_CLIENT_MAX_CONNECTION_TIMEOUT_S=120. "
+    f"{_TOKEN}",
+    "Timed out while waiting for GCS": "The head node does not answer in time. Try again when it is less "
+    "busy; ray status, on the head node, says whether it is well.",
+    "The current node timed out during startup": "This machine is too busy to start a Ray of its own. Try "
+    "again when it is less busy.",
+}
 
 
 class SharedRayConnection:
@@ -49,90 +70,91 @@ class SharedRayConnection:
     def __init__(self) -> None:
         self._address = ""
         self._users = 0
-        self._ours = False
-        self._token_file: str | None = None
-        self._token_environment: ray_token.TokenEnvironment | None = None
+        self._is_ours = False
 
-    def acquire(self, address: str, folder: str | None, token_file: str | None) -> None:
+    def acquire(self, address: str, folder: str | None) -> None:
         """Connect, or share the connection that is there."""
         if not ray.is_initialized():
-            auth = ray_token.TokenEnvironment()
-            try:
-                _connect(address, folder, token_file, auth)
-            except BaseException:
-                auth.take_back()
-                raise
-            self._token_environment, self._token_file = auth, token_file
-            self._address, self._users, self._ours = address, 1, True
+            _connect(address, folder)
+            self._address, self._users, self._is_ours = address, 1, True
             return
         addresses = {ray.get_runtime_context().gcs_address, "auto"}
-        if self._users and self._ours:
+        if self._users and self._is_ours:
             addresses = {self._address} if self._address == "local" else {*addresses, self._address}
-        own_token_file = self._token_file if self._ours else None
-        if address not in addresses or folder is not None or token_file not in (None, own_token_file):
-            launch_options = {"working_dir": folder, "token_file": token_file}
-            options_text = "".join(
-                f" {name}={value}" for name, value in launch_options.items() if value is not None
-            )
+        if address not in addresses or folder is not None:
+            folder_text = "" if folder is None else f" working_dir={folder}"
             raise UsageError(
-                f"--launch address={address}{options_text}: this program is "
-                "connected to a Ray already, and can be to one only. Give address=auto to use that one, or "
-                "call ray.shutdown() before."
+                f"--launch address={address}{folder_text}: this program is connected to a Ray already, and "
+                "can be to one only. Give address=auto to use that one, or call ray.shutdown() before."
             )
         self._users += 1
 
     def release(self) -> None:
         """End the connection with its last user, if it was made here."""
         self._users = max(0, self._users - 1)
-        if not self._users and self._ours:
-            self._ours = False
+        if not self._users and self._is_ours:
+            self._is_ours = False
             ray.shutdown()
-            if self._token_environment is not None:
-                self._token_environment.take_back()
 
 
 CONNECTION = SharedRayConnection()
 
 
-def _connect(
-    address: str, folder: str | None, token_file: str | None, auth: ray_token.TokenEnvironment
-) -> None:
-    token = None if token_file is None else ray_token.read_file(token_file)
+def summarize_error(error: object) -> str:
+    """Return an error of Ray's, which may go on for pages or say nothing at all, in one line."""
+    words = " ".join(str(error).split())
+    if not words and isinstance(error, BaseException):
+        location = ""
+        for frame in traceback.extract_tb(error.__traceback__)[-1:]:
+            location = f", raised in {frame.name} ({Path(frame.filename).name}, line {frame.lineno})"
+        return (
+            f"{type(error).__name__} without a message{location}. This is an error inside of Ray. Try again; "
+            "if it stays, look into Ray's logs on the head node (/tmp/ray/session_latest/logs)."
+        )
+    return words if len(words) <= 600 else f"{words[:200]} ... {words[-400:]}"
+
+
+def explain_transient(error: object) -> str | None:
+    """Return what an error means that another try may not meet; None if the next would be the same."""
+    return next((meaning for text, meaning in _TRANSIENT.items() if text in str(error)), None)
+
+
+def _connect(address: str, folder: str | None) -> None:
     if folder is not None and not Path(folder).is_dir():
         raise UsageError(f"--launch working_dir={folder}: there is no such folder.")
-    init_kwargs: dict[str, Any] = {}
-    # what answers as Ray does, or is started here, is worth more than one try
-    answers = True
+    init_kwargs: dict[str, Any] = {} if folder is None else {"runtime_env": {"working_dir": folder}}
     if address == "local":
-        init_kwargs = {"include_dashboard": False, "object_store_memory": _OBJECT_STORE}
-        ray_token.set_local_cluster_token(auth, token)
-    else:
-        answers = ray_token.negotiate_token(auth, address, _listening(address), token)
-    if folder is not None:
-        init_kwargs["runtime_env"] = {"working_dir": folder}
-    tries = _TRIES if answers else 1
-    for number in range(1, tries + 1):
+        init_kwargs |= {"include_dashboard": False, "object_store_memory": _OBJECT_STORE}
+    elif address != "auto":
+        _check_listening(address)
+    for number in range(1, _TRIES + 1):
         try:
             if address != "local":
-                _probe(address, _LONG_PATIENCE if answers else _PATIENCE)
+                _probe(address)
             return _initialise(address, init_kwargs)
         # Ray raises whatever it comes upon: ConnectionError, RuntimeError, ValueError, ImportError, ...
         except Exception as error:
-            if number == tries or classify_transient(error) is None:
-                raise _refusal(address, error, number) from error
+            meaning = explain_transient(error)
+            if meaning is None:
+                raise _unreachable(address, summarize_error(error)) from error
+            if number == _TRIES:
+                raise UsageError(
+                    f"--launch address={address}: tried {_TRIES} times: {summarize_error(error)} {meaning}"
+                ) from error
         print(
-            f"tempopt: Ray at {address} has not taken the connection; trying again ({number + 1} of {tries})",
+            f"tempopt: Ray at {address} has not taken the connection; "
+            f"trying again ({number + 1} of {_TRIES})",
             file=sys.stderr,
         )
         time.sleep(_PAUSE)
 
 
-def _initialise(address: str, init_kwargs: Mapping[str, Any]) -> None:
+def _initialise(address: str, init_kwargs: dict[str, Any]) -> None:
     """Connect, or leave no half of a connection behind.
 
     After ray:// has failed, Ray would take this program for connected by it, and fail at everything else.
     """
-    with _signals_kept(), _own_token_private(), warnings.catch_warnings():
+    with _signals_kept(), warnings.catch_warnings():
         # they are meant for people who program with Ray
         warnings.simplefilter("ignore")
         try:
@@ -143,48 +165,28 @@ def _initialise(address: str, init_kwargs: Mapping[str, Any]) -> None:
             raise
 
 
-def _refusal(address: str, error: Exception, tries: int) -> UsageError:
-    """Return what to tell a person whose cluster has not taken the connection."""
-    passing_error = classify_transient(error)
-    if passing_error is None:
-        return _unreachable(address, summarize_error(error))
-    tries_text = "once" if tries == 1 else f"{tries} times"
-    return UsageError(
-        f"--launch address={address}: tried {tries_text}: {summarize_error(error)} {passing_error.meaning}"
-    )
-
-
-def _listening(address: str) -> str | None:
-    """Return HOST:PORT of what listens at an address; None if only Ray knows where that is."""
-    if address == "auto":
-        with contextlib.suppress(Exception):
-            # what ray.init does first; its place may be another in other versions
-            bootstrap_address = ray._private.services.canonicalize_bootstrap_address("auto")
-            return None if bootstrap_address is None else str(bootstrap_address)
-        return None
+def _check_listening(address: str) -> None:
+    """Raise UsageError if nothing listens at an address, which Ray itself finds out after minutes."""
     url_parts = urlsplit(address if "://" in address else f"//{address}")
     try:
         host, port = url_parts.hostname, url_parts.port
-        if not host or not port:
-            raise _unreachable(address, "no host and port.")
-        socket.create_connection((host, port), timeout=10.0).close()
+        if host and port:
+            return socket.create_connection((host, port), timeout=10.0).close()
     except (OSError, ValueError) as error:
-        if isinstance(error, UsageError):
-            raise
         raise _unreachable(address, f"{error}.") from error
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    raise _unreachable(address, "no host and port.")
 
 
-def _probe(address: str, patience: float) -> None:
+def _probe(address: str) -> None:
     """Find out whether a Ray answers; Ray's own way of finding out takes minutes and may end the process."""
     if "://" in address:
         # there Ray gives up by itself, with an exception and after half a minute
         return
     command = [sys.executable, "-c", _PROBE, address]
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=patience)
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE)
     except subprocess.TimeoutExpired as error:
-        raise ConnectionError(f"nothing that speaks as Ray does, within {patience:g} s.") from error
+        raise ConnectionError(f"nothing that speaks as Ray does, within {_PATIENCE:g} s.") from error
     if done.returncode != 0:
         output = done.stdout.decode(errors="replace")
         raise ConnectionError(output or f"it ended at once, with exit code {done.returncode}.")
@@ -194,21 +196,8 @@ def _unreachable(address: str, why: str) -> UsageError:
     return UsageError(
         f"--launch address={address}: {why} Give HOST:PORT of the head node as ray start printed it (6379 as "
         "a rule), ray://HOST:10001 from outside of the cluster, or auto on one of its nodes; with no "
-        "address, and RAY_ADDRESS not set, a Ray is started on this machine."
+        f"address, and RAY_ADDRESS not set, a Ray is started on this machine. {_TOKEN}"
     )
-
-
-@contextlib.contextmanager
-def _own_token_private() -> Iterator[None]:
-    """Keep a token to this user that Ray makes for a cluster of its own, and lets everybody read."""
-    path = ray_token.default_file()
-    before = path is None or path.exists()
-    try:
-        yield
-    finally:
-        if path is not None and not before:
-            with contextlib.suppress(OSError):
-                path.chmod(0o600)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 from collections.abc import Mapping
 from typing import cast
 
@@ -11,9 +11,9 @@ from tempopt.errors import UsageError, unknown
 from tempopt.launch.launcher import Launcher
 
 _OURS = {
-    "local": "tempopt.launch.local.LocalLauncher",
-    "ray": "tempopt.launch.ray.RayLauncher",
-    "slurm": "tempopt.launch.slurm.SlurmLauncher",
+    "local": "tempopt.launch.local:LocalLauncher",
+    "ray": "tempopt.launch.ray:RayLauncher",
+    "slurm": "tempopt.launch.slurm:SlurmLauncher",
 }
 BUILT_IN = tuple(_OURS)
 """The launchers that come with tempopt, by name."""
@@ -50,9 +50,9 @@ def _class(launcher_name: str) -> type[Launcher]:
         return cast(
             "type[Launcher]", load_class(launcher_name.replace(":", "."), base=Launcher, where="--launcher")
         )
-    module, _, name = _OURS[launcher_name].rpartition(".")
     # not from the current folder, as one's own is: no file there takes an engine's place
-    return cast("type[Launcher]", getattr(importlib.import_module(module), name))
+    built_in: type[Launcher] = pkgutil.resolve_name(_OURS[launcher_name])
+    return built_in
 
 
 def _without_engine(launcher_name: str, error: ImportError) -> UsageError | None:

@@ -22,13 +22,12 @@ from typing import Any, ClassVar
 import submitit
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 
+from tempopt.agent.machine import Machine
 from tempopt.errors import UsageError, unknown
 from tempopt.files import absolute
 from tempopt.launch import slurm_entrypoint
 from tempopt.launch.launcher import Job, Launcher, Task
-from tempopt.launch.node_split import split_over
 from tempopt.launch.supervise import ExitInfo
-from tempopt.spec.resources import Need
 
 _COMMANDS = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
@@ -58,13 +57,6 @@ if [ $code -gt 128 ] && { [ $SECONDS -ge 60 ] || [ "${SLURM_RESTART_COUNT:-0}" -
     scontrol requeue "${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}"
 fi
 exit $code"""
-
-
-@dataclass(frozen=True, slots=True)
-class _Node:
-    cpus: int
-    memory: int
-    gpus: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,22 +132,11 @@ class SlurmLauncher(Launcher):
             raise UsageError(f"--launch {name}={text}: give a whole number of at least 1.")
         return int(text)
 
-    def has_gpus(self) -> bool:
-        """Return whether a node of the partition has cards."""
-        return any(node.gpus for node in self._nodes())
+    def machines(self) -> list[Machine]:
+        """Return the partition's nodes, as if they were all empty.
 
-    def capacity(self, need: Need) -> int:
-        """Return how many trials fit on the partition's nodes, were they all empty.
-
-        Counted without ``constraint`` and ``extra``: agents that these leave no room for wait for it.
+        Those that ``constraint`` and ``extra`` leave out are counted: agents wait for the others.
         """
-        return sum(_fit(need, node) for node in self._nodes())
-
-    def split(self, need: Need, workers: int) -> list[int]:
-        """Return the workers of each agent, none with more than fit on one node."""
-        return split_over([_fit(need, node) for node in self._nodes()], need.trials_per_card, workers)
-
-    def _nodes(self) -> list[_Node]:
         lines = _slurm("sinfo", "--noheader", "--Node", "--format=%N|%P|%T|%c|%m|%G").splitlines()
         rows = [line.split("|") for line in lines]
         partitions = {row[1].rstrip("*"): row[1].endswith("*") for row in rows}
@@ -172,7 +153,11 @@ class SlurmLauncher(Launcher):
             # without a default one, sbatch says that there has to be one
             usable = not state.startswith(_UNUSABLE) and not state.endswith("*")
             if usable and (not partition_names or partition.rstrip("*") in partition_names):
-                nodes[name] = _Node(int(cpus), int(memory.rstrip("+")) * 2**20, _gpus(gres))
+                nodes[name] = Machine(
+                    cores=int(cpus),
+                    memory=int(memory.rstrip("+")) * 2**20,
+                    cards=tuple(map(str, range(_gpus(gres)))),
+                )
         return list(nodes.values())
 
     def start(self, tasks: Sequence[Task]) -> list[str]:
@@ -275,12 +260,7 @@ class SlurmLauncher(Launcher):
         folder = self._folder_of(id)
         ending = None if folder is None else slurm_entrypoint.read_ended(folder, id)
         if ending is not None:
-            return Job(
-                id=id,
-                state="done" if ending.is_clean else "failed",
-                message=ending.message,
-                code=ending.code,
-            )
+            return ending.to_job(id)
         if state in ("", "CANCELLED") or folder is None:
             return Job(id=id, state="gone")
         return Job(
@@ -344,17 +324,9 @@ def _queue(ids: Sequence[str]) -> dict[str, tuple[str, str]]:
     numbers = sorted({id.partition("_")[0] for id in ids if _ID.fullmatch(id)})
     if not numbers:
         return {}
-    words = (
-        "squeue",
-        "--noheader",
-        "--array",
-        "--states=all",
-        "--format=%i|%T|%j|%r",
-        "--jobs",
-        ",".join(numbers),
-    )
+    options = "--noheader --array --states=all --format=%i|%T|%j|%r --jobs".split()
     try:
-        lines = _slurm(*words).splitlines()
+        lines = _slurm("squeue", *options, ",".join(numbers)).splitlines()
     except UsageError as error:
         # so it says if there is only one, and that has gone
         if "Invalid job id" in str(error):
@@ -384,16 +356,6 @@ def _submitting(storage: str) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
-
-
-def _fit(need: Need, node: _Node) -> int:
-    """Return how many trials fit on an empty node."""
-    fits = [node.cpus // need.cpus]
-    if need.memory is not None:
-        fits.append(node.memory // need.memory)
-    if need.gpus:
-        fits.append(node.gpus // max(1, round(need.gpus)) * need.trials_per_card)
-    return min(fits)
 
 
 def _gpus(gres: str) -> int:

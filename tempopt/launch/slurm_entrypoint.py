@@ -32,11 +32,6 @@ def ended_path(folder: Path, job: str) -> Path:
     return folder / f"{job}_ended.json"
 
 
-def log_path(folder: Path, job: str) -> Path:
-    """Return the file that has what the agent printed, in all lives of a job."""
-    return folder / f"{job}_agent.log"
-
-
 def read_ended(folder: Path, job: str) -> ExitInfo | None:
     """Return how a job has ended; None if it did not say."""
     try:
@@ -70,7 +65,8 @@ def run_agent(task: Task) -> NoReturn:
             "option export has to be ALL. Take another one out of --launch extra=...",
         )
     else:
-        with log_path(paths.folder, job).open("ab") as log:
+        # of all lives of the job
+        with (paths.folder / f"{job}_agent.log").open("ab") as log:
             agent_task = dataclasses.replace(task, storage=storage, environment=_environment(task))
             ending = _supervised(agent_task, log.fileno(), job)
     if ending is None:

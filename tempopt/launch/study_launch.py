@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tempopt.agent.observer import Observer
-from tempopt.agent.study_runner import resolve_worker_count
-from tempopt.errors import StoreUnreachable, StudyFailed, TempoptError, UsageError
+from tempopt.agent.study_runner import find_stored_checkpoints, resolve_worker_count
+from tempopt.errors import StudyFailed, TempoptError, UsageError
 from tempopt.launch.launcher import Job, Launcher, Task, tasks
 from tempopt.launch.watch import StudyPoller
 from tempopt.report.study_result import StudyResult, load
@@ -24,8 +24,6 @@ from tempopt.storage import checkpoints
 from tempopt.storage.rows import StudyRow
 from tempopt.storage.store import Store
 
-PROGRAM = ("-m", "tempopt.cli.agent_entrypoint")
-"""Words behind the Python interpreter that run an agent."""
 USAGE = 2
 """Exit code of an agent that cannot do what it was asked."""
 _ERROR = "tempopt: error: "
@@ -41,7 +39,6 @@ class StudyLaunch:
         store: Where the study is, or will be.
         spec: What is asked, with this machine's overrides in force.
         workers: Trials side by side; None: as many as the spec says, or as there is room for.
-        program: Words behind the Python interpreter that run an agent.
 
     Raises:
         UsageError: The launcher's agents cannot reach the store, or there is no room for a trial, or more
@@ -56,11 +53,9 @@ class StudyLaunch:
         spec: StudySpec,
         *,
         workers: Workers | None,
-        program: tuple[str, ...],
     ) -> None:
         self._launcher = launcher
         self._called = launcher_spec
-        self._program = program
         self._store = store
         self._name = spec.study.name
         self._grace = spec.resources_here.grace
@@ -70,7 +65,11 @@ class StudyLaunch:
         self.room = launcher.capacity(self._need)
         """How many trials fit at a time."""
         if self.room == 0 and not (launcher.allows_queueing and num_requested):
-            raise UsageError(launcher.explain_no_capacity(self._need))
+            memory_text = f", {self._need.memory} bytes of memory" if self._need.memory else ""
+            raise UsageError(
+                f"A trial takes {self._need.gpus:g} GPUs, {self._need.cpus} CPU cores{memory_text}, and the "
+                f"launcher {launcher.name} has no room for one. Ask for less in resources:."
+            )
         self.workers = num_requested or min(self.room, spec.study.parallel)
         """How many trials run side by side."""
         self._ids: list[str] = []
@@ -95,10 +94,10 @@ class StudyLaunch:
             TempoptError: They cannot be started.
         """
         if checkpoints_at is None:
-            checkpoints_at = self._find_checkpoints_url(study) or checkpoints.DEFAULT_FOLDER
+            stored_url = find_stored_checkpoints(study, is_multi_host=self._launcher.is_multi_host)
+            checkpoints_at = stored_url or checkpoints.DEFAULT_FOLDER
         checkpoints_url = checkpoints.absolute(checkpoints_at)
         base = Task(
-            program=self._program,
             study=self._name,
             storage=self._store.url,
             spec=None if spec is None else spec.to_json(),
@@ -128,14 +127,6 @@ class StudyLaunch:
             raise
         return self._notes(checkpoints_url, len(split))
 
-    def _find_checkpoints_url(self, study: StudyRow | None) -> str | None:
-        """Return where the study has kept its checkpoints, if the agents can be taken to reach that."""
-        stored_url = None if study is None else study.checkpoints
-        if stored_url is None or self._launcher.is_multi_host or not checkpoints.is_local(stored_url):
-            return stored_url
-        # another machine's folder, unless it is there
-        return stored_url if Path(stored_url).is_dir() else None
-
     def _notes(self, checkpoints_url: str, agents: int) -> list[str]:
         count = f"{agents} agent{'s' * (agents > 1)}"
         trials = f"{self.workers} trial{'s' * (self.workers > 1)}"
@@ -164,17 +155,11 @@ class StudyLaunch:
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         watch = StudyPoller(self._store, self._name, observer)
         announcements: set[str] = set()
-        reachable = True
         while True:
             # in this order: an agent that has ended has told the store before
             jobs = self._launcher.jobs(self._ids)
             try:
-                state = watch.poll()
-                reachable = True
-            except StoreUnreachable as error:
-                if reachable:
-                    observer.note(f"{error} Looking again until it answers.")
-                reachable, state = False, "running"
+                state = watch.poll_patiently()
             except StudyFailed:
                 # it was deleted, and what waits for room would begin it again
                 self.cancel()
@@ -193,7 +178,7 @@ class StudyLaunch:
                 if job.state == "waiting" and job.message and job.message not in announcements:
                     announcements.add(job.message)
                     observer.note(f"Agent {job.id} waits: {job.message}")
-            if reachable and all(job.state in _TERMINAL_JOB_STATES for job in jobs):
+            if watch.is_reachable and all(job.state in _TERMINAL_JOB_STATES for job in jobs):
                 raise self._failure(failed)
             seconds_left = deadline - time.monotonic()
             if seconds_left <= 0:
@@ -227,10 +212,6 @@ class StudyLaunch:
     def at_work(self) -> list[str]:
         """Return the ids of the jobs that have not ended."""
         return [job.id for job in self._launcher.jobs(self._ids) if job.state not in _TERMINAL_JOB_STATES]
-
-    def failed(self) -> bool:
-        """Return whether a job has failed."""
-        return any(job.state == "failed" for job in self._launcher.jobs(self._ids))
 
     def errors(self) -> list[str]:
         """Return why agents have failed, each reason once."""

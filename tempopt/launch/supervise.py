@@ -19,8 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from tempopt.launch.launcher import Task
+from tempopt.launch.launcher import Job, State, Task
 
+AGENT_MODULE = "tempopt.cli.agent_entrypoint"
+"""Module that is run as an agent, with its task on standard input."""
 CLEAN_EXIT_CODES = (0, 130)
 """Exit codes of an agent that left in good order: the study is done, or it was told to leave."""
 
@@ -45,6 +47,11 @@ class ExitInfo:
     def is_clean(self) -> bool:
         """Whether it left in good order."""
         return self.code in CLEAN_EXIT_CODES
+
+    def to_job(self, id: str) -> Job:
+        """Return the job of the agent that ended so."""
+        state: State = "done" if self.is_clean else "failed"
+        return Job(id=id, state=state, message=self.message, code=self.code)
 
 
 class RestartPolicy:
@@ -81,12 +88,6 @@ class Supervisor:
         self._leaving = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
-
-    @property
-    def pid(self) -> int | None:
-        """Process id of the agent that runs now, if one does."""
-        process = self._process
-        return None if process is None or process.poll() is not None else process.pid
 
     def run(self) -> ExitInfo:
         """Run the agent, again and again if it dies, and return how it ended for good."""
@@ -148,7 +149,7 @@ class Supervisor:
 def _started(task: Task, output: int | None) -> subprocess.Popen[bytes]:
     folder = task.folder if task.folder is not None and Path(task.folder).is_dir() else None
     return subprocess.Popen(
-        [sys.executable, *task.program],
+        [sys.executable, "-m", AGENT_MODULE],
         stdin=subprocess.PIPE,
         stdout=output,
         stderr=subprocess.PIPE,

@@ -10,10 +10,8 @@ from collections import Counter
 from dataclasses import replace
 
 from tempopt.agent.observer import Observer
-from tempopt.agent.snapshot import build_snapshot
 from tempopt.agent.study_cache import StudyCache
 from tempopt.agent.study_lookup import find_study
-from tempopt.agent.worker_views import running_worker_views
 from tempopt.errors import StoreUnreachable, StudyFailed, StudyNotFound
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import TERMINAL_STATES, StudyState, TicketRow
@@ -37,13 +35,13 @@ class StudyPoller:
         self._name = name
         self._observer = observer
         self._clock = time.monotonic()
-        self._notified_ticket_ids: set[int] = set()
-        self._failures: dict[int, int] = {}
         self._cache: StudyCache | None = None
-        if self._open():
-            # what was over before is no news
-            self._notified_ticket_ids = {row.id for row in self._over()}
-            self._failures = {row.id: row.failures for row in self._cached_tickets()}
+        self.is_reachable = True
+        """Whether the store could be asked when it was last polled patiently."""
+        self._open()
+        # what was over before is no news
+        self._notified_ticket_ids = {row.id for row in self._over()}
+        self._failures = {row.id: row.failures for row in self._cached_tickets()}
 
     def poll(self) -> StudyState | None:
         """Tell what is new and return the study's state, None while it has not been begun.
@@ -62,10 +60,20 @@ class StudyPoller:
         self._tell()
         return self._cache.state
 
+    def poll_patiently(self) -> StudyState | None:
+        """Poll; a store that is away is noted once, and the study taken to be running."""
+        try:
+            state, self.is_reachable = self.poll(), True
+            return state
+        except StoreUnreachable as error:
+            if self.is_reachable:
+                self._observer.note(f"{error} Looking again until it answers.")
+            self.is_reachable = False
+            return "running"
+
     def _open(self) -> bool:
         if self._cache is None and (study := find_study(self._store, self._name)) is not None:
-            self._spec = StudySpec.from_json(study.spec)
-            self._cache = StudyCache(self._spec, study, self._store)
+            self._cache = StudyCache(StudySpec.from_json(study.spec), study, self._store)
         return self._cache is not None
 
     def _cached_tickets(self) -> list[TicketRow]:
@@ -84,21 +92,16 @@ class StudyPoller:
                 self._failures[row.id] = row.failures
                 self._observer.note(f"{row.kind} {row.number}: {row.error or 'an attempt was lost'}")
         elapsed = time.monotonic() - self._clock
-        workers = running_worker_views(self._cache, self._store)
-        now = build_snapshot(self._cache, self._spec, workers, elapsed)
+        now = self._cache.snapshot(self._cache.worker_views(), elapsed)
         new_rows = [row for row in self._over() if row.id not in self._notified_ticket_ids]
         # an observer is told of a ticket before the snapshot that counts it
         counts = Counter(row.kind for row in new_rows)
         before = {kind: done - counts[kind] for kind, done in now.done.items()}
         self._observer.update(replace(now, done=before))
-        for row in sorted(new_rows, key=_finished_timestamp):
+        for row in sorted(new_rows, key=lambda row: row.finished.timestamp() if row.finished else 0.0):
             self._notified_ticket_ids.add(row.id)
             self._observer.finished(row)
         self._observer.update(now)
-
-
-def _finished_timestamp(row: TicketRow) -> float:
-    return row.finished.timestamp() if row.finished is not None else 0.0
 
 
 def watch_study(store: Store, name: str, observer: Observer) -> None:
@@ -116,15 +119,5 @@ def watch_study(store: Store, name: str, observer: Observer) -> None:
             f"No agent works on {name} yet. To start one that serves every study: tempopt agent --any"
         )
     watch = StudyPoller(store, name, observer)
-    reachable = True
-    while True:
-        state: StudyState | None = None
-        try:
-            state, reachable = watch.poll(), True
-        except StoreUnreachable as error:
-            if reachable:
-                observer.note(f"{error} Looking again until it answers.")
-            reachable = False
-        if state in ("done", "paused"):
-            return
+    while watch.poll_patiently() not in ("done", "paused"):
         time.sleep(LOOK_SECONDS)

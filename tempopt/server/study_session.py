@@ -21,10 +21,9 @@ from typing import Any, TypeVar
 
 from tempopt.agent.local_client import LocalStudyClient
 from tempopt.agent.observer import NullObserver, Snapshot
-from tempopt.agent.snapshot import build_snapshot
 from tempopt.agent.store_connection import StoreRetryPolicy
 from tempopt.agent.study_cache import StudyCache
-from tempopt.agent.study_client import THOROUGH_SECONDS
+from tempopt.agent.study_client import THOROUGH_SECONDS, RunFolders
 from tempopt.agent.ticket_transitions import apply_attempt_lost, apply_run_ended, to_pruned_outcome
 from tempopt.agent.worker_slot import initial_lease_seconds
 from tempopt.agent.write_queue import WriteQueue
@@ -117,7 +116,7 @@ class StudySession:
 
     def _snapshot_fields(self) -> dict[str, Any]:
         at_work = sum(row.state == "running" for row in self.cache.open_tickets())
-        now: Snapshot = build_snapshot(self.cache, self.spec, [], 0.0, at_work=at_work)
+        now: Snapshot = self.cache.snapshot([], 0.0, at_work=at_work)
         return {key: value for key, value in serialize(now).items() if key not in ("workers", "elapsed")}
 
     def register_agent(self, agent: str, session: str) -> None:
@@ -217,23 +216,17 @@ class StudySession:
         if agent not in self._clients:
             line = _NoRetryPolicy(self._started)
             self._clients[agent] = LocalStudyClient(
-                spec=self.spec,
-                study=self.study,
-                store=self._store,
-                folder=Path(),
+                cache=self.cache,
+                folders=RunFolders(logs=Path(), checkpoints=join(self._root, self.study.name)),
                 workers=workers,
                 observer=_Logged(self.study.name),
-                checkpoints=join(self._root, self.study.name),
-                name=agent,
-                cache=self.cache,
-                connection=line,
                 outbox=_Outbox(
                     store=self._store,
                     agent=agent,
                     connection=line,
                     study_id=self.study.id,
                     lease=self.spec.study.lease,
-                    path=Path(),
+                    folder=Path(),
                 ),
             )
         return self._clients[agent]
@@ -272,7 +265,7 @@ class StudySession:
                 self._tell(client, agent, change, counted_reports.get(change.ticket_id), request)
         patience = initial_lease_seconds(self.spec.study.lease)
         for id, renewal in request.renew.items():
-            client.renew(id, renewal.attempt, min(request.lease, patience), step=renewal.step)
+            client.outbox.renew(id, renewal.attempt, min(request.lease, patience), step=renewal.step)
         if not (client.urgent and taking):
             client.flush()
         return pruned_steps
@@ -345,7 +338,7 @@ class StudySession:
         row = self._find_held_ticket(agent, change.ticket_id, change.attempt)
         if row is None or reports is None:
             # the store knows whether it is another's by now, or was written before
-            client.enqueue_change(change)
+            client.outbox.add(change)
             return
         judgement = self._pruning_states[row.id]
         match change:
@@ -354,7 +347,7 @@ class StudySession:
                 self.cache.codes.add(change.code)
             case MetricReported():
                 if judgement.end is None or change.step <= judgement.end:
-                    client.enqueue_change(change)
+                    client.outbox.add(change)
             case CheckpointRecorded():
                 client.keep(row, change.checkpoint, trained_seconds=0.0)
             case RunEnded():

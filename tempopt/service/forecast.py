@@ -11,9 +11,9 @@ from tempopt.agent.dry_run import measure_run_times, run_dry_run, start_workers
 from tempopt.agent.gpu_locks import claim_gpus
 from tempopt.agent.machine import Machine, this_machine
 from tempopt.agent.placement import Placement, assign_placements, capacity, count_workers
+from tempopt.agent.study_creation import load_warm_start_runs
 from tempopt.agent.study_lookup import find_study
 from tempopt.agent.study_runner import resolve_worker_count, validate_sampler_and_pruner
-from tempopt.agent.warm_start import load_warm_start_runs
 from tempopt.errors import StoreNotBegun, StudyNotFound, UsageError
 from tempopt.report.formatting import baseline_name
 from tempopt.spec.custom_schedules import import_schedules

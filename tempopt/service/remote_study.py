@@ -11,11 +11,14 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tempopt.agent.dry_run import format_stage, run_dry_run, start_workers
+from tempopt.agent.dry_run import note_long_stages, run_dry_run, start_workers
 from tempopt.agent.observer import Observer
-from tempopt.agent.remote_runner import run_remote_agent
 from tempopt.agent.study_lookup import check_same_study, find_study
-from tempopt.agent.study_runner import claim_local_placements, validate_sampler_and_pruner
+from tempopt.agent.study_runner import (
+    claim_local_placements,
+    run_remote_agent,
+    validate_sampler_and_pruner,
+)
 from tempopt.errors import AccessDenied
 from tempopt.launch.watch import watch_study
 from tempopt.service.requests import ResumeRequest, SearchRequest
@@ -23,10 +26,7 @@ from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.http.paths import STUDIES
 from tempopt.storage.http.remote_store import RemoteStore
-from tempopt.training.messages import Stage
 
-# A search says of the parts of its dry run only those for which a person has waited.
-_LONG = 5.0
 _TOKEN = "TEMPOPT_TOKEN"
 
 
@@ -124,10 +124,5 @@ def _check_agent(store: RemoteStore, workers: Workers | None) -> None:
 
 def dry_run_locally(spec: StudySpec, observer: Observer) -> StudySpec:
     """Return the spec with what a dry run on this machine has found."""
-
-    def note_long_stage(stage: Stage) -> None:
-        if stage.seconds >= _LONG:
-            observer.note(format_stage(stage))
-
     with claim_local_placements(spec, 1) as places, start_workers(places) as workers:
         return run_dry_run(spec, workers[0], task="dry_run", on_stage=note_long_stage)[0]

@@ -116,7 +116,7 @@ def _check_strategies(spec: StudySpec) -> None:
 
 def _check_prior_runs(store: Store, spec: StudySpec) -> None:
     if spec.study.warm_start:
-        from tempopt.agent.warm_start import load_warm_start_runs  # loads Optuna
+        from tempopt.agent.study_creation import load_warm_start_runs  # loads Optuna
 
         load_warm_start_runs(store, spec)
 

@@ -1,6 +1,6 @@
 """The process from which workers are forked: has torch and Lightning loaded, and trains nothing itself.
 
-Started by :mod:`tempopt.agent.fork_server` as ``python -m tempopt.training.fork_server FD``.
+Started by :mod:`tempopt.agent.rank_process` as ``python -m tempopt.training.fork_server FD``.
 It is the parent of the workers, so that it alone can kill and wait for one without a race for its process id.
 It has one thread,
 has not initialised CUDA and has run no parallel region, all of which a fork would break.

@@ -14,21 +14,37 @@ import pytest
 from optuna.trial import TrialState
 
 from tempopt.agent.agent_loop import Agent
-from tempopt.agent.observer import NullObserver
 from tempopt.api.calls import resume, search
-from tempopt.errors import SpecError, StudyChanged, StudyFailed, UsageError
+from tempopt.errors import SpecError, StudyFailed, UsageError
 from tempopt.service.studies import load_study
 from tempopt.storage.opening import open_store
-from tempopt.storage.store import Store
 from tempopt.storage.ticket_queries import arms_of
 from tempopt.temperature import TemperatureParameters
-from tests.fake_worker import AgentDied
+from tests.fake_worker import AgentDied, fail_calls
 from tests.servers import worker_pids
-from tests.toy_study import SMALL, URL, EndedStudy, read_study, start, tickets, toy_spec, wait_until
+from tests.toy_study import (
+    SMALL,
+    URL,
+    EndedStudy,
+    Watcher,
+    read_study,
+    start,
+    tickets,
+    toy_spec,
+    training,
+    wait_until,
+)
 
 pytestmark = pytest.mark.usefixtures("toy_folder")
 
 TAU = {"temperature_init": {"low": 0.25, "high": 4.0}}
+
+
+@pytest.fixture
+def ended_study(undisturbed_run: EndedStudy, monkeypatch: pytest.MonkeyPatch) -> EndedStudy:
+    """A study that was not disturbed, in whose folder the test works."""
+    monkeypatch.chdir(undisturbed_run.folder)
+    return undisturbed_run
 
 
 def test_a_study_is_the_same_with_however_many_workers_it_is_run(undisturbed_run: EndedStudy) -> None:
@@ -39,10 +55,9 @@ def test_a_study_is_the_same_with_however_many_workers_it_is_run(undisturbed_run
 
 
 def test_a_study_has_the_tickets_that_were_asked_and_optuna_one_trial_for_each_search_ticket(
-    undisturbed_run: EndedStudy, monkeypatch: pytest.MonkeyPatch
+    ended_study: EndedStudy,
 ) -> None:
-    monkeypatch.chdir(undisturbed_run.folder)
-    result = undisturbed_run.result
+    result = ended_study.result
     counts = {kind: count.done for kind, count in result.tickets.items()}
     # two candidates on two seeds, and two pairs of the winner and τ = 1, which show no gain
     proved = {"choose": 4, "confirm": 4, "ablation": 0}
@@ -62,10 +77,9 @@ def test_a_study_has_the_tickets_that_were_asked_and_optuna_one_trial_for_each_s
 
 
 def test_each_trial_has_numbers_to_sort_it_by_and_each_run_says_where_it_was_trained(
-    undisturbed_run: EndedStudy, monkeypatch: pytest.MonkeyPatch
+    ended_study: EndedStudy,
 ) -> None:
-    monkeypatch.chdir(undisturbed_run.folder)
-    baseline = undisturbed_run.result.baseline
+    baseline = ended_study.result.baseline
     assert baseline is not None
     rows = tickets()
     assert {(t.machine, t.device) for t in rows} == {(socket.gethostname(), "cpu")}
@@ -82,10 +96,7 @@ def test_each_trial_has_numbers_to_sort_it_by_and_each_run_says_where_it_was_tra
     storage.remove_session()
 
 
-def test_choosing_and_estimating_share_no_seed_with_each_other_or_the_search(
-    undisturbed_run: EndedStudy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(undisturbed_run.folder)
+def test_choosing_and_estimating_share_no_seed_with_each_other_or_the_search(ended_study: EndedStudy) -> None:
     rows = tickets()
     stages = [
         {t.seed for t in rows if t.kind in kinds}
@@ -102,9 +113,8 @@ def test_choosing_and_estimating_share_no_seed_with_each_other_or_the_search(
 
 
 def test_the_attention_of_the_winner_and_of_temperature_one_is_kept_over_their_training(
-    undisturbed_run: EndedStudy, monkeypatch: pytest.MonkeyPatch
+    ended_study: EndedStudy,
 ) -> None:
-    monkeypatch.chdir(undisturbed_run.folder)
     with open_store(URL, create=False) as store:
         measurements = store.measurements(store.load_study("toy").id, names=["entropy/0/0"])
     by_ticket: dict[int, list[tuple[int, float]]] = {}
@@ -154,24 +164,11 @@ def test_a_study_that_was_cut_off_goes_on_to_the_end_it_would_have_had(
 def test_an_agent_may_die_between_any_two_writes(
     undisturbed_fake: EndedStudy, monkeypatch: pytest.MonkeyPatch, method: str, fatal: int, is_after: bool
 ) -> None:
-    calls = 0
-    work = getattr(Store, method)
-
-    def dying(*args: Any, **kwargs: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == fatal and not is_after:
-            raise AgentDied
-        result = work(*args, **kwargs)
-        if calls == fatal:
-            raise AgentDied
-        return result
-
     with monkeypatch.context() as patch:
-        patch.setattr(Store, method, dying)
+        fail_calls(patch, method, (fatal,), error=AgentDied(), is_after=is_after)
         # a process that dies gives nothing back
         dead_agents: set[str] = set()
-        patch.setattr(Agent, "_leave", lambda self: dead_agents.add(self._client._name))
+        patch.setattr(Agent, "_leave", lambda self: dead_agents.add(self._client.outbox.agent))
         with pytest.raises(AgentDied):
             search(toy_spec(), storage=URL, workers=1)
     monkeypatch.setattr("tempopt.agent.study_cache.is_dead", lambda agent: agent in dead_agents)
@@ -183,23 +180,8 @@ def test_an_agent_may_die_between_any_two_writes(
 
 
 def test_a_killed_worker_takes_no_agent_and_no_ticket_with_it() -> None:
-    class Killer(NullObserver):
-        def __init__(self) -> None:
-            self.kills = 0
-            self.notes: list[str] = []
-
-        def update(self, snapshot: Any) -> None:
-            busy = [view for view in snapshot.workers if view.step]
-            if self.kills < 2 and busy and snapshot.stage == "search":
-                self.kills += 1
-                os.kill(worker_pids(os.getpid())[0], signal.SIGKILL)
-
-        def note(self, text: str) -> None:
-            self.notes.append(text)
-
-    killer = Killer()
+    killer = Watcher(training, lambda: os.kill(worker_pids(os.getpid())[0], signal.SIGKILL))
     result = search(toy_spec(trainer={"max_steps": 40}), storage=URL, workers=2, observer=killer)
-    assert killer.kills == 2
     assert result.tickets["search"].done == 8
     assert any("SIGKILL" in note for note in killer.notes)
     assert result.verdict is not None
@@ -252,13 +234,7 @@ def test_what_cannot_work_is_refused_before_a_ticket_is_written(
         assert store.list_studies() == []
 
 
-@pytest.mark.long
-def test_the_same_name_with_another_spec_is_refused_with_what_changed() -> None:
-    search(toy_spec(**SMALL), storage=URL, workers=1)
-    with pytest.raises(StudyChanged, match=r"trainer\.max_steps: was 24, now 20"):
-        search(toy_spec(trainer={"max_steps": 20}, **SMALL), storage=URL, workers=1)
-
-
+@pytest.mark.usefixtures("fake_workers")
 def test_going_on_with_a_finished_study_gives_its_result_and_trains_nothing() -> None:
     first = search(toy_spec(**SMALL), storage=URL, workers=1)
     tickets_before = tickets()

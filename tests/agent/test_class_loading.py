@@ -91,22 +91,24 @@ def test_what_is_not_there_is_answered_with_what_is(
     assert message in _message(class_path)
 
 
-def test_a_module_where_a_class_is_asked_for_is_answered_with_its_classes(write: Write) -> None:
-    write("theirs.py", "class Mine(Exception): ...\nclass More(Exception): ...")
-    write("none.py", "")
-    for class_path, message in (
-        (
-            "theirs",
-            '"theirs" is a module, not a class. Name the class as well: theirs.Mine. It also has More.',
-        ),
+@pytest.mark.parametrize(
+    ("class_path", "message"),
+    [
+        ("theirs", "a module, not a class. Name the class as well: theirs.Mine. It also has More."),
         ("theirs.py", "a module, not a class. Name the class as well: theirs.Mine."),
         ("none", "a module, not a class. It has no Exception."),
         ("os.path", "a module, not a class. It has no Exception."),
         ("thiers", 'Unknown module "thiers". Did you mean "theirs"?'),
-    ):
-        with pytest.raises(SpecError) as error:
-            refuse_module(module_name(class_path), base=Exception, where="init")
-        assert message in str(error.value)
+    ],
+)
+def test_a_module_where_a_class_is_asked_for_is_answered_with_its_classes(
+    write: Write, class_path: str, message: str
+) -> None:
+    write("theirs.py", "class Mine(Exception): ...\nclass More(Exception): ...")
+    write("none.py", "")
+    with pytest.raises(SpecError) as error:
+        refuse_module(module_name(class_path), base=Exception, where="init")
+    assert message in str(error.value)
     refuse_module("theirs.Mine", base=Exception, where="init")
 
 

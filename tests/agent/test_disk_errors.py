@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tempopt.agent import disk_errors
 from tempopt.agent.disk_errors import DiskErrorTracker
+from tempopt.agent.study_client import RunFolders
 from tempopt.api.calls import resume, search
 from tempopt.errors import StudyFailed
 from tempopt.spec.study_spec import StudySpec
@@ -27,7 +29,8 @@ def notes() -> list[str]:
 @pytest.fixture
 def watch(notes: list[str]) -> DiskErrorTracker:
     spec = StudySpec.parse(toy_spec(), source="a test")
-    return DiskErrorTracker(spec, checkpoints="s3://bucket/toy", logs="/runs/toy", note=notes.append)
+    folders = RunFolders(logs=Path("/runs/toy"), checkpoints="s3://bucket/toy")
+    return DiskErrorTracker(spec, folders, note=notes.append)
 
 
 def test_checkpoints_that_cannot_be_written_are_told_once_and_when_they_can_be(

@@ -9,43 +9,30 @@ from typing import Any
 import pytest
 
 from tempopt.agent.local_client import LocalStudyClient
-from tempopt.agent.observer import NullObserver
 from tempopt.sampling.arms import SearchArms
-from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.changes import RunEnded, RunOutcome
 from tempopt.storage.opening import open_store
-from tempopt.storage.optuna_calls import make_study
 from tempopt.storage.rows import TicketRow
-from tempopt.verdict.stages import first_tickets, more_tickets
-from tests.toy_study import toy_spec
+from tempopt.storage.store import Store
+from tempopt.verdict.stages import more_tickets
+from tests.agent.test_local_client import ClientScene, next_ticket
+from tests.toy_study import URL, work_in
 
 
-class EarlyEndScene:
+class EarlyEndScene(ClientScene):
     """A study of six search trials, two at a time, of which some have nothing to add, and its agents."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(store, folder)
         self.worthless: set[int] = set()
         self.meanwhile: Callable[[], Any] = lambda: None
-        self._folder = folder
         self._patch = monkeypatch
         monkeypatch.setattr(SearchArms, "expected_improvement", self._prospect)
-        spec_data = toy_spec(
-            parallel=2,
-            trials=6,
-            arms={"baseline": 1, "constant": 1},
-            limits={"standard_errors": 0.5},
-            pruner="none",
-        )
-        self.spec = StudySpec.parse(spec_data, source="toy.yaml")
-        self.store = open_store(f"sqlite:///{folder}/toy.db")
-        self.study = self.store.create_study("toy", self.spec.to_json(), self.spec.identity())
-        make_study(self.store.url, name="toy", direction="minimize", metric="val_loss")
-        self.store.add_tickets(self.study.id, first_tickets(self.spec))
-        first = self.client("first")
+        arms, limits = {"baseline": 1, "constant": 1}, {"standard_errors": 0.5}
+        self.begin(parallel=2, trials=6, arms=arms, limits=limits, pruner="none")
+        first = self.agent("first")
         for _ in range(4):
-            ticket = first.next_ticket([])
-            assert ticket is not None
-            self.end(ticket, "first")
+            self.end(next_ticket(first), "first")
             first._read()
 
     def _prospect(self, ticket: TicketRow) -> tuple[float, float]:
@@ -53,17 +40,10 @@ class EarlyEndScene:
         callback()
         return (1e-9 if ticket.number in self.worthless else 1.0), 0.2
 
-    def client(self, name: str) -> LocalStudyClient:
+    def agent(self, name: str) -> LocalStudyClient:
+        """Return the client of an agent of that name."""
         self._patch.setattr("tempopt.agent.local_client.agent_name", lambda: name)
-        return LocalStudyClient(
-            spec=self.spec,
-            study=self.study,
-            store=self.store,
-            folder=self._folder / name,
-            workers=1,
-            on_abandoned=lambda ids: None,
-            observer=NullObserver(),
-        )
+        return self.client()
 
     def end(self, ticket: TicketRow, agent: str) -> None:
         outcomes = RunOutcome(outcome="complete", value=0.5, steps=24, seconds=1.0)
@@ -77,15 +57,15 @@ class EarlyEndScene:
 
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EarlyEndScene]:
-    search_scene = EarlyEndScene(tmp_path, monkeypatch)
-    yield search_scene
-    search_scene.store.close()
+    work_in(tmp_path, monkeypatch)
+    with open_store(URL) as store:
+        yield EarlyEndScene(store, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("order", ["AB", "BA"])
 def test_who_took_a_later_ticket_ends_at_the_same_one(scene: EarlyEndScene, order: str) -> None:
     scene.worthless = {2}
-    desks = {name: scene.client(name) for name in "AB"}
+    desks = {name: scene.agent(name) for name in "AB"}
     tickets_by_agent = {name: client._take([]) for name, client in desks.items()}
     assert [ticket.number for ticket in tickets_by_agent.values() if ticket] == [2, 3]
     for name in order:
@@ -97,9 +77,8 @@ def test_who_took_a_later_ticket_ends_at_the_same_one(scene: EarlyEndScene, orde
 
 def test_a_run_that_was_begun_before_and_given_back_goes_on(scene: EarlyEndScene) -> None:
     scene.worthless = {3}
-    first, second = scene.client("A"), scene.client("B")
-    running_ticket = first.next_ticket([])
-    assert running_ticket is not None and running_ticket.number == 2
+    first, second = scene.agent("A"), scene.agent("B")
+    assert next_ticket(first).number == 2
     scene.meanwhile = lambda: scene.store.release(scene.study.id, ["A"])
     assert second.next_ticket([]) is None
     assert scene.search()[2:] == [
@@ -115,12 +94,11 @@ def test_trials_that_were_asked_for_in_the_meantime_are_counted(
     monkeypatch.setattr(
         SearchArms, "expected_improvement", lambda self, ticket: scene._prospect(ticket) and (0.02, 0.2)
     )
-    client = scene.client("A")
+    client = scene.agent("A")
     rows = scene.store.tickets(scene.study.id)
     extra_tickets = more_tickets(rows, scene.spec, 20)
     scene.meanwhile = lambda: scene.store.add_tickets(scene.study.id, extra_tickets)
-    ticket = client.next_ticket([])
-    assert ticket is not None and ticket.number == 2
+    assert next_ticket(client).number == 2
     assert [state for _, state, _ in scene.search()].count("waiting") == 23
 
 
@@ -131,11 +109,10 @@ def test_what_a_person_wants_tried_and_what_is_asked_for_after_a_verdict_is_trai
     rows = scene.store.tickets(scene.study.id)
     enqueued_params = {"temperature_init": 0.5, "temperature_final": 0.5, "schedule": "linear"}
     scene.store.add_tickets(scene.study.id, more_tickets(rows, scene.spec, 1, [enqueued_params]))
-    client = scene.client("A")
+    client = scene.agent("A")
     numbers = []
     for _ in range(5):
-        ticket = client.next_ticket([])
-        assert ticket is not None
+        ticket = next_ticket(client)
         numbers.append(ticket.number)
         scene.end(ticket, "A")
         client._read()

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from tempopt.agent.fork_server import ForkServer
+from tempopt.agent.rank_process import ForkServer
 
 
 @pytest.mark.parametrize("while_waiting", [KeyboardInterrupt, subprocess.TimeoutExpired("fork server", 10)])

@@ -76,9 +76,9 @@ def test_a_card_is_one_processs_until_it_is_killed() -> None:
 
 def test_two_that_begin_at_the_same_moment_share_out_what_there_is() -> None:
     with agent(1.0, 1) as first_agent, agent(1.0, 1) as second_agent, agent(1.0, 1) as third:
-        claimed_cards = [*claimed_by(first_agent), *claimed_by(second_agent), *claimed_by(third)]
-        assert sorted(claimed_cards) == sorted(MACHINE.cards)
-        for process in (first_agent, second_agent, third):
+        processes = (first_agent, second_agent, third)
+        assert sorted(card for process in processes for card in claimed_by(process)) == sorted(MACHINE.cards)
+        for process in processes:
             process.kill()
 
 

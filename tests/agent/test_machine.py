@@ -94,40 +94,33 @@ def nvml(cards: list[Any] | None) -> SimpleNamespace:
     )
 
 
-def drive(monkeypatch: pytest.MonkeyPatch, cards: list[Any] | None, mask: str | None = None) -> None:
+@pytest.mark.parametrize(
+    ("cards", "mask", "expected", "dealt", "why"),
+    [
+        (["GPU-old", ["MIG-x", "", "MIG-y"], None, "GPU-new"], None,
+         ("GPU-old", "MIG-x", "MIG-y", "GPU-new"), False, ""),
+        ([["", ""]], None, (), False, "MIG"),
+        (None, None, (), False, "Driver Not Loaded"),
+        (["GPU-a", "GPU-b"], "1", ("1",), True, ""),
+        (["GPU-a", "GPU-b"], "", (), True, 'CUDA_VISIBLE_DEVICES is ""'),
+    ],
+    ids=["by UUID and instance", "no instance", "no driver", "mask", "empty mask"],
+)  # fmt: skip
+def test_cards_are_those_of_the_driver_that_the_mask_shows(
+    monkeypatch: pytest.MonkeyPatch,
+    cards: list[Any] | None,
+    mask: str | None,
+    expected: tuple[str, ...],
+    dealt: bool,
+    why: str,
+) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", nvml(cards))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if mask is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", mask)
-
-
-def test_cards_are_named_by_uuid_and_by_instance_where_they_are_divided(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    drive(monkeypatch, ["GPU-old", ["MIG-x", "", "MIG-y"], None, "GPU-new"])
     local_machine = this_machine()
-    assert local_machine.cards == ("GPU-old", "MIG-x", "MIG-y", "GPU-new")
-    assert (local_machine.dealt, local_machine.has_gpus) == (False, True)
-
-
-def test_a_divided_card_without_instances_is_no_card(monkeypatch: pytest.MonkeyPatch) -> None:
-    drive(monkeypatch, [["", ""]])
-    assert this_machine().cards == ()
-    assert "MIG" in this_machine().why
-
-
-def test_a_machine_without_a_driver_has_no_cards_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    drive(monkeypatch, None)
-    assert (this_machine().cards, this_machine().has_gpus) == ((), False)
-    assert "Driver Not Loaded" in this_machine().why
-
-
-def test_a_visible_devices_mask_counts_as_an_assignment(monkeypatch: pytest.MonkeyPatch) -> None:
-    drive(monkeypatch, ["GPU-a", "GPU-b"], "1")
-    assert (this_machine().cards, this_machine().dealt) == (("1",), True)
-    drive(monkeypatch, ["GPU-a", "GPU-b"], "")
-    assert (this_machine().cards, this_machine().dealt) == ((), True)
-    assert 'CUDA_VISIBLE_DEVICES is ""' in this_machine().why
+    assert (local_machine.cards, local_machine.dealt) == (expected, dealt)
+    assert local_machine.has_gpus == bool(expected) and why in local_machine.why
 
 
 @pytest.fixture

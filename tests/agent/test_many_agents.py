@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,10 @@ import pytest
 from tempopt.api.calls import resume, search
 from tempopt.errors import SpecError, UsageError
 from tempopt.service.studies import load_study, run_agent
+from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.opening import open_store
 from tempopt.storage.rows import TicketRow
+from tempopt.verdict.stages import more_tickets
 from tests.servers import worker_pids
 from tests.toy_study import (
     FAKED,
@@ -37,20 +38,7 @@ from tests.toy_study import (
     wait_until,
 )
 
-LONG = {"trainer": {"max_steps": 4000, "val_check_interval": 100}}
-
-
 pytestmark = pytest.mark.usefixtures("toy_folder")
-
-
-@pytest.mark.long
-def test_agents_that_join_change_nothing_but_the_time(undisturbed_run: EndedStudy, tmp_path: Path) -> None:
-    process = start(toy_spec(), tmp_path)
-    wait_until(lambda rows: any(t.state == "running" for t in rows))
-    run_agent("toy", storage=URL, workers=1)
-    assert process.wait(timeout=240) == 0
-    assert is_same_study(read_study(load_study(URL, "toy")), undisturbed_run)
-    assert {t.agent for t in tickets() if t.agent} != {None}
 
 
 @pytest.mark.usefixtures("fake_workers")
@@ -137,15 +125,10 @@ def test_more_trials_open_another_round_with_seeds_of_its_own(undisturbed_fake: 
 @pytest.mark.long
 def test_a_study_that_grows_while_it_runs_is_the_one_that_was_asked_at_once() -> None:
     def grow() -> None:
-        command = (
-            "from tempopt.storage.opening import open_store\n"
-            "from tempopt.spec.study_spec import StudySpec\n"
-            "from tempopt.verdict.stages import more_tickets\n"
-            f"store = open_store({URL!r}); study = store.load_study('toy')\n"
-            "spec = StudySpec.from_json(study.spec)\n"
-            "store.add_tickets(study.id, more_tickets(store.tickets(study.id), spec, 4))\n"
-        )
-        subprocess.run([sys.executable, "-c", command], check=True)
+        with open_store(URL) as store:
+            study = store.load_study("toy")
+            spec = StudySpec.from_json(study.spec)
+            store.add_tickets(study.id, more_tickets(store.tickets(study.id), spec, 4))
 
     spec = toy_spec(arms={"baseline": 2, "constant": 3}, lease=3)
     search(spec, storage=URL, workers=1, observer=Watcher(has_searched(3), grow))
@@ -158,29 +141,19 @@ def test_a_study_that_grows_while_it_runs_is_the_one_that_was_asked_at_once() ->
 
 
 @pytest.mark.usefixtures("fake_workers")
-def test_parameters_that_a_person_wants_tried_are_tried_first() -> None:
+def test_parameters_that_a_person_wants_tried_are_tried_first_and_of_a_study_that_is_there_once() -> None:
     enqueued_sets = [{"temperature_init": 2.0, "schedule": "linear"}, {"schedule": "cosine"}]
-    search(
-        toy_spec(**{**SMALL, "trials": 3}, enqueue=enqueued_sets[:1]),
-        storage=URL,
-        workers=1,
-        enqueue=enqueued_sets[1:],
-    )
+    spec = toy_spec(**{**SMALL, "trials": 3}, enqueue=enqueued_sets[:1])
+    search(spec, storage=URL, workers=1, enqueue=enqueued_sets[1:])
     rows = [t.parameters or {} for t in tickets() if t.kind == "search"]
     assert (rows[0]["temperature_init"], rows[0]["schedule"]) == (2.0, "linear")
     assert rows[1]["schedule"] == "cosine"
     study = optuna.load_study(study_name="toy", storage=URL)
     assert study.trials[0].params["temperature_init"] == 2.0 and len(study.trials) == 3
-
-
-@pytest.mark.usefixtures("fake_workers")
-def test_parameters_wanted_of_a_study_that_is_there_are_tickets_more() -> None:
-    search(toy_spec(**SMALL), storage=URL, workers=1)
-    search(toy_spec(**SMALL), storage=URL, workers=1, enqueue=[{"temperature_init": 3.0}])
-    rows = [t for t in tickets() if t.kind == "search"]
-    assert len(rows) == 3 and (rows[2].parameters or {})["temperature_init"] == 3.0
-    search(toy_spec(**SMALL), storage=URL, workers=1, enqueue=[{"temperature_init": 3.0}])
-    assert len([t for t in tickets() if t.kind == "search"]) == 3
+    for _ in range(2):
+        search(spec, storage=URL, workers=1, enqueue=[{"temperature_init": 3.0}])
+        rows = [t.parameters or {} for t in tickets() if t.kind == "search"]
+        assert len(rows) == 4 and rows[3]["temperature_init"] == 3.0
 
 
 def _joiner(tmp_path: Path) -> subprocess.Popen[str]:
@@ -223,25 +196,6 @@ def test_a_worker_that_makes_no_step_is_ended_and_its_run_done_again(undisturbed
     assert is_same_study(read_study(load_study(URL, "toy")), undisturbed_run)
 
 
-@pytest.mark.parametrize("blow", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
-def test_an_agent_that_receives_a_signal_saves_a_checkpoint_and_releases_its_ticket(
-    tmp_path: Path, blow: signal.Signals
-) -> None:
-    spec = toy_spec(**SMALL, **LONG)
-    process = start(spec, tmp_path)
-    wait_until(lambda rows: any(t.state == "running" and t.total_steps for t in rows))
-    time.sleep(0.5)
-    process.send_signal(blow)
-    assert process.wait(timeout=240) != 0
-    rows = [t for t in tickets() if t.attempt]
-    assert rows and all(
-        (t.state, t.failures, t.agent) == ("waiting", 0, None) for t in rows if t.state != "done"
-    )
-    waiting_tickets = [t for t in rows if t.state == "waiting"]
-    assert waiting_tickets and all(t.checkpoints and t.checkpoints[0].step > 0 for t in waiting_tickets)
-    assert all(Path(t.checkpoints[0].url.removeprefix("file://")).is_file() for t in waiting_tickets)
-
-
 @pytest.mark.long
 def test_a_class_that_is_not_here_is_missed_before_a_ticket_is_taken(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
@@ -251,9 +205,7 @@ def test_a_class_that_is_not_here_is_missed_before_a_ticket_is_taken(
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     monkeypatch.setenv("PYTHONPATH", "")
     attempts_before = _attempts(storage)
-    with pytest.raises(
-        SpecError, match=r'(?s)"toy_modules".*go to its folder.*study was begun in .*PYTHONPATH'
-    ):
+    with pytest.raises(SpecError, match=r'(?s)"toy_modules".*go to its folder'):
         resume("toy", storage=storage, workers=1)
     assert _attempts(storage) == attempts_before
 

@@ -37,16 +37,16 @@ TRAINING_TESTS = REPOSITORY / "tests" / "training"
 
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., WorkerProcess]]:
-    """Return a function that starts a worker, forked or cold, with a number of threads."""
+    """Return a function that starts a worker, forked or cold, where a placement says."""
     monkeypatch.setenv("PYTHONPATH", f"{TRAINING_TESTS}{os.pathsep}{REPOSITORY}")
     monkeypatch.chdir(tmp_path)
     workers: list[WorkerProcess] = []
 
-    def start(start_method: str = "forked", threads: int = 1) -> WorkerProcess:
+    def start(start_method: str = "forked", **placement: Any) -> WorkerProcess:
         with monkeypatch.context() as patch:
             if start_method == "cold":
                 patch.setenv(COLD, "1")
-            workers.append(WorkerProcess(slot=len(workers), placement=Placement(threads=threads)))
+            workers.append(WorkerProcess(slot=len(workers), placement=Placement(**placement)))
         return workers[-1]
 
     yield start
@@ -74,6 +74,18 @@ def carry_out(worker: WorkerProcess, request: RunRequest) -> list[Message]:
     return messages
 
 
+def send_and_await(worker: WorkerProcess, request: RunRequest, kind: type[Message]) -> None:
+    """Have a worker begin a run, and wait for a message of a kind."""
+    worker.send(request)
+    while not isinstance(worker.receive(), kind):
+        pass
+
+
+def with_model(request: RunRequest, class_path: str) -> RunRequest:
+    program = dataclasses.replace(request.program, model={"class_path": class_path, "init_args": {}})
+    return dataclasses.replace(request, program=program)
+
+
 def results(messages: list[Message]) -> tuple[Any, ...]:
     (finish_message,) = (message for message in messages if isinstance(message, Finished))
     return finish_message.reports, finish_message.measurements, finish_message.metrics
@@ -93,44 +105,38 @@ def test_forked_and_cold_workers_train_the_same_in_their_first_run_and_in_their_
         "        weights = sum(param.sum() for param in self.parameters())\n"
         "        return super().training_step(batch, index) + noise.mean() * weights\n"
     )
-    request = request_for(parameters={"temperature_init": 2.0, "entropy_lambda": 0.1})
-    wide = dataclasses.replace(request.program, model={"class_path": "wide.Wide", "init_args": {}})
-    request = dataclasses.replace(request, program=wide)
+    request = with_model(
+        request_for(parameters={"temperature_init": 2.0, "entropy_lambda": 0.1}), "wide.Wide"
+    )
     other_request = request_for(
         "Stock", attach={"layers": "auto"}, seed=9, parameters={"temperature_init": 3.0}
     )
-    worker = start("forked", threads)
+    worker = start("forked", threads=threads)
     first = results(carry_out(worker, request))
     carry_out(worker, other_request)
     second_results = results(carry_out(worker, request))
-    cold = results(carry_out(start("cold", threads), request))
+    cold = results(carry_out(start("cold", threads=threads), request))
     assert first == second_results == cold
     assert (tmp_path / "threads").read_text() == str(threads)
 
 
-def test_what_a_run_prints_and_the_traceback_of_its_end_are_in_its_log(
+def test_a_failure_is_told_and_in_the_log_of_the_run_and_the_worker_lives_on(
     worker: WorkerProcess, request_for: Any, tmp_path: Path
 ) -> None:
-    (*_, failure) = carry_out(worker, request_for(init={"raise_at": 3}, folder=str(tmp_path / "run")))
-    assert isinstance(failure, Failed)
-    assert (failure.kind, failure.message) == ("error", "RuntimeError: the toy breaks")
-    assert "the toy breaks" in failure.traceback
-    assert "the toy breaks" in (tmp_path / "run" / "log.txt").read_text()
-    results(carry_out(worker, request_for()))
-
-
-def test_a_wrong_spec_fails_as_usage_and_the_worker_lives_on(worker: WorkerProcess, request_for: Any) -> None:
-    (*_, failure) = carry_out(worker, request_for("Toi"))
-    assert isinstance(failure, Failed)
-    assert failure.kind == "usage"
-    assert "Toi" in failure.message
+    for request, kind, message in (
+        (request_for(init={"raise_at": 3}, folder=str(tmp_path / "run")), "error", "the toy breaks"),
+        (request_for("Toi"), "usage", "Toi"),
+    ):
+        failure = carry_out(worker, request)[-1]
+        assert isinstance(failure, Failed)
+        assert failure.kind == kind and message in failure.message
+    log_text = (tmp_path / "run" / "log.txt").read_text()
+    assert "Traceback" in log_text and "the toy breaks" in log_text
     results(carry_out(worker, request_for()))
 
 
 def test_a_stop_message_ends_the_run_it_names(worker: WorkerProcess, request_for: Any) -> None:
-    worker.send(request_for(trainer={"max_steps": 100_000}))
-    while not isinstance(worker.receive(), Report):
-        pass
+    send_and_await(worker, request_for(trainer={"max_steps": 100_000}), Report)
     worker.send(Stop(ticket=1, attempt=2))
     worker.send(Stop(ticket=1, attempt=1))
     while not isinstance(message := worker.receive(), Finished):
@@ -139,7 +145,7 @@ def test_a_stop_message_ends_the_run_it_names(worker: WorkerProcess, request_for
 
 
 @pytest.mark.parametrize("start_method", ["forked", pytest.param("cold", marks=pytest.mark.long)])
-def test_a_worker_is_not_told_where_the_studies_are_and_who_the_agent_is(
+def test_a_worker_sees_its_own_card_and_not_where_the_studies_are_and_who_the_agent_is(
     start: Callable[..., WorkerProcess],
     request_for: Any,
     monkeypatch: pytest.MonkeyPatch,
@@ -159,13 +165,12 @@ def test_a_worker_is_not_told_where_the_studies_are_and_who_the_agent_is(
         "Path('seen.json').write_text(json.dumps(state))\n"
         "class Curious(Toy): ...\n"
     )
-    worker = start(start_method)
-    request = request_for()
-    program = dataclasses.replace(request.program, model={"class_path": "curious.Curious", "init_args": {}})
-    results(carry_out(worker, dataclasses.replace(request, program=program)))
+    worker = start(start_method, gpus=("GPU-first",), threads=2)
+    request = with_model(request_for(trainer={"accelerator": "cpu"}), "curious.Curious")
+    results(carry_out(worker, request))
     env_vars, first_path, leads_group = json.loads((tmp_path / "seen.json").read_text())
-    assert {"OMP_NUM_THREADS", "TEMPOPT_TRACEBACK"} <= set(env_vars)
-    assert env_vars["ANYTHING_ELSE"] == "said"
+    assert (env_vars["CUDA_VISIBLE_DEVICES"], env_vars["OMP_NUM_THREADS"]) == ("GPU-first", "2")
+    assert (env_vars["TEMPOPT_TRACEBACK"], env_vars["ANYTHING_ELSE"]) == ("1", "said")
     assert not [name for name in env_vars if name.startswith("TEMPOPT_STORAGE")]
     assert not set(env_vars) & {"SLURM_PROCID", "RANK", "LOCAL_RANK", "WORLD_SIZE"}
     assert not [value for value in env_vars.values() if "secret" in value]
@@ -180,16 +185,12 @@ def test_a_file_in_the_folder_hides_no_module_that_torch_needs(
     for name in ("random.py", "glob.py", "json.py"):
         (tmp_path / name).write_text("raise SystemExit('this is not the standard library')\n")
     (tmp_path / "own.py").write_text("from random import shuffle\nfrom toy_modules import Toy as Own\n")
-    request = request_for()
-    program = dataclasses.replace(request.program, model={"class_path": "own.Own", "init_args": {}})
-    results(carry_out(start(start_method), dataclasses.replace(request, program=program)))
+    results(carry_out(start(start_method), with_model(request_for(), "own.Own")))
 
 
 @either
 def test_a_killed_worker_is_reported_dead_with_the_signal(worker: WorkerProcess, request_for: Any) -> None:
-    worker.send(request_for(trainer={"max_steps": 100_000}))
-    while not isinstance(worker.receive(), Started):
-        pass
+    send_and_await(worker, request_for(trainer={"max_steps": 100_000}), Started)
     os.kill(worker.pid, signal.SIGKILL)
     while worker.receive() is not None:
         pass
@@ -198,9 +199,7 @@ def test_a_killed_worker_is_reported_dead_with_the_signal(worker: WorkerProcess,
 
 @either
 def test_a_worker_ends_when_its_agent_is_gone(worker: WorkerProcess, request_for: Any) -> None:
-    worker.send(request_for(trainer={"max_steps": 100_000}))
-    while not isinstance(worker.receive(), Started):
-        pass
+    send_and_await(worker, request_for(trainer={"max_steps": 100_000}), Started)
     worker.connection.close()
     assert worker.exit_description() == "the worker was killed by SIGKILL"
 
@@ -219,9 +218,7 @@ def children(pid: int) -> list[int]:
 def test_a_signal_to_all_processes_is_left_to_the_agent(
     worker: WorkerProcess, request_for: Any, number: signal.Signals
 ) -> None:
-    worker.send(request_for(data={"workers": 1}, trainer={"max_steps": 400}))
-    while not isinstance(worker.receive(), Report):
-        pass
+    send_and_await(worker, request_for(data={"workers": 1}, trainer={"max_steps": 400}), Report)
     workers = children(worker.pid)
     assert workers
     for pid in (worker.pid, *workers):
@@ -236,9 +233,7 @@ def test_a_run_that_is_told_to_leave_keeps_a_checkpoint_and_goes_on_in_another_w
     worker: WorkerProcess, start: Callable[..., WorkerProcess], request_for: Any, tmp_path: Path
 ) -> None:
     request = request_for(trainer={"max_steps": 60}, checkpoints=str(tmp_path / "ticket"))
-    worker.send(request)
-    while not isinstance(worker.receive(), Report):
-        pass
+    send_and_await(worker, request, Report)
     worker.send(Stop(ticket=1, attempt=1, keep=True))
     checkpoints = []
     while not isinstance(message := worker.receive(), Finished):

@@ -117,24 +117,16 @@ def test_what_is_left_is_weighed_against_what_the_confirmation_can_see(
 ) -> None:
     spec = make_spec(limits={"standard_errors": limit}, seeds={"confirm": 8})
     arms: Any = SimpleNamespace(expected_improvement=lambda ticket: (rise, 0.2))
-    reason = find_convergence_reason(
-        spec, make_ticket("search", 30, state="waiting"), arms, num_left=num_left
-    )
+    ticket = make_ticket("search", 30, state="waiting")
+    reason = find_convergence_reason(spec, ticket, arms, num_left=num_left)
     assert (reason is not None) == ends
     if reason is not None:
         assert f"all {num_left} that are left {num_left * rise:.2g}" in reason
         assert "standard error of 0.1." in reason
     silent_arms: Any = SimpleNamespace(expected_improvement=lambda ticket: None)
-    assert (
-        find_convergence_reason(
-            spec, make_ticket("search", 3, state="waiting"), silent_arms, num_left=num_left
-        )
-        is None
-    )
-    assert (
-        find_convergence_reason(spec, make_ticket("constant", 9, state="waiting"), arms, num_left=num_left)
-        is None
-    )
+    for kind, known in (("search", silent_arms), ("constant", arms)):
+        ticket = make_ticket(kind, 9, state="waiting")
+        assert find_convergence_reason(spec, ticket, known, num_left=num_left) is None
 
 
 def test_only_a_sampler_that_knows_what_trials_are_worth_ends_a_search_for_it(make_spec: Any) -> None:

@@ -20,7 +20,7 @@ from tempopt.errors import StaleAttempt, StoreUnreachable, StudyFailed
 from tempopt.storage import changes as changes_of
 from tempopt.storage.opening import open_store
 from tempopt.storage.store import Store
-from tests.fake_worker import AgentDied
+from tests.fake_worker import AgentDied, fail_calls
 from tests.toy_study import (
     FAKED,
     SMALL,
@@ -42,23 +42,9 @@ pytestmark = pytest.mark.usefixtures("toy_folder")
 def test_the_store_may_go_away_for_a_while(
     undisturbed_fake: EndedStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = {"write": 0, "take_ticket": 0, "begin": 0, "news": 0}
-
-    def fail_calls(method: str, fatal: range) -> None:
-        work = getattr(Store, method)
-
-        def fail(*args: Any, **kwargs: Any) -> Any:
-            calls[method] += 1
-            if calls[method] in fatal:
-                raise StoreUnreachable("The database failed: the server is restarting.")
-            return work(*args, **kwargs)
-
-        monkeypatch.setattr(Store, method, fail)
-
-    fail_calls("write", range(4, 7))
-    fail_calls("take_ticket", range(2, 4))
-    fail_calls("begin", range(6, 7))
-    fail_calls("news", range(2, 3))
+    faults = {"write": (4, 5, 6), "take_ticket": (2, 3), "begin": (6,), "news": (2,)}
+    for method, fatal_calls in faults.items():
+        fail_calls(monkeypatch, method, fatal_calls)
     watcher = Watcher()
     result = search(toy_spec(), storage=URL, workers=2, observer=watcher)
     assert is_same_study(read_study(result), undisturbed_fake)
@@ -71,25 +57,9 @@ def test_the_store_may_go_away_for_a_while(
 def test_an_answer_that_was_lost_is_no_second_ticket(
     undisturbed_fake: EndedStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls: dict[str, int] = {}
-
-    def deaf(method: str, fatal: int) -> None:
-        work = getattr(Store, method)
-
-        def answer(*args: Any, **kwargs: Any) -> Any:
-            result = work(*args, **kwargs)
-            calls[method] = calls.get(method, 0) + 1
-            if calls[method] == fatal:
-                raise StoreUnreachable("The database failed: server closed the connection.")
-            return result
-
-        monkeypatch.setattr(Store, method, answer)
-
-    deaf("write", 5)
-    deaf("write", 9)
-    deaf("take_ticket", 2)
-    deaf("begin", 5)
-    deaf("add_tickets", 2)
+    faults = {"write": (5, 9), "take_ticket": (2,), "begin": (5,), "add_tickets": (2,)}
+    for method, fatal_calls in faults.items():
+        fail_calls(monkeypatch, method, fatal_calls, is_after=True)
     assert is_same_study(read_study(search(toy_spec(), storage=URL, workers=2)), undisturbed_fake)
     assert sum(t.failures for t in tickets()) == 0
 
@@ -99,19 +69,11 @@ def test_an_answer_that_was_lost_is_no_second_ticket(
 def test_an_agent_without_its_store_ends_in_good_order_and_the_next_delivers_for_it(
     undisturbed_fake: EndedStudy, tmp_path: Path
 ) -> None:
+    # its store goes away after six deliveries
     program = FAKED + (
-        "import json, pathlib\n"
-        "from tempopt.errors import StoreUnreachable\n"
-        "from tempopt.storage.store import Store\n"
+        "import json, pathlib, pytest\n"
         "from tempopt.api.calls import search\n"
-        "calls = []\n"
-        "work = Store.write\n"
-        "def fail(*args, **kwargs):\n"
-        "    calls.append(1)\n"
-        "    if len(calls) > 6:\n"
-        "        raise StoreUnreachable('The database failed: refused.')\n"
-        "    return work(*args, **kwargs)\n"
-        "Store.write = fail\n"
+        "fake_worker.fail_calls(pytest.MonkeyPatch(), 'write', range(7, 10**6))\n"
         "spec = json.loads(pathlib.Path('spec.json').read_text())\n"
         f"search(spec, storage={URL!r}, workers=1)\n"
     )
@@ -157,7 +119,7 @@ def test_a_run_that_was_pruned_and_never_said_so_is_pruned_once_more_and_no_more
 
     with monkeypatch.context() as patch:
         patch.setattr(Store, "write", dying)
-        patch.setattr(Agent, "_leave", lambda self: dead_agents.add(self._client._name))
+        patch.setattr(Agent, "_leave", lambda self: dead_agents.add(self._client.outbox.agent))
         with pytest.raises(AgentDied):
             search(toy_spec(), storage=URL, workers=1)
     monkeypatch.setattr("tempopt.agent.study_cache.is_dead", lambda agent: agent in dead_agents)
@@ -183,17 +145,8 @@ def test_a_study_that_optuna_has_lost_ends_the_agent_and_can_be_resumed() -> Non
 def test_an_agent_frozen_between_taking_and_beginning_takes_another_ticket(
     undisturbed_fake: EndedStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = 0
-    work = Store.begin
-
-    def take_stale(*args: Any, **kwargs: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls in (2, 6):
-            raise StaleAttempt("Ticket 7 is running at attempt 2; attempt 1 is discarded.")
-        return work(*args, **kwargs)
-
-    monkeypatch.setattr(Store, "begin", take_stale)
+    stale = StaleAttempt("Ticket 7 is running at attempt 2; attempt 1 is discarded.")
+    fail_calls(monkeypatch, "begin", (2, 6), error=stale)
     assert is_same_study(read_study(search(toy_spec(), storage=URL, workers=1)), undisturbed_fake)
 
 

@@ -29,11 +29,16 @@ def spec(make_spec: Callable[..., StudySpec]) -> StudySpec:
     return make_spec(trials=6, arms={"baseline": 1, "constant": 2}, parallel=2)
 
 
-@pytest.fixture
-def cache(store: Store, spec: StudySpec) -> StudyCache:
+def open_cache(store: Store, spec: StudySpec) -> StudyCache:
+    """Begin a study and return what an agent knows of it."""
     study = store.create_study(spec.study.name, spec.to_json(), spec.identity())
     store.add_tickets(study.id, first_tickets(spec))
     return StudyCache(spec, study, store)
+
+
+@pytest.fixture
+def cache(store: Store, spec: StudySpec) -> StudyCache:
+    return open_cache(store, spec)
 
 
 def take(store: Store, cache: StudyCache, agent: str, *, lease: float = 60.0) -> TicketRow:
@@ -78,9 +83,7 @@ def test_search_trials_wait_for_the_first_design_with_the_sampler_that_learns_fr
     store: Store, make_spec: Callable[..., StudySpec], sampler: str
 ) -> None:
     spec = make_spec(trials=4, arms={"baseline": 1, "constant": 1}, parallel=2, sampler=sampler)
-    study = store.create_study(spec.study.name, spec.to_json(), spec.identity())
-    store.add_tickets(study.id, first_tickets(spec))
-    cache = StudyCache(spec, study, store)
+    cache = open_cache(store, spec)
     waits = sampler == "knowledge_gradient"
     begun_tickets = []
     for agent in ("first", "second"):
@@ -100,9 +103,7 @@ def test_limits_of_guards_are_settled_once_the_runs_at_one_are_over(
     store: Store, make_spec: Callable[..., StudySpec]
 ) -> None:
     spec = make_spec(trials=4, arms={"baseline": 1, "constant": 1}, guards={"val_loss": "<= +2%"}, parallel=2)
-    study = store.create_study(spec.study.name, spec.to_json(), spec.identity())
-    store.add_tickets(study.id, first_tickets(spec))
-    cache = StudyCache(spec, study, store)
+    cache = open_cache(store, spec)
     assert cache.limits() == {"baseline": 1, "constant": 1}
     assert cache.constraints({"val_loss": 2.1}) == {}  # the limit may yet move
     end(store, take(store, cache, "another"), 0.5, guards={"validate/guard:val_loss": 2.0})
@@ -112,7 +113,7 @@ def test_limits_of_guards_are_settled_once_the_runs_at_one_are_over(
     assert cache.limits() == {"constant": 1}
     # what others have measured is known, whether it is told as news or read anew
     assert cache.arms._baseline_results == {0: (0.5, {"val_loss": 2.0})}
-    assert StudyCache(spec, study, store).arms._baseline_results == cache.arms._baseline_results
+    assert StudyCache(spec, cache.study, store).arms._baseline_results == cache.arms._baseline_results
 
 
 def test_what_another_agent_ended_lets_more_begin(cache: StudyCache, store: Store) -> None:
@@ -124,29 +125,21 @@ def test_what_another_agent_ended_lets_more_begin(cache: StudyCache, store: Stor
     assert cache.limits() == {"search": 1}
 
 
-def test_a_run_that_another_has_ended_already_ends_here_without_a_word(
-    cache: StudyCache, store: Store
+@pytest.mark.parametrize("is_ended", [True, False])
+def test_a_run_that_another_has_taken_over_is_not_ended_here(
+    cache: StudyCache, store: Store, is_ended: bool
 ) -> None:
     own_ticket = take(store, cache, "me", lease=-1.0)
     cache.apply_ticket(own_ticket, {})
     other_ticket = take(store, cache, "another")
     assert (other_ticket.id, other_ticket.attempt) == (own_ticket.id, 2)
-    end(store, other_ticket, 0.7)
+    if is_ended:
+        end(store, other_ticket, 0.7)
     cache.refresh()
     cache.apply_ticket(end_row(own_ticket, 0.1), {4: 0.1})
-    assert cache.tickets[own_ticket.id].value == 0.7 and cache.done["baseline"] == 1
-
-
-def test_a_run_that_another_has_taken_over_is_not_ended_here(cache: StudyCache, store: Store) -> None:
-    own_ticket = take(store, cache, "me", lease=-1.0)
-    cache.apply_ticket(own_ticket, {})
-    other_ticket = take(store, cache, "another")
-    cache.refresh()
-    cache.apply_ticket(end_row(own_ticket, 0.1), {4: 0.1})
-    assert cache.tickets[own_ticket.id].state == "running" and cache.tickets[own_ticket.id].agent == "another"
-    end(store, other_ticket, 0.7)
-    cache.refresh()
-    assert cache.tickets[own_ticket.id].value == 0.7
+    row = cache.tickets[own_ticket.id]
+    assert (row.state, row.value) == (("done", 0.7) if is_ended else ("running", None))
+    assert cache.done["baseline"] == int(is_ended)
 
 
 def test_tickets_that_others_add_are_seen(cache: StudyCache, store: Store, spec: StudySpec) -> None:
@@ -186,7 +179,7 @@ def test_a_gain_is_told_once_what_it_is_compared_with_is_settled(
     assert baseline.kind == "baseline"
     end(store, baseline, 0.5)
     cache.refresh()
-    expected_gain = 0.25 if cache._spec.study.direction == "maximize" else -0.25
+    expected_gain = 0.25 if cache.spec.study.direction == "maximize" else -0.25
     assert (cache.baseline(), cache.gain(0.75), cache.gain(None)) == (0.5, expected_gain, None)
     store.add_tickets(1, first_tickets(spec.with_overrides(["study.arms.baseline=2"])))
     cache.refresh()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tempopt.agent.trial_attributes import build_trial_user_attrs
+from tempopt.agent.ticket_transitions import build_trial_user_attrs
 from tempopt.storage.rows import Measurement, TicketRow
 from tempopt.temperature import TemperatureParameters
 
@@ -46,14 +46,19 @@ def test_a_temperature_that_follows_the_entropy_is_where_it_was_measured_last(
     assert "tau_final" not in build_trial_user_attrs(ticket, 1.0, None, [])
 
 
-def test_a_trial_has_its_temperatures_its_gain_its_seconds_and_its_seed(begun_ticket: MakeTicket) -> None:
+def test_a_trial_has_its_temperatures_its_gain_its_seconds_and_its_seed_and_nothing_unknown(
+    begun_ticket: MakeTicket, make_ticket: MakeTicket
+) -> None:
     ticket = begun_ticket(schedule="cosine", temperature_init=2.0, temperature_final=0.5, lr=0.1)
     attributes = build_trial_user_attrs(ticket, 1.5, 0.25, [])
     assert attributes == pytest.approx(
         {"tau_init": 2.0, "tau_final": 0.5, "gain": 0.25, "seconds": 4.0, "seed": ticket.seed}
     )
-    assert not set(attributes) & set(ticket.parameters or {})
     assert all(isinstance(number, int | float) for number in attributes.values())
+    for gain in (None, math.nan):
+        assert set(build_trial_user_attrs(ticket, 1.5, gain, [])) == set(attributes) - {"gain"}
+    run_without_trial = make_ticket("baseline", 0, 0.5, trial_number=None)
+    assert build_trial_user_attrs(run_without_trial, 1.0, 0.5, []) == {}
 
 
 def test_the_temperature_is_that_of_the_plan_in_the_geometric_mean_over_the_layers(
@@ -73,16 +78,6 @@ def test_the_temperature_is_that_of_the_plan_in_the_geometric_mean_over_the_laye
         assert attributes[name] == pytest.approx(math.prod(plan.temperatures(progress)) ** (1 / 5))
 
 
-def test_what_is_not_known_is_left_out(begun_ticket: MakeTicket) -> None:
-    assert set(build_trial_user_attrs(begun_ticket(), 1.0, None, [])) == {
-        "tau_init",
-        "tau_final",
-        "seconds",
-        "seed",
-    }
-    assert "gain" not in build_trial_user_attrs(begun_ticket(), 1.0, math.nan, [])
-
-
 def test_the_entropy_is_that_of_the_end_in_the_mean_over_the_heads(begun_ticket: MakeTicket) -> None:
     values = {"entropy/0/0": (0.9, 0.5), "entropy/0/1": (0.8, 0.3), "entropy/1/0": (0.1, 0.1)}
     measurements = [
@@ -94,7 +89,3 @@ def test_the_entropy_is_that_of_the_end_in_the_mean_over_the_heads(begun_ticket:
     measurements.append(Measurement(ticket_id=1, step=100, name="validate", value=77.0))
     attributes = build_trial_user_attrs(begun_ticket(), 1.0, None, measurements)
     assert attributes["entropy_final"] == pytest.approx((0.5 + 0.3 + 0.1) / 3)
-
-
-def test_a_run_without_a_trial_has_none(make_ticket: MakeTicket) -> None:
-    assert build_trial_user_attrs(make_ticket("baseline", 0, 0.5, trial_number=None), 1.0, 0.5, []) == {}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tempopt.agent.warm_start import load_warm_start_runs
+from tempopt.agent.study_creation import load_warm_start_runs
 from tempopt.api.calls import search
 from tempopt.errors import SpecError
 from tempopt.sampling.knowledge_gradient import KnowledgeGradient

@@ -23,7 +23,8 @@ from tempopt.agent.agent_loop import Agent
 from tempopt.agent.local_client import LocalStudyClient
 from tempopt.agent.observer import NullObserver
 from tempopt.agent.placement import Placement
-from tempopt.agent.run_requests import RunRequestBuilder
+from tempopt.agent.study_cache import StudyCache
+from tempopt.agent.study_client import RunFolders
 from tempopt.errors import StudyFailed
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.opening import open_store
@@ -171,12 +172,18 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield store
 
 
-@pytest.fixture(scope="module")
-def begin(store: Store, make_spec: Callable[..., StudySpec], tmp_path_factory: Any) -> Any:
-    """Return what writes a study of so many runs and returns what makes agents for it."""
-    folder: Path = tmp_path_factory.mktemp("runs")
+@pytest.fixture
+def begin(
+    store: Store,
+    make_spec: Callable[..., StudySpec],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Any:
+    """Return what writes a study of a world's runs, and returns what makes agents for it, and its tickets."""
 
     def begin_agent(world: PoolWorld, **study: Any) -> Any:
+        # workers that are started anew are of this world, too
+        monkeypatch.setattr(worker_pool, "WorkerProcess", world.start)
         options = {"parallel": 99, "name": f"study-{next(NAMES)}", **study}
         spec = make_spec(**options)
         row = store.create_study(spec.study.name, spec.to_json(), spec.identity())
@@ -187,38 +194,15 @@ def begin(store: Store, make_spec: Callable[..., StudySpec], tmp_path_factory: A
         world.numbers = {ticket.id: ticket.number for ticket in store.tickets(row.id)}
 
         def agent(places: Sequence[Placement]) -> Agent:
-            checkpoints_url = f"file://{folder}"
-            client = LocalStudyClient(
-                spec=spec,
-                study=row,
-                store=store,
-                folder=folder,
-                workers=len(places),
-                checkpoints=checkpoints_url,
-                observer=world,
-            )
-            return Agent(
-                spec=spec,
-                client=client,
-                workers=[world.start(slot=n, placement=placement) for n, placement in enumerate(places)],  # type: ignore[misc]
-                folder=folder,
-                checkpoints=checkpoints_url,
-                observer=world,
-            )
+            folders = RunFolders(logs=tmp_path, checkpoints=f"file://{tmp_path}")
+            cache = StudyCache(spec, row, store)
+            client = LocalStudyClient(cache=cache, folders=folders, workers=len(places), observer=world)
+            workers: Any = [world.start(slot=n, placement=placement) for n, placement in enumerate(places)]
+            return Agent(spec=spec, client=client, workers=workers, folders=folders, observer=world)
 
         return agent, lambda: store.tickets(row.id)
 
     return begin_agent
-
-
-@pytest.fixture(autouse=True)
-def restart_workers(monkeypatch: pytest.MonkeyPatch) -> Callable[[PoolWorld], None]:
-    """Have workers that are started anew be of a world's."""
-
-    def use_world(world: PoolWorld) -> None:
-        monkeypatch.setattr(worker_pool, "WorkerProcess", world.start)
-
-    return use_world
 
 
 def pack_placements(cards: int, parts: int) -> list[Placement]:
@@ -237,10 +221,9 @@ TRIALS = st.builds(Trial, st.sampled_from([0.1, 0.2, 0.4, 0.9, 1.5]), st.integer
 @given(trials=st.lists(TRIALS, min_size=1, max_size=8), cards=st.integers(1, 2), parts=st.integers(1, 4))
 @pytest.mark.long
 def test_whatever_runs_need_each_gets_it_and_no_card_is_overcommitted(
-    begin: Any, restart_workers: Any, trials: list[Trial], cards: int, parts: int
+    begin: Any, trials: list[Trial], cards: int, parts: int
 ) -> None:
     world = PoolWorld(trials)
-    restart_workers(world)
     agent, rows = begin(world, max_attempts=50)
     agent(pack_placements(cards, parts)).run()
     for ticket, trial in zip(rows(), trials, strict=True):
@@ -256,12 +239,9 @@ def test_whatever_runs_need_each_gets_it_and_no_card_is_overcommitted(
             assert ticket.seconds == pytest.approx(1000.0, abs=100)
 
 
-def test_neighbours_finish_their_runs_first_and_are_started_again_afterwards(
-    begin: Any, restart_workers: Any
-) -> None:
+def test_neighbours_finish_their_runs_first_and_are_started_again_afterwards(begin: Any) -> None:
     trials = [Trial(memory=0.9, length=2), Trial(length=50), *[Trial(length=5)] * 4]
     world = PoolWorld(trials)
-    restart_workers(world)
     agent, rows = begin(world)
     working = agent(pack_placements(1, 2))
     working.run()
@@ -276,9 +256,8 @@ def test_neighbours_finish_their_runs_first_and_are_started_again_afterwards(
     assert world.notes.count("Trains on NVIDIA Toy at bf16-mixed precision.") == 1
 
 
-def test_other_cards_go_on_meanwhile(begin: Any, restart_workers: Any) -> None:
+def test_other_cards_go_on_meanwhile(begin: Any) -> None:
     world = PoolWorld([Trial(memory=0.9, length=2), *[Trial(length=20)] * 9])
-    restart_workers(world)
     agent, rows = begin(world)
     agent(pack_placements(2, 2)).run()
     assert all(ticket.outcome == "complete" for ticket in rows())
@@ -286,11 +265,8 @@ def test_other_cards_go_on_meanwhile(begin: Any, restart_workers: Any) -> None:
     assert killed_gpus == {("GPU-0",)}
 
 
-def test_a_run_that_had_its_card_to_itself_is_tried_once_more_in_a_fresh_process(
-    begin: Any, restart_workers: Any
-) -> None:
+def test_a_run_that_had_its_card_to_itself_is_tried_once_more_in_a_fresh_process(begin: Any) -> None:
     world = PoolWorld([Trial(memory=1.5), Trial()])
-    restart_workers(world)
     agent, rows = begin(world, max_attempts=9)
     agent([Placement(gpus=("GPU-0",))]).run()
     first, second = rows()
@@ -302,23 +278,22 @@ def test_a_run_that_had_its_card_to_itself_is_tried_once_more_in_a_fresh_process
 
 
 def test_whichever_agent_takes_it_over_gives_it_a_card_to_itself(
-    begin: Any, restart_workers: Any, monkeypatch: pytest.MonkeyPatch
+    begin: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = PoolWorld([Trial(memory=0.9, length=2), Trial(length=9)])
-    restart_workers(world)
     agent, rows = begin(world)
     dead_agents: set[str] = set()
     with monkeypatch.context() as patch:
-        patch.setattr(Agent, "_leave", lambda self: dead_agents.add(self._client._name))
+        patch.setattr(Agent, "_leave", lambda self: dead_agents.add(self._client.outbox.agent))
 
-        request = RunRequestBuilder.build
+        request = LocalStudyClient.request
 
-        def dying(self: RunRequestBuilder, ticket: Any, share: Any) -> RunRequest:
+        def dying(self: LocalStudyClient, ticket: Any, share: Any) -> RunRequest:
             if ticket.alone:
                 raise AgentDied
             return request(self, ticket, share)
 
-        patch.setattr(RunRequestBuilder, "build", dying)
+        patch.setattr(LocalStudyClient, "request", dying)
         with pytest.raises(AgentDied):
             agent(pack_placements(1, 2)).run()
     row_before = rows()[0]
@@ -332,19 +307,14 @@ def test_whichever_agent_takes_it_over_gives_it_a_card_to_itself(
     assert [share for number, _, share in world.runs if number == 0] == [0.5, None]
 
 
-def test_a_study_whose_runs_all_run_out_of_memory_ends_with_the_reason(
-    begin: Any, restart_workers: Any
-) -> None:
+def test_a_study_whose_runs_all_run_out_of_memory_ends_with_the_reason(begin: Any) -> None:
     world = PoolWorld([Trial(memory=1.5)] * 9)
-    restart_workers(world)
     agent, _ = begin(world)
     with pytest.raises(StudyFailed, match="CUDA out of memory"):
         agent([Placement(gpus=("GPU-0",))]).run()
 
 
-def test_a_worker_that_waits_for_a_gpu_releases_its_ticket_at_once_on_shutdown(
-    begin: Any, restart_workers: Any
-) -> None:
+def test_a_worker_that_waits_for_a_gpu_releases_its_ticket_at_once_on_shutdown(begin: Any) -> None:
     class LeavingWorld(PoolWorld):
         def note(self, text: str) -> None:
             super().note(text)
@@ -357,7 +327,6 @@ def test_a_worker_that_waits_for_a_gpu_releases_its_ticket_at_once_on_shutdown(
             super().update(snapshot)
 
     world = LeavingWorld([Trial(memory=0.9, length=2), Trial(length=99)])
-    restart_workers(world)
     agent, rows = begin(world, lease=30)
     working = agent(pack_placements(1, 2))
     # what the neighbour trains is returned when the grace is over

@@ -129,8 +129,7 @@ from tempopt.launch.launcher import Job, Launcher
 
 class Mine(Launcher):
     name, OPTIONS, is_multi_host, survives_command = "mine", {}, True, True
-    def has_gpus(self): return False
-    def capacity(self, need): return 1
+    def machines(self): return []
     def start(self, tasks): return []
     def cancel(self, ids): Path("cancelled").write_text(" ".join(ids))
     def jobs(self, ids): return [Job(id=id, state="waiting" if id == "2" else "running") for id in ids]

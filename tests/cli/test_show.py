@@ -220,8 +220,7 @@ from tempopt.launch.launcher import Job, Launcher
 
 class Mine(Launcher):
     name, OPTIONS, is_multi_host, survives_command = "mine", {"where": "where to"}, True, True
-    def has_gpus(self): return False
-    def capacity(self, need): return 1
+    def machines(self): return []
     def start(self, tasks): return []
     def cancel(self, ids): pass
     def jobs(self, ids):

@@ -77,16 +77,16 @@ class Attacker:
     def __post_init__(self) -> None:
         self._random = random.Random(self.size.seed)
         self._blows: dict[str, Callable[[], str]] = {
-            "agent killed": self._kill_agent,
+            "agent killed": lambda: self._end_agent(signal.SIGKILL),
             "worker killed": self._kill_worker,
             "agent paused": lambda: self._pause(True, False),
             "worker paused": lambda: self._pause(False, True),
             "agent and worker paused": lambda: self._pause(True, True),
-            "agent terminated": self._terminate,
+            "agent terminated": lambda: self._end_agent(signal.SIGTERM),
         }
         if self.crew.http is not None:
-            self._blows["tempopt server killed"] = lambda: self._http_away(HttpServers.kill)
-            self._blows["tempopt server restarted"] = lambda: self._http_away(HttpServers.stop)
+            self._blows["tempopt server killed"] = lambda: self._http_away(signal.SIGKILL)
+            self._blows["tempopt server restarted"] = lambda: self._http_away(signal.SIGTERM)
             self._blows["token replaced"] = self._replace_token
         if self.server is not None:
             self._blows["server killed"] = lambda: self._server_away(PrivateServer.kill)
@@ -144,8 +144,7 @@ class Attacker:
         num_over = sum(row.state in ("done", "failed") for row in rows)
         is_early = num_over / self.size.tickets > 0.8 * elapsed / self.size.seconds
         at_leisure = 2 * self.size.agents * self.size.seconds / (self.size.tickets * studies.STEPS)
-        (self.crew.folder / "pace.new").write_text(str(min(at_leisure, 1.0) if is_early else 0.02))
-        (self.crew.folder / "pace.new").replace(self.crew.folder / "pace")
+        studies.set_pace(self.crew.folder, min(at_leisure, 1.0) if is_early else 0.02)
         return num_over == self.size.tickets
 
     def _victim(self) -> Agent:
@@ -165,16 +164,10 @@ class Attacker:
     def _past_lease(self) -> float:
         return LEASE * self._random.uniform(1.3, 2.5)
 
-    def _kill_agent(self) -> str:
+    def _end_agent(self, blow: signal.Signals) -> str:
         agent = self._victim()
         agent.may_have_ended = True
-        strike(agent.process.pid, signal.SIGKILL)
-        return f"agent {agent.number}"
-
-    def _terminate(self) -> str:
-        agent = self._victim()
-        agent.may_have_ended = True
-        strike(agent.process.pid, signal.SIGTERM)
+        strike(agent.process.pid, blow)
         return f"agent {agent.number}"
 
     def _kill_worker(self) -> str:
@@ -201,7 +194,8 @@ class Attacker:
 
     def _server_away(self, end: Callable[[PrivateServer], None]) -> str:
         server = self.server
-        if server is None or self._down:
+        assert server is not None
+        if self._down:
             raise LookupError
         end(server)
         self._down = True
@@ -210,16 +204,20 @@ class Attacker:
             server.start()
             self._down = False
 
+        return self._outage(bring_back)
+
+    def _outage(self, undo: Callable[[], object]) -> str:
         seconds = LEASE * self._random.choice((0.0, 0.5, 1.5))
-        self._schedule_undo(seconds, bring_back)
+        self._schedule_undo(seconds, undo)
         return f"for {seconds:.1f} s"
 
-    def _http_away(self, end: Callable[[HttpServers, int], None]) -> str:
+    def _http_away(self, blow: signal.Signals) -> str:
         http = self.crew.http
-        if http is None or self._closed:
+        assert http is not None
+        if self._closed:
             raise LookupError
         number = self._random.randrange(len(http.ports))
-        end(http, number)
+        http.end(number, blow)
         self._closed = True
 
         def bring_back() -> None:
@@ -230,19 +228,18 @@ class Attacker:
             http.start(number)
             self._closed = False
 
-        seconds = LEASE * self._random.choice((0.0, 0.5, 1.5))
-        self._schedule_undo(seconds, bring_back)
-        return f"{number} for {seconds:.1f} s"
+        return f"{number} {self._outage(bring_back)}"
 
     def _replace_token(self) -> str:
-        http = self.crew.http
-        if http is None or self._down:
+        if self.crew.http is None or self._down:
             raise LookupError
-        http.replace_token()
+        self.crew.http.replace_token()
         return "in the file of all agents"
 
     def _cut_network(self) -> str:
-        machine = self._victim_abroad()
+        at_work = {a.machine.name for a in self.crew.agents if a.machine and a.alive and a.worked}
+        names = {site.name: site for site in self.crew.places if site is not None}
+        machine = names[self._random.choice(sorted(at_work - self._cut))]
         machine.cut()
         self._cut.add(machine.name)
 
@@ -253,11 +250,6 @@ class Attacker:
         seconds = self._past_lease()
         self._schedule_undo(seconds, join)
         return f"{machine.name} for {seconds:.1f} s"
-
-    def _victim_abroad(self) -> Machine:
-        at_work = {a.machine.name for a in self.crew.agents if a.machine and a.alive and a.worked}
-        names = {site.name: site for site in self.crew.places if site is not None}
-        return names[self._random.choice(sorted(at_work - self._cut))]
 
 
 @contextlib.contextmanager

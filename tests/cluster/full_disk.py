@@ -7,7 +7,6 @@ a study, beside the same study undisturbed. As root on Linux: the disks are smal
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import subprocess
 import sys
@@ -100,7 +99,9 @@ class DiskScene:
                 disk.folder.rmdir()
 
 
-Trouble = Callable[[DiskScene, Site], contextlib.AbstractContextManager[None]]
+Trouble = Callable[[DiskScene, Site, str], contextlib.AbstractContextManager[None]]
+"""What goes on for a while, with the message that the terminal prints about it."""
+LayOut = Callable[[DiskScene, Site], None]
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class DiskCase:
         backends: The databases that it can happen with.
     """
 
-    lay_out: Callable[[DiskScene, Site], None]
+    lay_out: LayOut
     trouble: Trouble
     notice: str
     prefix: tuple[str, ...] = ()
@@ -134,6 +135,12 @@ def _goes_on(site: Site, message: str) -> None:
     wait_until(lambda: _is_over(site) or message in site.log_text(), f"the words {message!r}")
 
 
+def _is_told(site: Site, message: str) -> None:
+    """Wait until a trouble was told, and lasts for some tries more."""
+    wait_until(lambda: _is_over(site) or message in site.log_text(), f"the words {message!r}")
+    time.sleep(_LASTS)
+
+
 def _is_over(site: Site) -> bool:
     return all(process.poll() is not None for process in site.processes)
 
@@ -149,19 +156,27 @@ def _fill_disks(scene: DiskScene, *names: str) -> Iterator[None]:
             scene.disks[name].free()
 
 
+def _full(disk: str, wait: Callable[[Site, str], None]) -> Trouble:
+    """Return the trouble of a full disk, under which the study goes on or which is only told."""
+
+    @contextlib.contextmanager
+    def trouble(scene: DiskScene, site: Site, notice: str) -> Iterator[None]:
+        with _fill_disks(scene, disk):
+            wait(site, notice)
+            yield
+
+    return trouble
+
+
+# ---- what is on which disk
+
+
+def _nothing_on_a_disk(scene: DiskScene, site: Site) -> None:
+    pass
+
+
 def _checkpoints_on_a_disk(scene: DiskScene, site: Site) -> None:
     scene.runs = scene.disk("runs-disk").folder / "runs"
-
-
-@contextlib.contextmanager
-def _runs_full(scene: DiskScene, site: Site) -> Iterator[None]:
-    with _fill_disks(scene, "runs-disk"):
-        _goes_on(site, CASES["checkpoints"].notice)
-        yield
-
-
-def _do_nothing(scene: DiskScene, site: Site) -> None:
-    pass
 
 
 def _logs_on_a_disk(scene: DiskScene, site: Site) -> None:
@@ -172,28 +187,8 @@ def _logs_on_a_disk(scene: DiskScene, site: Site) -> None:
         (scene.runs / NAME / run_folder / LOG).symlink_to(disk / run_folder)
 
 
-@contextlib.contextmanager
-def _logs_full(scene: DiskScene, site: Site) -> Iterator[None]:
-    with _fill_disks(scene, "log-disk"):
-        _goes_on(site, CASES["logs"].notice)
-        yield
-
-
 def _database_on_a_disk(scene: DiskScene, site: Site) -> None:
     scene.database = scene.disk("db-disk").folder / "tempopt.db"
-
-
-def _is_told(site: Site, message: str) -> None:
-    """Wait until a trouble was told, and lasts for some tries more."""
-    wait_until(lambda: _is_over(site) or message in site.log_text(), f"the words {message!r}")
-    time.sleep(_LASTS)
-
-
-@contextlib.contextmanager
-def _database_full(scene: DiskScene, site: Site) -> Iterator[None]:
-    with _fill_disks(scene, "db-disk"):
-        _is_told(site, CASES["database"].notice)
-        yield
 
 
 def _both_on_disks(scene: DiskScene, site: Site) -> None:
@@ -202,28 +197,9 @@ def _both_on_disks(scene: DiskScene, site: Site) -> None:
         _database_on_a_disk(scene, site)
 
 
-@contextlib.contextmanager
-def _store_away(scene: DiskScene) -> Iterator[None]:
-    if scene.server is None:
-        with _fill_disks(scene, "db-disk"):
-            yield
-        return
-    scene.server.kill()
-    yield
-    scene.server.start()
-
-
-@contextlib.contextmanager
-def _outbox_full(scene: DiskScene, site: Site) -> Iterator[None]:
-    with _fill_disks(scene, "runs-disk"), _store_away(scene):
-        _is_told(site, CASES["outbox"].notice)
-        # the half of a line that was written before must not spoil those that are written now
-        scene.disks["runs-disk"].free()
-        wait_until(
-            lambda: _is_over(site) or any(path.stat().st_size for path in scene.runs.rglob("undelivered-*")),
-            "what could not be told, on disk",
-        )
-        yield
+def _all_on_a_disk(scene: DiskScene, site: Site) -> None:
+    disk = scene.disk("disk").folder
+    scene.database, scene.runs = disk / "tempopt.db", disk / "runs"
 
 
 def _tables_on_a_disk(scene: DiskScene, site: Site) -> None:
@@ -238,97 +214,109 @@ def _server_on_a_disk(scene: DiskScene, site: Site) -> None:
     scene.server = start_private(scene.backend, disk=scene.server_disk().folder)
 
 
+def _scratch_on_a_disk(scene: DiskScene, site: Site) -> None:
+    (site.folder / "trace").symlink_to(scene.disk("scratch").folder / "trace")
+
+
+# ---- what goes on for a while
+
+
 @contextlib.contextmanager
-def _server_full(scene: DiskScene, site: Site) -> Iterator[None]:
-    with _fill_disks(scene, "server-disk"):
-        _is_told(site, _SERVER_FULL)
+def _store_away(scene: DiskScene) -> Iterator[None]:
+    if scene.server is None:
+        with _fill_disks(scene, "db-disk"):
+            yield
+        return
+    scene.server.kill()
+    yield
+    scene.server.start()
+
+
+@contextlib.contextmanager
+def _outbox_full(scene: DiskScene, site: Site, notice: str) -> Iterator[None]:
+    with _fill_disks(scene, "runs-disk"), _store_away(scene):
+        _is_told(site, notice)
+        # the half of a line that was written before must not spoil those that are written now
+        scene.disks["runs-disk"].free()
+        wait_until(
+            lambda: _is_over(site) or any(path.stat().st_size for path in scene.runs.rglob("undelivered-*")),
+            "what could not be told, on disk",
+        )
         yield
 
 
 @contextlib.contextmanager
-def _server_log_full(scene: DiskScene, site: Site) -> Iterator[None]:
+def _server_log_full(scene: DiskScene, site: Site, notice: str) -> Iterator[None]:
     assert scene.server is not None
     with _fill_disks(scene, "server-disk"):
         # a segment of the write-ahead log that cannot be made ends every process of the server
-        while _STORE_AWAY not in site.log_text() and not _is_over(site):
+        while notice not in site.log_text() and not _is_over(site):
             with contextlib.suppress(OperationalError):
                 scene.server.execute("SELECT pg_create_restore_point('full')")
                 scene.server.execute("SELECT pg_switch_wal()")
-        _is_told(site, _STORE_AWAY)
+        _is_told(site, notice)
     if scene.server.has_ended:
         scene.server.restart()
     yield
 
 
-def _all_on_a_disk(scene: DiskScene, site: Site) -> None:
-    disk = scene.disk("disk").folder
-    scene.database, scene.runs = disk / "tempopt.db", disk / "runs"
-
-
 @contextlib.contextmanager
-def _all_full(scene: DiskScene, site: Site) -> Iterator[None]:
-    with _fill_disks(scene, "disk"):
-        _is_told(site, CASES["all in one folder"].notice)
-        yield
-
-
-def _scratch_on_a_disk(scene: DiskScene, site: Site) -> None:
-    (site.folder / "trace").symlink_to(scene.disk("scratch").folder / "trace")
-
-
-@contextlib.contextmanager
-def _scratch_full(scene: DiskScene, site: Site) -> Iterator[None]:
+def _scratch_full(scene: DiskScene, site: Site, notice: str) -> Iterator[None]:
     # the last block of the module's own file has room for some lines more
     with _fill_disks(scene, "scratch"):
         with (site.folder / "trace").open("ab", buffering=0) as trace, contextlib.suppress(OSError):
             while trace.write(b"\n" * 512):
                 pass
-        _is_told(site, CASES["the module's own files"].notice)
+        _is_told(site, notice)
         yield
 
 
 @contextlib.contextmanager
-def _read_only(scene: DiskScene, site: Site) -> Iterator[None]:
+def _read_only(scene: DiskScene, site: Site, notice: str) -> Iterator[None]:
     # files that are open now stay open to writing, or it would be refused
     runs_folder = str(scene.runs)
     run("mount", "--bind", runs_folder, runs_folder)
     run("mount", "-o", "remount,bind,ro", runs_folder)
     try:
-        _goes_on(site, CASES["checkpoints read-only"].notice)
+        _goes_on(site, notice)
         yield
     finally:
         run("umount", "--lazy", runs_folder)
 
 
 @contextlib.contextmanager
-def _close_folder(scene: DiskScene, site: Site) -> Iterator[None]:
+def _close_folder(scene: DiskScene, site: Site, notice: str) -> Iterator[None]:
     scene.runs.chmod(0)
     try:
-        _goes_on(site, CASES["checkpoints without permission"].notice)
+        _goes_on(site, notice)
         yield
     finally:
         scene.runs.chmod(0o755)
 
 
+_NO_SPACE, _NO_SPACE_IN_SQLITE = "No space left on device", "database or disk is full"
+_ON_SERVER_DISK = _full("server-disk", _is_told)
 CASES = {
-    "checkpoints": DiskCase(_checkpoints_on_a_disk, _runs_full, "No space left on device"),
-    "logs": DiskCase(_logs_on_a_disk, _logs_full, "No space left on device"),
+    "checkpoints": DiskCase(_checkpoints_on_a_disk, _full("runs-disk", _goes_on), _NO_SPACE),
+    "logs": DiskCase(_logs_on_a_disk, _full("log-disk", _goes_on), _NO_SPACE),
     "database": DiskCase(
-        _database_on_a_disk, _database_full, "database or disk is full", backends=("sqlite",)
+        _database_on_a_disk, _full("db-disk", _is_told), _NO_SPACE_IN_SQLITE, backends=("sqlite",)
     ),
     "outbox": DiskCase(_both_on_disks, _outbox_full, "cannot be kept on disk"),
     "all in one folder": DiskCase(
-        _all_on_a_disk, _all_full, "database or disk is full", backends=("sqlite",)
+        _all_on_a_disk, _full("disk", _is_told), _NO_SPACE_IN_SQLITE, backends=("sqlite",)
     ),
-    "the server's tables": DiskCase(_tables_on_a_disk, _server_full, _SERVER_FULL, backends=("postgresql",)),
-    "the server's disk": DiskCase(_server_on_a_disk, _server_full, _SERVER_FULL, backends=_SERVERS),
+    "the server's tables": DiskCase(
+        _tables_on_a_disk, _ON_SERVER_DISK, _SERVER_FULL, backends=("postgresql",)
+    ),
+    "the server's disk": DiskCase(_server_on_a_disk, _ON_SERVER_DISK, _SERVER_FULL, backends=_SERVERS),
     "the server's write-ahead log": DiskCase(
         _server_on_a_disk, _server_log_full, _STORE_AWAY, backends=("postgresql",)
     ),
-    "the module's own files": DiskCase(_scratch_on_a_disk, _scratch_full, "No space left on device"),
-    "checkpoints read-only": DiskCase(_do_nothing, _read_only, "Read-only file system"),
+    "the module's own files": DiskCase(_scratch_on_a_disk, _scratch_full, _NO_SPACE),
+    "checkpoints read-only": DiskCase(_nothing_on_a_disk, _read_only, "Read-only file system"),
     "checkpoints without permission": DiskCase(
-        _do_nothing, _close_folder, "Permission denied", _CLOSED_TO_ROOT
+        _nothing_on_a_disk, _close_folder, "Permission denied", _CLOSED_TO_ROOT
     ),
 }
 
@@ -354,12 +342,8 @@ class Outcome:
     output: str
 
 
-# Which disk is full before a search begins, and with which databases.
-BEGINNINGS: dict[str, tuple[Callable[[DiskScene, Site], None], str, tuple[str, ...]]] = {
-    "checkpoints": (_checkpoints_on_a_disk, "runs-disk", BACKENDS),
-    "database": (_database_on_a_disk, "db-disk", ("sqlite",)),
-    "the server's disk": (_server_on_a_disk, "server-disk", _SERVERS),
-}
+BEGINNINGS = {"checkpoints": "runs-disk", "database": "db-disk", "the server's disk": "server-disk"}
+"""Which disk is full before a search begins, by the case that has it."""
 
 
 def begin(backend: str, name: str, folder: Path, undisturbed: Record) -> Outcome:
@@ -367,14 +351,13 @@ def begin(backend: str, name: str, folder: Path, undisturbed: Record) -> Outcome
 
     The exit code and what was said are those of the first search.
     """
-    lay_out, disk, _ = BEGINNINGS[name]
     scene = DiskScene(folder, backend)
     site = Site(folder / "here", "")
     try:
-        lay_out(scene, site)
+        CASES[name].lay_out(scene, site)
         scene.start()
         site.url = scene.url
-        with _fill_disks(scene, disk):
+        with _fill_disks(scene, BEGINNINGS[name]):
             code = site.end(_search(site, scene))
             output = site.log_text()
         if scene.server is not None:
@@ -419,7 +402,7 @@ def carry_out(backend: str, name: str, folder: Path, undisturbed: Record) -> Out
         site.set_pace(0.03)
         agent = _search(site, scene)
         site.catch(0.1)
-        with case.trouble(scene, site):
+        with case.trouble(scene, site, case.notice):
             site.set_pace(0.03)
         code = site.end(agent)
         if is_resumed := code != 0:
@@ -431,11 +414,11 @@ def carry_out(backend: str, name: str, folder: Path, undisturbed: Record) -> Out
 
 
 def main(words: list[str]) -> None:
-    """Print a line for each case, and what the terminal said of it."""
+    """Print a line for each case."""
     if reason := small_disk.why_not():
         raise SystemExit(reason)
     backends = [word for word in BACKENDS if word in words] or BACKENDS
-    names = [word for word in (*CASES, *BEGINNINGS) if word in words] or CASES
+    names = [word for word in CASES if word in words] or CASES
     with tempfile.TemporaryDirectory() as folder:
         peace = Path(folder, "peace")
         peace.mkdir()
@@ -446,20 +429,17 @@ def main(words: list[str]) -> None:
             if reason := why_not(backend):
                 print(reason)
                 continue
-            for name in (word for word in CASES if word in names and backend in CASES[word].backends):
-                outcome = carry_out(backend, name, Path(folder, backend, name), undisturbed)
-                _print(backend, name, outcome)
-            for name in (word for word in BEGINNINGS if word in names and backend in BEGINNINGS[word][2]):
-                outcome = begin(backend, name, Path(folder, backend, name, "begin"), undisturbed)
-                _print(backend, f"{name}, from the beginning", outcome)
+            for name in (word for word in names if backend in CASES[word].backends):
+                _print(backend, name, carry_out(backend, name, Path(folder, backend, name), undisturbed))
+                if name in BEGINNINGS:
+                    outcome = begin(backend, name, Path(folder, backend, name, "begin"), undisturbed)
+                    _print(backend, f"{name}, from the beginning", outcome)
 
 
 def _print(backend: str, name: str, outcome: Outcome) -> None:
     code = f"{outcome.code}, resumed" if outcome.resumed else str(outcome.code)
     equal = "no" if outcome.differences else "yes"
     print(f"| {backend} | {name} | {code} | {outcome.done} | {outcome.failures} | {equal} |", flush=True)
-    if output_folder := os.environ.get("SAID"):
-        Path(output_folder, f"{backend} {name}.txt").write_text(outcome.output)
 
 
 if __name__ == "__main__":

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import http.client
 import random
+import signal
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -42,9 +42,6 @@ class Line:
     requests: int = 0
     lost: int = 0
     said_twice: int = 0
-    by_path: dict[str, int] = field(default_factory=dict)
-    sent: int = 0
-    received: int = 0
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
@@ -83,9 +80,6 @@ class Line:
         body = handler.rfile.read(int(handler.headers.get("content-length") or 0))
         with self._lock:
             self.requests += 1
-            path = handler.path.partition("?")[0]
-            key = "/api/checkpoints/…" if path.startswith("/api/checkpoints/") else path
-            self.by_path[key] = self.by_path.get(key, 0) + 1
             lose = self._random.random() < self.dropped
             is_doubled = self._random.random() < self.doubled
             self.lost += lose
@@ -102,9 +96,6 @@ class Line:
                 handler.connection.shutdown(socket.SHUT_RDWR)
             return
         status, headers, content = answer
-        with self._lock:
-            self.received += len(body)
-            self.sent += len(content)
         handler.send_response_only(status)
         for name, value in headers:
             if name.lower() not in ("content-length", "transfer-encoding", "connection"):
@@ -143,22 +134,12 @@ class HttpServers:
         storage: URL of the database, which the servers alone reach.
         servers: Number of servers.
         host: Address at which agents reach the line.
-        options: Further options of ``tempopt serve``.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        storage: str,
-        servers: int,
-        *,
-        host: str = "127.0.0.1",
-        options: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, folder: Path, storage: str, servers: int, *, host: str = "127.0.0.1") -> None:
         self.folder = folder
         self.storage = storage
-        self.options = list(options)
-        self.ports = [_free_port() for _ in range(servers)]
+        self.ports = [free_port() for _ in range(servers)]
         self.processes: list[subprocess.Popen[bytes] | None] = [None] * servers
         self.token_file = folder / "token"
         self._token_id = ""
@@ -179,7 +160,7 @@ class HttpServers:
         """Start a server, and wait until it answers."""
         log = (self.folder / f"server-{number}.log").open("ab")
         words = ["serve", "--storage", self.storage, "--checkpoints", str(self.folder / "kept")]
-        command = tempopt(*words, "--port", str(self.ports[number]), *self.options)
+        command = tempopt(*words, "--port", str(self.ports[number]))
         with log:
             self.processes[number] = subprocess.Popen(
                 command, cwd=self.folder, env=environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -193,18 +174,11 @@ class HttpServers:
             assert time.monotonic() < give_up, "the server does not answer"
             time.sleep(0.05)
 
-    def kill(self, number: int) -> None:
-        """End a server with SIGKILL."""
+    def end(self, number: int, blow: signal.Signals) -> None:
+        """End a server: at once with SIGKILL, in good order with SIGTERM."""
         process = self.processes[number]
         assert process is not None
-        process.kill()
-        process.wait()
-
-    def stop(self, number: int) -> None:
-        """End a server in good order."""
-        process = self.processes[number]
-        assert process is not None
-        process.terminate()
+        process.send_signal(blow)
         process.wait()
 
     def replace_token(self) -> None:
@@ -232,9 +206,10 @@ def _write(path: Path, text: str) -> None:
     new_path.replace(path)
 
 
-def _free_port() -> int:
+def free_port(host: str = "127.0.0.1") -> int:
+    """Return a port that nothing listens on."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((host, 0))
         port: int = probe.getsockname()[1]
         return port
 

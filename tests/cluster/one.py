@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,32 +15,39 @@ from tests.cluster.crew import PATIENCE, wait_until
 
 
 @dataclass
-class Site:
+class Shell:
     """A folder in which commands are given, on this machine or on another.
 
     Args:
         folder: Made if it is not there.
-        url: The study's database.
         prefix: Words that lead to the machine.
+        variables: Environment variables that are set for the commands.
     """
 
     folder: Path
-    url: str
     prefix: Sequence[str] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    def start(self, *words: str) -> subprocess.Popen[bytes]:
-        """Start a tempopt command that works on the study with one worker."""
-        command = studies.tempopt(*words, "--storage", self.url, "--workers", "1")
-        files = {"PACE": str(self.folder / "pace"), "TRACE": str(self.folder / "trace")}
-        with (self.folder / "output.txt").open("ab") as output:
+    @property
+    def log(self) -> Path:
+        """File with what the commands printed."""
+        return self.folder / "output.txt"
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of the commands."""
+        return studies.environment(**self.variables)
+
+    def run(self, *words: str) -> subprocess.Popen[bytes]:
+        """Start a tempopt command, which adds to the log."""
+        with self.log.open("ab") as output:
             process = subprocess.Popen(
-                [*self.prefix, *command],
+                [*self.prefix, *studies.tempopt(*words)],
                 cwd=self.folder,
-                env=studies.environment(**files),
+                env=self.environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -49,6 +56,41 @@ class Site:
         self.processes.append(process)
         return process
 
+    def end(self, process: subprocess.Popen[bytes]) -> int:
+        """Return the exit code of a command, once it has ended."""
+        wait_until(lambda: process.poll() is not None, "the end of a command")
+        code: int = process.returncode
+        return code
+
+    def log_text(self) -> str:
+        """Return what the commands printed."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def close(self) -> None:
+        """Kill what is left; workers end with their agents."""
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+            process.wait(timeout=PATIENCE)
+
+
+class Site(Shell):
+    """A shell whose commands work on a study, at a pace that can be set.
+
+    Args:
+        folder: Made if it is not there.
+        url: The study's database.
+        prefix: Words that lead to the machine.
+    """
+
+    def __init__(self, folder: Path, url: str, prefix: Sequence[str] = ()) -> None:
+        super().__init__(folder, prefix, {"PACE": str(folder / "pace"), "TRACE": str(folder / "trace")})
+        self.url = url
+
+    def start(self, *words: str) -> subprocess.Popen[bytes]:
+        """Start a tempopt command that works on the study with one worker."""
+        return self.run(*words, "--storage", self.url, "--workers", "1")
+
     def search(self, spec: dict[str, Any]) -> subprocess.Popen[bytes]:
         """Begin a study, at a pace that leaves time to look at it."""
         self.set_pace(0.03)
@@ -56,18 +98,7 @@ class Site:
 
     def set_pace(self, seconds: float) -> None:
         """Let every training step last so much longer than it does."""
-        (self.folder / "pace.new").write_text(str(seconds))
-        (self.folder / "pace.new").replace(self.folder / "pace")
-
-    def log_text(self) -> str:
-        """Return what the commands printed."""
-        return (self.folder / "output.txt").read_text(errors="replace")
-
-    def end(self, process: subprocess.Popen[bytes]) -> int:
-        """Return the exit code of a command, once it has ended."""
-        wait_until(lambda: process.poll() is not None, "the end of a command")
-        code: int = process.returncode
-        return code
+        studies.set_pace(self.folder, seconds)
 
     def catch(self, pace: float) -> TicketRow:
         """Slow the study down in the middle of its search; return a ticket at work that has a checkpoint.
@@ -96,10 +127,3 @@ class Site:
         trace = (self.folder / "trace").read_text() if (self.folder / "trace").exists() else ""
         first = repr(ticket.parameters["temperature_init"])
         return [int(step) for ticket_name, step in map(str.split, trace.splitlines()) if ticket_name == first]
-
-    def close(self) -> None:
-        """Kill what is left; workers end with their agents."""
-        for process in self.processes:
-            if process.poll() is None:
-                process.send_signal(signal.SIGKILL)
-            process.wait(timeout=PATIENCE)

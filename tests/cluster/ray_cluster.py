@@ -16,7 +16,7 @@ import socket
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -138,22 +138,6 @@ def _sigterm_kept() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous_handler)
 
 
-@contextlib.contextmanager
-def _asking_for(token_file: Path | None) -> Iterator[None]:
-    """Have nodes that are started ask for the token of a file; None: have them ask for none."""
-    from tempopt.launch.ray_token import TokenEnvironment
-
-    token_display = TokenEnvironment()
-    try:
-        if token_file is None:
-            token_display.show_none()
-        else:
-            token_display.show(token_file)
-        yield
-    finally:
-        token_display.take_back()
-
-
 def _free_port() -> int:
     """Return a port that nothing listens on, and that the system does not give out as a free one."""
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
@@ -172,20 +156,6 @@ def _wait_for(port: int) -> None:
             if time.monotonic() > give_up:
                 raise
             time.sleep(0.1)
-
-
-@contextlib.contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    values_before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in values_before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 @contextlib.contextmanager
@@ -250,21 +220,23 @@ def _start_cluster(*, with_clients: bool) -> RayCluster:
 
 
 @contextlib.contextmanager
-def run_cluster(*, token_file: Path | None = None, with_clients: bool = False) -> Iterator[RayCluster]:
+def run_cluster(*, with_clients: bool = False) -> Iterator[RayCluster]:
     """Run a cluster, the only one of this machine's tests at a time.
 
+    Its nodes ask for a token if RAY_AUTH_MODE and RAY_AUTH_TOKEN_PATH were set when this program began.
+
     Args:
-        token_file: File with the token that every node asks for; None: none does.
         with_clients: Whether the head node serves ``ray://``.
     """
     # sockets are in there, whose paths may not be long
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
-    # where Ray notes which cluster of this machine is the last one, too
-    with no_other(), _environment({**_PATIENT, "RAY_TMPDIR": folder}):
+    with no_other(), pytest.MonkeyPatch.context() as patch:
+        # where Ray notes which cluster of this machine is the last one, too
+        for name, value in {**_PATIENT, "RAY_TMPDIR": folder}.items():
+            patch.setenv(name, value)
         ray_cluster = None
         try:
-            with _asking_for(token_file):
-                ray_cluster = _start_cluster(with_clients=with_clients)
+            ray_cluster = _start_cluster(with_clients=with_clients)
             yield ray_cluster
         finally:
             if ray_cluster is not None:

@@ -1,8 +1,6 @@
 """A real Slurm on this machine, for tests: munge, controller and a node, in a folder and on ports of its own.
 
-Nothing outside the folder is changed; who uses it has ``SLURM_CONF`` in the environment. To play with one::
-
-    python -m tests.cluster.slurm
+Nothing outside the folder is changed; who uses it has ``SLURM_CONF`` in the environment.
 """
 
 from __future__ import annotations
@@ -147,14 +145,8 @@ class Slurm:
         (self.folder / "gres.conf").write_text("".join(lines))
 
     def _munge_files(self) -> list[str]:
-        files = {
-            "key-file": "key",
-            "socket": "socket",
-            "pid-file": "pid",
-            "log-file": "log",
-            "seed-file": "seed",
-        }
-        return [f"--{option}={self.folder}/munge.{name}" for option, name in files.items()]
+        options = ("key-file", "socket", "pid-file", "log-file", "seed-file")
+        return [f"--{option}={self.folder}/munge.{option.partition('-')[0]}" for option in options]
 
     def _start(self, program: str, *options: str) -> None:
         path = shutil.which(program, path=_PATH)
@@ -265,23 +257,3 @@ def _free_ports(count: int) -> list[int]:
         for probe in probes:
             probe.bind((LOOPBACK, 0))
         return [probe.getsockname()[1] for probe in probes]
-
-
-def main() -> None:
-    """Start one, say how to use it, and keep it until Ctrl-C."""
-    if reason := why_not():
-        raise SystemExit(reason)
-    # also while it starts: its daemons would outlive it
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    slurm = Slurm()
-    print(f"Slurm is running, with {CPUS} CPUs and {GPUS} GPUs that it believes in. In another terminal:\n")
-    print(f"  export SLURM_CONF={slurm.environment['SLURM_CONF']}\n  sinfo\n  srun hostname\n")
-    print("Its logs are in that folder. Ctrl-C ends it and deletes the folder.", flush=True)
-    try:
-        signal.pause()
-    except KeyboardInterrupt:
-        slurm.stop()
-
-
-if __name__ == "__main__":
-    main()

@@ -14,6 +14,7 @@ from typing import Any
 import optuna
 
 from tempopt.errors import StorageError
+from tempopt.launch.launcher import Task
 from tempopt.service.studies import load_study
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.opening import open_store
@@ -90,6 +91,26 @@ def write_spec(folder: Path, study: dict[str, Any]) -> str:
     path = folder / "spec.yaml"
     path.write_text(json.dumps(study))
     return str(path)
+
+
+def set_pace(folder: Path, seconds: float) -> None:
+    """Let every training step of agents that find the file ``pace`` of a folder last so much longer."""
+    (folder / "pace.new").write_text(str(seconds))
+    (folder / "pace.new").replace(folder / "pace")
+
+
+def launch_task(folder: Path, url: str, study: dict[str, Any], **options: Any) -> Task:
+    """Return an agent of a study for a launcher; the file ``pace`` of the folder has its pace."""
+    env_vars = environment(PACE=str(folder / "pace"))
+    return Task(
+        study=NAME,
+        storage=url,
+        spec=stored_spec(study),
+        options=("--checkpoints", str(folder / "runs")),
+        folder=str(folder),
+        environment={name: env_vars[name] for name in ("PYTHONPATH", "PACE", "OMP_NUM_THREADS")},
+        **options,
+    )
 
 
 @dataclass(frozen=True)

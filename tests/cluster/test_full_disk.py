@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,19 +19,17 @@ _OF_A_STORE = ("outbox", "the server's tables", "the server's disk", "the server
 _FIRST = (("sqlite", "database"), ("postgresql", "the server's disk"))
 
 
-def _marks(backend: str, name: str) -> tuple[pytest.MarkDecorator, ...]:
-    return () if (backend, name) in _FIRST else (pytest.mark.nightly,)
-
-
-@pytest.mark.parametrize(
-    ("backend", "name"),
-    [
-        pytest.param(backend, name, marks=_marks(backend, name))
-        for name, case in CASES.items()
-        for backend in case.backends
+def _rows(names: Iterable[str]) -> list[Any]:
+    """Return database and case, of which all but the first are nightly."""
+    rows = [(backend, name) for name in names for backend in CASES[name].backends]
+    return [
+        pytest.param(backend, name, marks=() if (backend, name) in _FIRST else (pytest.mark.nightly,))
+        for backend, name in rows
         if backend == "sqlite" or name in _OF_A_STORE
-    ],
-)
+    ]
+
+
+@pytest.mark.parametrize(("backend", "name"), _rows(CASES))
 def test_a_search_whose_disk_refuses_for_a_while_ends_as_an_undisturbed_one(
     backend: str, name: str, undisturbed_record: Callable[[int], Record]
 ) -> None:
@@ -46,15 +45,7 @@ def test_a_search_whose_disk_refuses_for_a_while_ends_as_an_undisturbed_one(
         assert "The store is back after" in outcome.output
 
 
-@pytest.mark.parametrize(
-    ("backend", "name"),
-    [
-        pytest.param(backend, name, marks=_marks(backend, name))
-        for name, (_, _, backends) in BEGINNINGS.items()
-        for backend in backends
-        if backend == "sqlite" or name in _OF_A_STORE
-    ],
-)
+@pytest.mark.parametrize(("backend", "name"), _rows(BEGINNINGS))
 def test_a_search_that_begins_on_a_full_disk_says_so_and_begins_once_there_is_space(
     backend: str, name: str, undisturbed_record: Callable[[int], Record]
 ) -> None:

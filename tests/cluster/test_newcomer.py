@@ -3,23 +3,158 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
 import subprocess
+import sys
+import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.cluster import studies
-from tests.cluster.crew import wait_until
-from tests.cluster.network import Network
-from tests.cluster.newcomer import ProcessList, Seat, free_port, holders, listener, private, wait_for
+from tests.cluster.crew import PATIENCE, wait_until
+from tests.cluster.http_servers import free_port
+from tests.cluster.network import Machine, Network
+from tests.cluster.one import Shell
 from tests.cluster.studies import NAME, Record, tempopt
 
 TICKETS = 8
 KEY, SECRET_KEY = "NEWCOMERSKEY", "newcomers-secret-key-of-the-bucket"
 pytestmark = pytest.mark.long
+
+_KNOCK = """
+import socket, sys
+for port in sys.argv[2:]:
+    try:
+        socket.create_connection((sys.argv[1], int(port)), timeout=5).close()
+    except OSError:
+        continue
+    print(port)
+"""
+# What is mounted in a command's place is seen by no other process.
+_HIDDEN = 'mount -t tmpfs none "$0" && exec "$@"'
+
+
+class Seat(Shell):
+    """A machine with a folder, a home and a person at it, and no credentials of this machine.
+
+    Args:
+        folder: Made if it is not there.
+        machine: Where its commands run; None: this machine.
+        hidden: A folder of another machine, which is not to be seen here.
+        variables: Environment variables that are set here.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        machine: Machine | None = None,
+        hidden: Path | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        hide = () if hidden is None else ("unshare", "--mount", "sh", "-c", _HIDDEN, str(hidden))
+        prefix = (*(machine.prefix if machine else ()), *hide)
+        super().__init__(folder, prefix, {"HOME": str(folder / "home"), **(variables or {})})
+        self.machine = machine
+        (folder / "home").mkdir(exist_ok=True)
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of the commands."""
+        foreign_names = ("AWS_", "XDG_")
+        env_vars = {n: v for n, v in super().environment().items() if not n.startswith(foreign_names)}
+        return {**env_vars, **self.variables}
+
+    def output(self, command: list[str]) -> str:
+        """Return what a command prints, which ends well; its messages go to the log."""
+        with self.log.open("ab") as messages:
+            process = subprocess.run(
+                [*self.prefix, *command],
+                cwd=self.folder,
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=messages,
+                timeout=PATIENCE,
+            )
+        assert process.returncode == 0, self.log_text()
+        return process.stdout.decode()
+
+    def reachable_ports(self, address: str, ports: list[int]) -> list[int]:
+        """Return which of these ports of an address can be reached from here."""
+        reached_ports = self.output([sys.executable, "-c", _KNOCK, address, *map(str, ports)])
+        return [int(port) for port in reached_ports.split()]
+
+    def serve(self, *words: str) -> subprocess.Popen[bytes]:
+        """Start a server, and wait until it says that it serves."""
+        offset = len(self.log_text())
+        process = self.run("serve", *words)
+        wait_until(
+            lambda: process.poll() is not None or "tempopt serves" in self.log_text()[offset:],
+            "the server's first words",
+        )
+        assert process.poll() is None, self.log_text()
+        return process
+
+
+class ProcessList:
+    """Looks at the command lines of all processes, as ``ps`` shows them, while it is entered.
+
+    Args:
+        needles: What is looked for.
+    """
+
+    def __init__(self, needles: list[str]) -> None:
+        self.matches: set[str] = set()
+        self.looks = 0
+        self._needles = [needle.encode() for needle in needles]
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> ProcessList:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._over.wait(0.05):
+            self.looks += 1
+            for path in Path("/proc").glob("[0-9]*/cmdline"):
+                with contextlib.suppress(OSError):
+                    words = path.read_bytes()
+                    if any(needle in words for needle in self._needles):
+                        self.matches.add(words.replace(b"\0", b" ").decode(errors="replace"))
+
+
+def holders(folder: Path, needles: list[str], *, but: set[Path]) -> Iterator[tuple[Path, str]]:
+    """Yield the files below a folder that hold one of these texts, but for those that ought to."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not path.is_symlink() and path not in but:
+            data = path.read_bytes()
+            yield from ((path, needle) for needle in needles if needle.encode() in data)
+
+
+@contextlib.contextmanager
+def listener(host: str) -> Iterator[int]:
+    """Yield a port on which something listens that is no business of others."""
+    with socket.socket() as sock:
+        sock.bind((host, 0))
+        sock.listen()
+        port: int = sock.getsockname()[1]
+        yield port
+
+
+def private(path: Path, text: str) -> Path:
+    """Write a file that no other user may read."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+        file.write(text)
+    return path
 
 
 @contextlib.contextmanager
@@ -54,13 +189,8 @@ def _first_token(server: Seat) -> str:
     """Return the token that the server shows the first time it is started here, and no time after it."""
     tokens = []
     for _ in range(2):
-        port, offset = free_port("127.0.0.1"), len(server.log_text())
-        process = server.start("serve", "--port", str(port))
-        wait_for("127.0.0.1", port, process, server.log)
-        wait_until(
-            lambda start=offset: "tempopt serves" in server.log_text()[start:], "the server's first words"
-        )
-        _stop(server, process)
+        offset = len(server.log_text())
+        _stop(server, server.serve("--port", str(free_port())))
         tokens.append([word for word in server.log_text()[offset:].split() if word.startswith("tempopt_")])
     [[first], extra_tokens] = tokens
     assert not extra_tokens
@@ -81,43 +211,33 @@ def _checkpoint_roots(server: Seat) -> set[str]:
     return {checkpoint.url.partition(f"/{NAME}/")[0] for row in rows for checkpoint in row.checkpoints}
 
 
-@pytest.mark.parametrize("checkpoint_store", [pytest.param("folder", marks=pytest.mark.nightly), "s3"])
 def test_a_newcomer_gets_from_three_machines_to_a_verdict(
-    machines: Network, tmp_path: Path, undisturbed_record: Callable[[int], Record], checkpoint_store: str
+    machines: Network, tmp_path: Path, undisturbed_record: Callable[[int], Record]
 ) -> None:
     expected = undisturbed_record(TICKETS)
     with contextlib.ExitStack() as stack:
-        kept_in, ports, keys = str(tmp_path / "server" / "kept"), [], {}
-        if checkpoint_store == "s3":
-            kept_in, s3_port, keys = stack.enter_context(_bucket(machines.address))
-            ports.append(s3_port)
-        server = Seat(tmp_path / "server", more=keys)
+        bucket_url, s3_port, keys = stack.enter_context(_bucket(machines.address))
+        server = Seat(tmp_path / "server", variables=keys)
         stack.callback(server.close)
-        start_time = time.monotonic()
         admin = _first_token(server)
 
         # on the server's machine
         tokens = {
-            token_name: server.output(
-                tempopt("token", "create", "--name", token_name, "--scope", scope)
-            ).strip()
-            for token_name, scope in (("cluster", "agent"), ("ada", "submit"))
+            name: server.output(tempopt("token", "create", "--name", name, "--scope", scope)).strip()
+            for name, scope in (("cluster", "agent"), ("ada", "submit"))
         }
         port = free_port(machines.address)
-        words = ["serve", "--host", machines.address, "--port", str(port), "--checkpoints", kept_in]
-        serving = server.start(*words)
-        wait_for(machines.address, port, serving, server.log)
+        serving = server.serve("--host", machines.address, "--port", str(port), "--checkpoints", bucket_url)
         url = f"http://{machines.address}:{port}"
 
-        ports.append(port)
         person = Seat(tmp_path / "laptop", machines.machine(), server.folder)
         cluster = Seat(tmp_path / "cluster", machines.machine(), server.folder)
         stack.callback(person.close)
         stack.callback(cluster.close)
         assert person.machine is not None and cluster.machine is not None
         person.machine.reach_only(port)
-        cluster.machine.reach_only(*ports)
-        _nothing_else_is_reached(cluster, server, machines.address, ports)
+        cluster.machine.reach_only(port, s3_port)
+        _nothing_else_is_reached(cluster, server, machines.address, [port, s3_port])
 
         secrets = [admin, *tokens.values(), SECRET_KEY, "X-Amz-Signature"]
         process_list = stack.enter_context(ProcessList(secrets))
@@ -126,13 +246,13 @@ def test_a_newcomer_gets_from_three_machines_to_a_verdict(
         login_output = person.output(tempopt("login", url, "--token-file", str(user_token_file)))
         assert "Logged in" in login_output and tokens["ada"] not in login_output
         user_token_file.unlink()
-        searching = person.start("search", studies.write_spec(person.folder, studies.spec(TICKETS)))
+        searching = person.run("search", studies.write_spec(person.folder, studies.spec(TICKETS)))
         database = f"sqlite:///{server.folder / 'tempopt.db'}"
         wait_until(lambda: searching.poll() is not None or bool(studies.read_tickets(database)), "the study")
         assert searching.poll() is None, person.log_text()
         # at the second one
         cluster_token_file = private(cluster.folder / "token", tokens["cluster"])
-        agent = cluster.start(
+        agent = cluster.run(
             "agent", NAME, "--server", url, "--token-file", str(cluster_token_file), "--workers", "2"
         )
         places: set[str] = set()
@@ -140,17 +260,15 @@ def test_a_newcomer_gets_from_three_machines_to_a_verdict(
             places |= _checkpoint_roots(server)
             time.sleep(0.2)
         assert [cluster.end(agent), person.end(searching)] == [0, 0], cluster.log_text() + person.log_text()
-        seconds = time.monotonic() - start_time
         places |= _checkpoint_roots(server)
 
         assert not studies.read(database, TICKETS).differences(expected)
-        assert places == {kept_in}
+        assert places == {bucket_url}
         assert process_list.matches == set() and process_list.looks > 20
         _stop(server, serving)
         login = person.folder / "home" / ".config" / "tempopt" / "servers.json"
         assert tokens["ada"] in login.read_text() and login.stat().st_mode & 0o77 == 0
         assert list(holders(tmp_path, secrets, but={login, cluster_token_file})) == []
-        print(f"\nFrom the first command to the verdict, checkpoints in {checkpoint_store}: {seconds:.0f} s")
 
 
 def _nothing_else_is_reached(cluster: Seat, server: Seat, address: str, ports: list[int]) -> None:

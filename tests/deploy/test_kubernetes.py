@@ -43,22 +43,16 @@ def test_a_pod_runs_a_command_of_tempopt_with_what_it_mounts(job: dict[str, Any]
     assert set(mounts) == {volume["name"] for volume in pod["volumes"]}
     assert arguments.storage_file == f"{mounts['storage']}/url"
     assert pod["terminationGracePeriodSeconds"] > Resources().grace
-    assert (
-        pod["securityContext"]["runAsUser"] == 10001
-        and container["securityContext"]["readOnlyRootFilesystem"]
-    )
+    assert pod["securityContext"]["runAsUser"] == 10001
+    assert container["securityContext"]["readOnlyRootFilesystem"]
 
 
 def test_an_agent_that_makes_room_is_replaced_and_one_that_cannot_serve_is_not(
     job: dict[str, Any],
 ) -> None:
     disrupted, failure_rule = job["spec"]["podFailurePolicy"]["rules"]
-    assert disrupted["action"] == "Ignore"
-    assert (
-        failure_rule["onExitCodes"]["values"] == [cli.FAILED, cli.USAGE]
-        and failure_rule["action"] == "FailIndex"
-    )
-    assert (
-        failure_rule["onExitCodes"]["containerName"]
-        == job["spec"]["template"]["spec"]["containers"][0]["name"]
-    )
+    assert (disrupted["action"], failure_rule["action"]) == ("Ignore", "FailIndex")
+    exit_codes = failure_rule["onExitCodes"]
+    assert exit_codes["values"] == [cli.FAILED, cli.USAGE]
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert exit_codes["containerName"] == container["name"]

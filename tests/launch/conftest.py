@@ -9,8 +9,8 @@ from typing import ClassVar
 
 import pytest
 
+from tempopt.agent.machine import Machine
 from tempopt.launch.launcher import Job, Launcher, Task
-from tempopt.spec.resources import Need
 from tempopt.storage.opening import open_store
 from tempopt.storage.store import Store
 
@@ -20,21 +20,18 @@ class RecordingLauncher(Launcher):
 
     name: ClassVar[str] = "recorder"
     OPTIONS: ClassVar[Mapping[str, str]] = {"partition": "where; default: anywhere"}
-    is_multi_host: ClassVar[bool] = True
-    survives_command: ClassVar[bool] = True
+    is_multi_host = True
+    survives_command = True
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
-        self.places = 3
+        self.rooms = [Machine(cores=3)]
         self.tasks: list[Task] = []
         self.cancelled: list[str] = []
         self.stand: list[Job] = []
 
-    def has_gpus(self) -> bool:
-        return False
-
-    def capacity(self, need: Need) -> int:
-        return self.places
+    def machines(self) -> list[Machine]:
+        return self.rooms
 
     def start(self, tasks: Sequence[Task]) -> list[str]:
         self.tasks += tasks
@@ -48,14 +45,6 @@ class RecordingLauncher(Launcher):
         self.stand = [replace(job, state="gone") if job.id in ids else job for job in self.stand]
 
 
-class LocalRecordingLauncher(RecordingLauncher):
-    """The same on this machine, with agents that end with the program."""
-
-    name: ClassVar[str] = "beside"
-    is_multi_host: ClassVar[bool] = False
-    survives_command: ClassVar[bool] = False
-
-
 @pytest.fixture
 def far_launcher() -> RecordingLauncher:
     """A launcher whose agents run elsewhere and outlive the program."""
@@ -63,9 +52,11 @@ def far_launcher() -> RecordingLauncher:
 
 
 @pytest.fixture
-def local_launcher() -> LocalRecordingLauncher:
-    """A launcher whose agents run on this machine."""
-    return LocalRecordingLauncher({})
+def local_launcher() -> RecordingLauncher:
+    """A launcher whose agents run on this machine, and end with the program."""
+    launcher = RecordingLauncher({})
+    launcher.is_multi_host = launcher.survives_command = False
+    return launcher
 
 
 @pytest.fixture

@@ -66,15 +66,10 @@ def test_an_address_that_a_row_names_is_not_connected_to(
     # nor does it start a Ray of its own for that
     monkeypatch.setenv("RAY_ADDRESS", "local")
     assert ask([_row("ray", "evil:0", address=address)], NO_SELECTION)[0].message == job.message
-    (unreachable_job,) = ask(
-        [_row("ray", "evil:0", address=address)],
-        LauncherSelection(launcher="ray", options={"address": "127.0.0.1:1"}),
-    )
-    assert unreachable_job.state == "unknown"
-    if importlib.util.find_spec("ray"):
-        assert "--launch address=127.0.0.1:1" in unreachable_job.message
-    else:
-        assert "tempopt[ray]" in unreachable_job.message
+    selection = LauncherSelection(launcher="ray", options={"address": "127.0.0.1:1"})
+    (unreachable_job,) = ask([_row("ray", "evil:0", address=address)], selection)
+    reason = "--launch address=127.0.0.1:1" if importlib.util.find_spec("ray") else "tempopt[ray]"
+    assert unreachable_job.state == "unknown" and reason in unreachable_job.message
     assert called == []
 
 
@@ -108,26 +103,17 @@ def slurm(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_of_slurms_jobs_only_tempopts_are_cancelled(slurm: Path) -> None:
-    ids = ["7", "8", "--me", "../../7"]
-    from tempopt.launch.slurm import SlurmLauncher
-
-    states = [job.state for job in SlurmLauncher({}).jobs(ids)]
-    assert states == ["gone", "waiting", "gone", "gone"]
-    SlurmLauncher({}).cancel(ids)
-    assert (slurm / "scancel").read_text() == "--quiet --state=PENDING 8\n"
-    assert not (slurm / "scontrol").exists()
-    assert set((slurm / "squeue").read_text().split()) >= {"--jobs", "7,8"}
-
-
-def test_an_id_names_no_file_outside_of_the_folder(slurm: Path) -> None:
+def test_of_slurms_jobs_only_tempopts_are_cancelled_and_an_id_names_no_file_elsewhere(slurm: Path) -> None:
     from tempopt.launch.slurm import SlurmLauncher
 
     (slurm / "tempopt-slurm" / "own").mkdir(parents=True)
     (slurm / "other").mkdir()
     victim = slurm / "other" / "x_submitted.pkl"
     victim.write_text("")
-    (job,) = SlurmLauncher({}).jobs(["../../other/x"])
-    assert job.state == "gone"
-    SlurmLauncher({}).cancel(["../../other/x"])
+    ids = ["7", "8", "--me", "../../7", "../../other/x"]
+    assert [job.state for job in SlurmLauncher({}).jobs(ids)] == ["gone", "waiting", "gone", "gone", "gone"]
+    SlurmLauncher({}).cancel(ids)
+    assert (slurm / "scancel").read_text() == "--quiet --state=PENDING 8\n"
+    assert not (slurm / "scontrol").exists()
+    assert set((slurm / "squeue").read_text().split()) >= {"--jobs", "7,8"}
     assert [path.name for path in (slurm / "other").iterdir()] == [victim.name]

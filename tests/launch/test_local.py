@@ -14,7 +14,6 @@ import pytest
 from tempopt.errors import UsageError
 from tempopt.launch.launcher import Job, Task
 from tempopt.launch.local import LocalLauncher
-from tempopt.launch.study_launch import PROGRAM
 from tempopt.spec.resources import Need
 from tempopt.testing import LauncherTests
 from tests.cli.conftest import WRITTEN, holds_no_password
@@ -35,9 +34,7 @@ class TestLocal(LauncherTests):
 @pytest.fixture
 def missing_task(tmp_path: Path) -> Task:
     """A task whose study there is not."""
-    return Task(
-        program=PROGRAM, study="nowhere", storage=f"sqlite:///{tmp_path}/empty.db", folder=str(tmp_path)
-    )
+    return Task(study="nowhere", storage=f"sqlite:///{tmp_path}/empty.db", folder=str(tmp_path))
 
 
 def test_one_agent_has_all_workers() -> None:
@@ -79,7 +76,7 @@ def test_a_password_is_in_no_list_of_processes_no_log_and_no_message(tmp_path: P
         listener.bind(("127.0.0.1", 0))
         url = f"postgresql://me:{WRITTEN}@127.0.0.1:{listener.getsockname()[1]}/studies"
         launcher = LocalLauncher({"logs": str(tmp_path)})
-        (id,) = launcher.start([Task(program=PROGRAM, study="pairs", storage=url, folder=str(tmp_path))])
+        (id,) = launcher.start([Task(study="pairs", storage=url, folder=str(tmp_path))])
         log, words = tmp_path / f"agent-{id}.log", b""
         # it waits for the database, and says so
         while not (log.is_file() and "Trying again" in log.read_text()):

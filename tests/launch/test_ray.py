@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,14 +18,14 @@ import pytest
 from tempopt.errors import UsageError
 from tempopt.launch.launcher import Job, Task, tasks
 from tempopt.launch.registry import make_launcher
-from tempopt.launch.study_launch import PROGRAM
+from tempopt.launch.supervise import AGENT_MODULE
 from tempopt.spec.resources import Need
 from tempopt.testing import LauncherTests
 from tests.cluster import conftest as cluster_fixtures
 from tests.cluster import ray_cluster, studies
 from tests.cluster.crew import wait_until
 from tests.cluster.ray_cluster import CPUS, GPUS, RayCluster
-from tests.servers import descendants, find_or_start, strike, worker_pids
+from tests.servers import descendants, empty_database, strike, worker_pids
 
 if TYPE_CHECKING:
     from tempopt.launch.ray import RayLauncher
@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.service, pytest.mark.skipif(bool(_MISSING), reason=_MI
 
 TICKETS = 8
 _PASSWORD = "geheim4711"
-_WATCHED = PROGRAM[-1].encode()
+_WATCHED = AGENT_MODULE.encode()
 _KEEPER = b"ray::Keeper"
 
 undisturbed_record = cluster_fixtures.undisturbed_record
@@ -63,31 +63,17 @@ def launcher(cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[R
 
 
 @pytest.fixture
-def url() -> Iterator[str]:
+def url(tmp_path: Path) -> Iterator[str]:
     """A database that every process reaches; its password is not asked for."""
-    server, why_not = find_or_start("postgresql")
-    if server is None:
-        pytest.skip(why_not)
-    name = f"ray_{uuid.uuid4().hex}"
-    yield server.create_database(name).replace("@", f":{_PASSWORD}@", 1)
-    server.drop_database(name)
+    with empty_database("postgresql", tmp_path, "ray") as database:
+        yield database.replace("@", f":{_PASSWORD}@", 1)
 
 
 @pytest.fixture
 def task(tmp_path: Path, url: str) -> Task:
     """An agent that fills a node, of a study that is slow until a test speeds it up."""
-    _set_pace(tmp_path, 0.3)
-    environment = {name: studies.environment()[name] for name in ("PYTHONPATH", "OMP_NUM_THREADS")}
-    return Task(
-        program=PROGRAM,
-        study=studies.NAME,
-        storage=url,
-        spec=studies.stored_spec(studies.spec(TICKETS, lease=5)),
-        options=("--checkpoints", str(tmp_path / "runs")),
-        cpus=CPUS,
-        folder=str(tmp_path),
-        environment={**environment, "PACE": str(tmp_path / "pace")},
-    )
+    studies.set_pace(tmp_path, 0.3)
+    return studies.launch_task(tmp_path, url, studies.spec(TICKETS, lease=5), cpus=CPUS)
 
 
 class TestRay(LauncherTests):
@@ -100,11 +86,6 @@ class TestRay(LauncherTests):
     @pytest.fixture
     def storage(self, url: str) -> str:
         return url
-
-
-def _set_pace(folder: Path, seconds: float) -> None:
-    (folder / "pace.new").write_text(str(seconds))
-    (folder / "pace.new").replace(folder / "pace")
 
 
 def _at_work(url: str) -> set[str | None]:
@@ -138,14 +119,19 @@ def _workers(node: Any) -> list[int]:
     return worker_pids(ray_cluster.raylet(node))
 
 
-def _shell(home: Path, **extra_vars: str) -> dict[str, str]:
-    """Return the environment of a user's shell, in which this program's connection has set nothing."""
-    env_vars = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
-    return {**env_vars, "HOME": str(home), **extra_vars}
-
-
 def _script(cluster: RayCluster, code: str, *words: str) -> list[str]:
     return [sys.executable, "-W", "error", "-c", code, cluster.address, *words]
+
+
+def _run_script(
+    cluster: RayCluster, folder: Path, code: str, *words: str
+) -> subprocess.CompletedProcess[str]:
+    command = _script(cluster, code, *words)
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder)
+
+
+def _to_json(task: Task) -> str:
+    return json.dumps({name: getattr(task, name) for name in Task.__slots__})
 
 
 @pytest.mark.long
@@ -168,7 +154,7 @@ def test_a_study_that_loses_a_node_with_its_keeper_and_another_without_ends_as_i
     for keeper_too in (True, False):
         assert bool(_pids_of(cluster.second_node, _KEEPER)) is keeper_too
         # nothing is to end before the next node is lost
-        _set_pace(tmp_path, 3.0)
+        studies.set_pace(tmp_path, 3.0)
         pids = cluster.remove(cluster.second_node)
         wait_until(
             lambda pids_of_node=pids: not _alive_pids(pids_of_node),
@@ -177,7 +163,7 @@ def test_a_study_that_loses_a_node_with_its_keeper_and_another_without_ends_as_i
         wait_until(lambda: "waiting" in _states(launcher, ids), "the news that an agent is lost")
         cluster.second_node = cluster.add()
         wait_until(lambda: bool(_workers(cluster.second_node)), "an agent on the node that is new")
-    _set_pace(tmp_path, 0.0)
+    studies.set_pace(tmp_path, 0.0)
     assert [job.state for job in _wait_for_jobs(launcher, ids)] == ["done", "done"]
     assert not studies.read(url, TICKETS).differences(undisturbed_record(TICKETS))
 
@@ -196,19 +182,16 @@ time.sleep(600)
 def test_a_study_continues_when_its_launching_process_is_killed(
     cluster: RayCluster, launcher: RayLauncher, task: Task, url: str, tmp_path: Path
 ) -> None:
-    import json
-
-    _set_pace(tmp_path, 1.0)
+    studies.set_pace(tmp_path, 1.0)
     short_task = replace(task, spec=studies.stored_spec(studies.spec(1, steps=8)))
-    task_data = json.dumps({name: getattr(short_task, name) for name in Task.__slots__})
-    with subprocess.Popen(_script(cluster, _DRIVER, task_data), stdout=subprocess.PIPE) as driver:
+    with subprocess.Popen(_script(cluster, _DRIVER, _to_json(short_task)), stdout=subprocess.PIPE) as driver:
         assert driver.stdout is not None
         ids = json.loads(driver.stdout.readline())
         wait_until(
             lambda: any(row.state == "running" for row in studies.read_tickets(url)), "an agent at work"
         )
         driver.send_signal(signal.SIGKILL)
-    _set_pace(tmp_path, 0.0)
+    studies.set_pace(tmp_path, 0.0)
     assert [job.state for job in _wait_for_jobs(launcher, ids)] == ["done"]
     assert studies.state(url) == "done"
 
@@ -305,27 +288,21 @@ def test_a_keeper_that_does_not_answer_is_asked_again_and_then_said_to_be_away(
             raise ray.ActorUnavailableError("its node is slow", None)
 
     monkeypatch.setattr(ray.ray, "get_actor", lambda *_, **__: UnreachableActor())
-    with pytest.raises(UsageError, match="What keeps the agents chaos-1 on Ray does not answer"):
+    with pytest.raises(UsageError, match="The agents chaos-1 on Ray are to leave"):
         launcher.cancel(["chaos-1:0"])
     assert len(requests) > 1
 
 
-def test_an_agent_without_cards_sees_none(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tempopt.launch.ray_keeper import _environment
-
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert _environment(task)["CUDA_VISIBLE_DEVICES"] == ""
-    assert "CUDA_VISIBLE_DEVICES" not in _environment(replace(task, gpus=1))
-
-
-def test_what_ray_says_of_python_paths_comes_after_what_the_task_says(
+def test_an_agent_without_cards_sees_none_and_paths_of_its_task_come_before_those_of_the_node(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tempopt.launch.ray_keeper import _environment
+    from tempopt.launch.ray import _environment
 
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     monkeypatch.setenv("PYTHONPATH", "sent")
-    python_path = _environment(replace(task, environment={"PYTHONPATH": "own"}))["PYTHONPATH"]
-    assert python_path == f"own{os.pathsep}sent"
+    env_vars = _environment(replace(task, environment={"PYTHONPATH": "own"}))
+    assert env_vars == {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": f"own{os.pathsep}sent"}
+    assert "CUDA_VISIBLE_DEVICES" not in _environment(replace(task, gpus=1))
 
 
 def test_a_trial_fits_on_one_node_or_not_at_all(launcher: RayLauncher) -> None:
@@ -335,13 +312,6 @@ def test_a_trial_fits_on_one_node_or_not_at_all(launcher: RayLauncher) -> None:
     assert launcher.capacity(Need(gpus=GPUS + 1, cpus=1)) == 0
     assert launcher.capacity(Need(gpus=0.5)) == 2 * CPUS
     assert launcher.capacity(Need(memory=2**60)) == 0
-
-
-def test_no_agent_has_more_workers_than_a_node_has_room_for(launcher: RayLauncher) -> None:
-    # a card would take four, but a node has two cores
-    assert launcher.split(Need(gpus=0.25), 4) == [2, 2]
-    # those beyond wait, and no node that is there would ever have room for four
-    assert launcher.split(Need(gpus=0.25), 9) == [2, 2, 2, 2, 1]
 
 
 def test_a_cluster_that_grows_has_room_for_a_trial(launcher: RayLauncher) -> None:
@@ -391,21 +361,17 @@ print(job.state, job.message)
 
 
 def test_modules_come_with_the_folder_that_is_sent(cluster: RayCluster, task: Task, tmp_path: Path) -> None:
-    import json
-
     sent_folder = tmp_path / "sent"
     sent_folder.mkdir()
     (sent_folder / "only_here.py").write_text("raise RuntimeError('found where it was sent')\n")
-    spec = {**(task.spec or {}), "model": {"class_path": "only_here.Model"}}
-    task_data = {name: getattr(task, name) for name in Task.__slots__} | {"spec": spec}
-    command = _script(cluster, _SENDS, str(sent_folder), json.dumps(task_data))
-    process = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    task = replace(task, spec={**(task.spec or {}), "model": {"class_path": "only_here.Model"}})
+    process = _run_script(cluster, tmp_path, _SENDS, str(sent_folder), _to_json(task))
     assert process.stdout.startswith("failed") and "found where it was sent" in process.stdout, process.stderr
     assert not process.stderr
 
 
 _ALONE = """
-import json, os, sys, time
+import json, sys, time
 from tempopt.launch.launcher import Task
 from tempopt.launch.ray import RayLauncher, ray
 from tempopt.spec.resources import Need
@@ -419,70 +385,14 @@ while launcher.jobs(ids)[0].state == "waiting":
     time.sleep(0.1)
 launcher.close()
 assert not ray.is_initialized()
-assert not [name for name in os.environ if name.startswith("RAY_AUTH")]
 """
 
 
 def test_without_an_address_ray_is_this_machine_and_ends_with_the_program(
     cluster: RayCluster, task: Task, tmp_path: Path
 ) -> None:
-    import json
-
-    task_data = {name: getattr(task, name) for name in Task.__slots__} | {"cpus": 1}
-    command = _script(cluster, _ALONE, json.dumps(task_data))
-    process = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=_shell(tmp_path))
+    process = _run_script(cluster, tmp_path, _ALONE, _to_json(replace(task, cpus=1)))
     assert (process.returncode, process.stdout, process.stderr) == (0, "", "")
-    # Ray makes one by default, for others to read
-    for token_path in tmp_path.glob(".ray/auth_token"):
-        assert token_path.stat().st_mode & 0o777 == 0o600
-
-
-_ASKED_FOR_NONE = """
-import json, os, sys, time
-import ray
-from tempopt.launch.launcher import Task
-from tempopt.launch.ray import RayLauncher
-
-if sys.argv[3] == "by default":
-    # what a later Ray does by itself
-    ray._raylet.Config.initialize('{"AUTH_MODE": "token"}')
-    assert ray._raylet.get_authentication_mode() == ray._raylet.AuthenticationMode.TOKEN
-options = {"token_file": sys.argv[3]} if os.path.isfile(sys.argv[3]) else {}
-launcher = RayLauncher({"address": sys.argv[4], **options})
-ids = launcher.start([Task(**json.loads(sys.argv[2]))])
-while (job := launcher.jobs(ids)[0]).state in ("waiting", "running"):
-    time.sleep(0.1)
-launcher.close()
-print(job.state, job.message)
-"""
-
-
-@pytest.mark.parametrize("source", ["file", "home", "mode", "by default"])
-def test_a_cluster_that_asks_for_no_token_is_shown_none_and_works(
-    cluster: RayCluster, task: Task, tmp_path: Path, source: str
-) -> None:
-    import json
-
-    # plain Ray shows what it finds, and loses its actors
-    token_path = tmp_path / "home" / ".ray" / "auth_token"
-    token_path.parent.mkdir(parents=True)
-    if source != "by default":
-        token_path.touch(mode=0o600)
-        token_path.write_text("0123456789")
-    extra_vars = {"RAY_AUTH_MODE": "token"} if source == "mode" else {}
-    address = "auto" if source == "home" else cluster.address
-    task_data = {name: getattr(task, name) for name in Task.__slots__} | {"spec": None, "study": "nowhere"}
-    words = (json.dumps(task_data), str(token_path) if source == "file" else source, address)
-    process = subprocess.run(
-        _script(cluster, _ASKED_FOR_NONE, *words),
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=_shell(tmp_path / "home", **extra_vars),
-    )
-    assert process.stdout.startswith("failed") and "holds no tempopt studies" in process.stdout, (
-        process.stderr
-    )
 
 
 def test_a_program_is_connected_to_one_ray_only(launcher: RayLauncher) -> None:
@@ -490,5 +400,5 @@ def test_a_program_is_connected_to_one_ray_only(launcher: RayLauncher) -> None:
         make_launcher("ray", {"address": "127.0.0.1:9"})
     with pytest.raises(UsageError, match="address=local: this program is connected"):
         make_launcher("ray", {})
-    with pytest.raises(UsageError, match="address=auto token_file=mine: this program is connected"):
-        make_launcher("ray", {"address": "auto", "token_file": "mine"})
+    with pytest.raises(UsageError, match=r"address=auto working_dir=\.: this program is connected"):
+        make_launcher("ray", {"address": "auto", "working_dir": "."})

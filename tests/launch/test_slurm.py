@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 import signal
 import sys
@@ -22,7 +21,6 @@ from tempopt.errors import UsageError
 from tempopt.launch import slurm, slurm_entrypoint
 from tempopt.launch.launcher import Job, Task
 from tempopt.launch.slurm import SlurmLauncher
-from tempopt.launch.study_launch import PROGRAM
 from tempopt.spec.resources import Need
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.opening import open_store
@@ -31,7 +29,7 @@ from tests.cluster import slurm as cluster
 from tests.cluster import studies
 from tests.cluster.crew import wait_until
 from tests.cluster.slurm import CPUS, GPUS, PARTITION, Slurm
-from tests.servers import find_or_start, strike
+from tests.servers import empty_database, strike
 
 pytestmark = pytest.mark.service
 
@@ -82,24 +80,11 @@ class SlurmScene:
 
     def set_pace(self, seconds: float) -> None:
         """Let every training step last so much longer."""
-        new_path = self.folder / "pace.new"
-        new_path.write_text(str(seconds))
-        new_path.replace(self.folder / "pace")
+        studies.set_pace(self.folder, seconds)
 
     def task(self, spec: dict[str, Any], **options: Any) -> Task:
         """Return an agent for a study."""
-        env_vars = studies.environment(PACE=str(self.folder / "pace"))
-        return Task(
-            program=PROGRAM,
-            study=studies.NAME,
-            storage=self.url,
-            spec=studies.stored_spec(spec),
-            options=("--checkpoints", str(self.folder / "runs")),
-            folder=str(self.folder),
-            environment={name: env_vars[name] for name in ("PYTHONPATH", "PACE", "OMP_NUM_THREADS")},
-            grace=10.0,
-            **options,
-        )
+        return studies.launch_task(self.folder, self.url, spec, grace=10.0, **options)
 
     def start(self, *tasks: Task) -> list[str]:
         """Start agents."""
@@ -132,10 +117,7 @@ class SlurmScene:
 
     def let_time_run_out(self) -> None:
         """Have the time limit of a job come as soon as Slurm, which looks every half minute, warns of it."""
-        job_text = self.slurm.command("scontrol", "show", "job", self.ids[0])
-        match = re.search(r"RunTime=(\d+):(\d+):(\d+)", job_text)
-        assert match is not None, job_text
-        hours, minutes, seconds = map(int, match.groups())
+        hours, minutes, seconds = self._job_numbers(r"RunTime=(\d+):(\d+):(\d+)")
         limit = math.ceil((60 * (60 * hours + minutes) + seconds + 45) / 60)
         self.slurm.command("scontrol", "update", f"JobId={self.ids[0]}", f"TimeLimit={limit}")
 
@@ -145,10 +127,12 @@ class SlurmScene:
 
     def restarts(self, index: int = 0) -> int:
         """Return how often a job was queued again."""
-        job_text = self.job_text(index)
-        match = re.search(r"Restarts=(\d+)", job_text)
-        assert match is not None, job_text
-        return int(match[1])
+        return self._job_numbers(r"Restarts=(\d+)", index)[0]
+
+    def _job_numbers(self, pattern: str, index: int = 0) -> list[int]:
+        match = re.search(pattern, self.job_text(index))
+        assert match is not None, self.job_text(index)
+        return [int(number) for number in match.groups()]
 
     def log_text(self) -> str:
         """Return what the agents printed."""
@@ -180,16 +164,11 @@ class SlurmScene:
 
 
 @pytest.fixture
-def database(a_slurm: Slurm) -> Iterator[str]:
+def database(a_slurm: Slurm, tmp_path: Path) -> Iterator[str]:
     """URL of an empty database, with a password."""
-    server, reason = find_or_start("postgresql")
-    if server is None:
-        pytest.skip(reason)
-    name = f"slurm_{os.getpid()}"
-    url = make_url(server.create_database(name)).set(password=_SECRET)
-    yield url.render_as_string(hide_password=False)
-    a_slurm.clear()
-    server.drop_database(name)
+    with empty_database("postgresql", tmp_path, "slurm") as url:
+        yield make_url(url).set(password=_SECRET).render_as_string(hide_password=False)
+        a_slurm.clear()
 
 
 @pytest.fixture
@@ -301,15 +280,6 @@ class TestPreemption:
         assert studies.read(scene.url, 12).differences(undisturbed) == []
 
 
-class TestRanks:
-    def test_ranks_in_a_job_are_the_agents_and_not_slurms(self, scene: SlurmScene) -> None:
-        spec = studies.spec(1, steps=8)
-        spec["trainer"].update(devices=2, strategy="ddp")
-        scene.start(scene.task(spec, cpus=2))
-        assert scene.wait_for(_FINAL_STATES) == Job(id=scene.ids[0], state="done", code=0)
-        assert {row.state for row in studies.tickets(scene.url)} == {"done"}
-
-
 @pytest.mark.long
 class TestDeaths:
     def test_a_job_whose_process_or_node_is_lost_is_queued_again_each_time(self, scene: SlurmScene) -> None:
@@ -392,7 +362,7 @@ class TestWhatIsAsked:
         scene.make_launcher(setup=f"env > {environment}", extra="comment=hello;nice", partition=PARTITION)
         scene.start(scene.task(studies.spec(1), gpus=2, cpus=3, memory=2_000_000_000))
         wait_until(environment.exists, "the setup")
-        job_text = scene.slurm.command("scontrol", "show", "job", scene.ids[0])
+        job_text = scene.job_text()
         wait_until(lambda: "CUDA_VISIBLE_DEVICES=0,1\n" in environment.read_text(), "the cards")
         assert "NumCPUs=3 NumTasks=1" in job_text and "Comment=hello" in job_text
         assert "TresPerNode=gres:gpu:2" in job_text and "MinMemoryNode=1908M" in job_text
@@ -449,7 +419,7 @@ class TestWhatIsAsked:
     def test_a_warning_that_leaves_no_time_to_train_is_refused(self, commands: None, tmp_path: Path) -> None:
         launcher = SlurmLauncher({"folder": str(tmp_path), "time": "2", "signal": "61"})
         with pytest.raises(UsageError, match="have to leave 61 s before the end have no time"):
-            launcher.start([Task(program=PROGRAM, study="any", storage="postgresql://host/any")])
+            launcher.start([Task(study="any", storage="postgresql://host/any")])
         assert list(tmp_path.iterdir()) == []
 
     def test_a_machine_without_slurm_says_so(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -464,21 +434,8 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
 
 
-def test_no_agent_has_more_workers_than_a_node_has_room_for(
-    commands: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    launcher = SlurmLauncher({})
-    # a card would take four, but a node has the cores for two
-    monkeypatch.setattr(launcher, "_nodes", lambda: [slurm._Node(cpus=4, memory=2**34, gpus=1)] * 2)
-    need = Need(gpus=0.25, cpus=2)
-    assert launcher.capacity(need) == 4
-    assert launcher.split(need, 4) == [2, 2]
-    assert launcher.split(need, 7) == [2, 2, 2, 1]
-    assert launcher.split(Need(gpus=0.25), 5) == [4, 1]
-
-
 def test_a_job_that_asked_for_no_cards_sees_none() -> None:
-    task = Task(program=PROGRAM, study="any", storage="", environment={"A": "b"})
+    task = Task(study="any", storage="", environment={"A": "b"})
     assert slurm_entrypoint._environment(task) == {"A": "b", "CUDA_VISIBLE_DEVICES": ""}
     assert slurm_entrypoint._environment(replace(task, gpus=1)) == {"A": "b"}
 

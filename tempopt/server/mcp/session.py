@@ -19,7 +19,7 @@ from tempopt.agent.study_lookup import find_study
 from tempopt.agent.study_runner import validate_sampler_and_pruner
 from tempopt.errors import AccessDenied, StorageError, StudyFailed, UsageError
 from tempopt.launch.local import LocalLauncher
-from tempopt.launch.study_launch import PROGRAM, StudyLaunch
+from tempopt.launch.study_launch import StudyLaunch
 from tempopt.server.mcp.budget import Budget, BudgetNeed, Ledger, most_runs
 from tempopt.service import lifecycle, remote_study
 from tempopt.service.extend import prepare_search
@@ -250,9 +250,7 @@ class Session:
         if self.is_working_on(name):
             notes.note("An agent of this session is at work on it.")
             return
-        launch = StudyLaunch(
-            self._launcher, "local", self.store, spec, workers=self._workers, program=PROGRAM
-        )
+        launch = StudyLaunch(self._launcher, "local", self.store, spec, workers=self._workers)
         notes.lines += launch.start(study, None, checkpoints_at=None, overrides=spec.local_overrides)
         self._launches[name] = launch
         notes.note("They leave when this session ends; call the tool again to continue the study.")
