@@ -87,29 +87,32 @@ def test_auto_takes_all_the_room_up_to_what_may_be_in_flight_and_never_more(
 FOUR = Machine(cores=2, memory=16 * 10**9, cards=("GPU-a", "GPU-b", "3", "MIG-c"))
 
 
-def test_shares_fill_one_card_after_another() -> None:
-    places = assign_placements(Need(gpus=0.25), 6, FOUR)
-    assert [placement.gpus for placement in places] == [("GPU-a",)] * 4 + [("GPU-b",)] * 2
-    assert {placement.share for placement in places} == {0.25}
-    assert {placement.threads for placement in places} == {1}
-
-
-def test_a_trial_of_several_cards_has_them_to_itself() -> None:
-    places = assign_placements(Need(gpus=2.0, ranks=2, cpus=8), 1, FOUR)
-    assert places == [Placement(gpus=("GPU-a", "GPU-b"), share=1.0, threads=4, ranks=2)]
-
-
-def test_what_needs_no_card_sees_none_where_there_are_some() -> None:
-    assert assign_placements(Need(), 1, FOUR) == [Placement(gpus=())]
-    busy = Machine(cores=1, busy=(("GPU-a", 7),))
-    assert assign_placements(Need(), 1, busy) == [Placement(gpus=())]
-    assert assign_placements(Need(), 1, Machine(cores=1)) == [Placement(gpus=None)]
-
-
-def test_threads_are_what_was_asked_or_the_trials_cores_shared_out() -> None:
-    assert assign_placements(Need(cpus=6, ranks=2), 1, FOUR)[0].threads == 3
-    assert assign_placements(Need(cpus=1, ranks=2), 1, FOUR)[0].threads == 1
-    assert assign_placements(Need(cpus=6), 1, FOUR, threads=2)[0].threads == 2
+@pytest.mark.parametrize(
+    ("need", "count", "machine", "placements"),
+    [
+        # shares fill one card after another
+        (
+            Need(gpus=0.25),
+            6,
+            FOUR,
+            [Placement(gpus=("GPU-a",), share=0.25)] * 4 + [Placement(gpus=("GPU-b",), share=0.25)] * 2,
+        ),
+        (Need(gpus=2.0, ranks=2, cpus=8), 1, FOUR, [Placement(gpus=("GPU-a", "GPU-b"), threads=4, ranks=2)]),
+        # what needs no card sees none where there are some
+        (Need(), 1, FOUR, [Placement(gpus=())]),
+        (Need(), 1, Machine(cores=1, busy=(("GPU-a", 7),)), [Placement(gpus=())]),
+        (Need(), 1, Machine(cores=1), [Placement(gpus=None)]),
+        # the cores of a trial are shared out among its processes
+        (Need(cpus=6, ranks=2), 1, FOUR, [Placement(gpus=(), threads=3, ranks=2)]),
+        (Need(cpus=1, ranks=2), 1, FOUR, [Placement(gpus=(), threads=1, ranks=2)]),
+    ],
+)
+def test_workers_are_placed_on_cards_and_cores(
+    need: Need, count: int, machine: Machine, placements: list[Placement]
+) -> None:
+    assert assign_placements(need, count, machine) == placements
+    (first, *_) = assign_placements(need, count, machine, threads=7)
+    assert first.threads == 7
 
 
 def test_more_than_there_are_cores_may_be_asked_for_by_number() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +23,6 @@ from tempopt.storage.changes import (
     AttemptReleased,
     Change,
     CheckpointRecorded,
-    ClaimRequest,
     MetricReported,
     RunEnded,
     RunOutcome,
@@ -51,24 +50,13 @@ class Records:
         self.steps: list[dict[int, int]] = []
         self.away: StorageError | None = None
 
-    def write(
-        self,
-        study_id: int,
-        changes: Sequence[Change],
-        *,
-        agent: str,
-        renew: Mapping[int, int],
-        steps: Mapping[int, int],
-        lease: float,
-        take: ClaimRequest | None,
-        version: int | None,
-    ) -> WriteResult:
-        assert (agent, take, version) == ("me", None, None)
+    def write(self, study_id: int, changes: Sequence[Change], **options: Any) -> WriteResult:
+        assert (options["agent"], options["take"], options["version"]) == ("me", None, None)
         if self.away is not None:
             raise self.away
         self.changes += changes
-        self.renewed.append((dict(renew), lease))
-        self.steps.append(dict(steps))
+        self.renewed.append((options["renew"], options["lease"]))
+        self.steps.append(options["steps"])
         return WriteResult(refused={}, state="running", version=0)
 
 

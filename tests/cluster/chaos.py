@@ -274,14 +274,6 @@ def _arena(backend: str, folder: Path, size: Size) -> Iterator[tuple[str, Privat
         yield server.create_database("chaos"), server, agent_machines
 
 
-def _http_servers(folder: Path, url: str, size: Size, places: list[Any]) -> HttpServers | None:
-    """Return the servers that agents work for, over a line that is not reliable; None: there are none."""
-    if not size.servers:
-        return None
-    abroad = next((site for site in places if site is not None), None)
-    return HttpServers(folder, url, size.servers, host="127.0.0.1" if abroad is None else abroad.server)
-
-
 def _finish(crew: Crew) -> None:
     """Leave the agents in peace until the study is over and all of them have left."""
     (crew.folder / "pace").unlink()
@@ -318,7 +310,10 @@ def attack(
         print_line(f"[{time.monotonic() - start_time:5.1f} s] {text}")
 
     with _arena(backend, folder, size) as (url, server, places), contextlib.ExitStack() as stack:
-        http = _http_servers(folder, url, size, places)
+        http = None
+        if size.servers:
+            abroad = next((site.server for site in places if site is not None), "127.0.0.1")
+            http = HttpServers(folder, url, size.servers, host=abroad)
         crew = Crew(folder, url, places, http, mixed=size.mixed)
         if http is not None:
             stack.callback(http.close)

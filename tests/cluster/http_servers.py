@@ -146,7 +146,7 @@ class HttpServers:
         self.replace_token()
         self.admin_file = folder / "admin-token"
         with open_store(storage) as store:
-            _write(self.admin_file, create_token(store, name="admin", scopes=["admin"])[0])
+            write_private(self.admin_file, create_token(store, name="admin", scopes=["admin"])[0])
         for number in range(servers):
             self.start(number)
         self.line = Line(host, self.ports)
@@ -185,7 +185,7 @@ class HttpServers:
         """Give the agents another token, and revoke the one that they have."""
         with open_store(self.storage) as store:
             token, row = create_token(store, name=TOKEN, scopes=["agent"])
-            _write(self.token_file, token)
+            write_private(self.token_file, token)
             if self._token_id:
                 store.revoke_token(self._token_id)
         self._token_id = row.id
@@ -199,7 +199,8 @@ class HttpServers:
                 process.wait()
 
 
-def _write(path: Path, text: str) -> None:
+def write_private(path: Path, text: str) -> None:
+    """Write a file that no other user may read."""
     new_path = path.with_suffix(".new")
     new_path.touch(mode=0o600)
     new_path.write_text(text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import pytest
 
 from tests.cluster import studies
 from tests.cluster.crew import PATIENCE, wait_until
-from tests.cluster.http_servers import free_port
+from tests.cluster.http_servers import free_port, write_private
 from tests.cluster.network import Machine, Network
 from tests.cluster.one import Shell
 from tests.cluster.studies import NAME, Record, tempopt
@@ -141,23 +140,6 @@ def holders(folder: Path, needles: list[str], *, but: set[Path]) -> Iterator[tup
 
 
 @contextlib.contextmanager
-def listener(host: str) -> Iterator[int]:
-    """Yield a port on which something listens that is no business of others."""
-    with socket.socket() as sock:
-        sock.bind((host, 0))
-        sock.listen()
-        port: int = sock.getsockname()[1]
-        yield port
-
-
-def private(path: Path, text: str) -> Path:
-    """Write a file that no other user may read."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
-        file.write(text)
-    return path
-
-
-@contextlib.contextmanager
 def _bucket(address: str) -> Iterator[tuple[str, int, dict[str, str]]]:
     """Yield the URL of a bucket of an S3 server, the server's port, and what reaches it."""
     try:
@@ -242,7 +224,8 @@ def test_a_newcomer_gets_from_three_machines_to_a_verdict(
         secrets = [admin, *tokens.values(), SECRET_KEY, "X-Amz-Signature"]
         process_list = stack.enter_context(ProcessList(secrets))
         # at the third machine
-        user_token_file = private(person.folder / "token", tokens["ada"])
+        user_token_file = person.folder / "token"
+        write_private(user_token_file, tokens["ada"])
         login_output = person.output(tempopt("login", url, "--token-file", str(user_token_file)))
         assert "Logged in" in login_output and tokens["ada"] not in login_output
         user_token_file.unlink()
@@ -251,7 +234,8 @@ def test_a_newcomer_gets_from_three_machines_to_a_verdict(
         wait_until(lambda: searching.poll() is not None or bool(studies.read_tickets(database)), "the study")
         assert searching.poll() is None, person.log_text()
         # at the second one
-        cluster_token_file = private(cluster.folder / "token", tokens["cluster"])
+        cluster_token_file = cluster.folder / "token"
+        write_private(cluster_token_file, tokens["cluster"])
         agent = cluster.run(
             "agent", NAME, "--server", url, "--token-file", str(cluster_token_file), "--workers", "2"
         )
@@ -273,7 +257,8 @@ def test_a_newcomer_gets_from_three_machines_to_a_verdict(
 
 def _nothing_else_is_reached(cluster: Seat, server: Seat, address: str, ports: list[int]) -> None:
     """Look from the agent's machine at the server's: at its ports, open ones included, and at its files."""
-    with listener("0.0.0.0") as other_port, listener("127.0.0.1") as own_port:
+    with socket.create_server(("0.0.0.0", 0)) as other, socket.create_server(("127.0.0.1", 0)) as own:
+        other_port, own_port = (listener.getsockname()[1] for listener in (other, own))
         assert set(cluster.reachable_ports(address, [*ports, other_port, own_port])) == set(ports)
         assert cluster.reachable_ports("127.0.0.1", [other_port, own_port]) == []
     assert (server.folder / "tempopt.db").exists()
