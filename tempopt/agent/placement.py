@@ -97,8 +97,8 @@ def _lack(need: Need, machine: Machine, fit: int, num_requested: int | None) -> 
         remedy = "To have trials share the cores all the same, give a number of workers, as in --workers 1"
     elif busy_cards:
         remedy = "Wait until they have ended, or say by CUDA_VISIBLE_DEVICES which GPUs are to be shared"
-    asked = f"{num_requested} workers were asked for, of which each" if num_requested else "A trial"
-    return f"{asked} takes {needs} (resources: in the spec), and there is {supplies}.{busy_text} {remedy}."
+    subject = f"{num_requested} workers were asked for, of which each" if num_requested else "A trial"
+    return f"{subject} takes {needs} (resources: in the spec), and there is {supplies}.{busy_text} {remedy}."
 
 
 def assign_placements(

@@ -257,8 +257,11 @@ def test_a_newcomer_gets_from_three_machines_to_a_verdict(
 
 def _nothing_else_is_reached(cluster: Seat, server: Seat, address: str, ports: list[int]) -> None:
     """Look from the agent's machine at the server's: at its ports, open ones included, and at its files."""
-    with socket.create_server(("0.0.0.0", 0)) as other, socket.create_server(("127.0.0.1", 0)) as own:
-        other_port, own_port = (listener.getsockname()[1] for listener in (other, own))
+    with (
+        socket.create_server(("0.0.0.0", 0)) as open_listener,
+        socket.create_server(("127.0.0.1", 0)) as local_listener,
+    ):
+        other_port, own_port = (sock.getsockname()[1] for sock in (open_listener, local_listener))
         assert set(cluster.reachable_ports(address, [*ports, other_port, own_port])) == set(ports)
         assert cluster.reachable_ports("127.0.0.1", [other_port, own_port]) == []
     assert (server.folder / "tempopt.db").exists()
