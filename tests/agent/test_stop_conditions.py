@@ -124,9 +124,9 @@ def test_what_is_left_is_weighed_against_what_the_confirmation_can_see(
         assert f"all {num_left} that are left {num_left * rise:.2g}" in reason
         assert "standard error of 0.1." in reason
     silent_arms: Any = SimpleNamespace(expected_improvement=lambda ticket: None)
-    for kind, known in (("search", silent_arms), ("constant", arms)):
+    for kind, search_arms in (("search", silent_arms), ("constant", arms)):
         ticket = make_ticket(kind, 9, state="waiting")
-        assert find_convergence_reason(spec, ticket, known, num_left=num_left) is None
+        assert find_convergence_reason(spec, ticket, search_arms, num_left=num_left) is None
 
 
 def test_only_a_sampler_that_knows_what_trials_are_worth_ends_a_search_for_it(make_spec: Any) -> None:
