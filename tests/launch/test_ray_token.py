@@ -29,7 +29,7 @@ with ray_cluster.run_cluster(with_clients=True) as cluster:
     while (job := launcher.jobs(ids)[0]).state in ("waiting", "running"):
         time.sleep(0.1)
     launcher.close()
-    print(job.state, job.message)
+    print(job.state, job.message, flush=True)
     without_token = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
     code = f"from tempopt.launch.ray import RayLauncher; RayLauncher({{'address': {address!r}}})"
     subprocess.run([sys.executable, "-c", code], env=without_token, stderr=sys.stdout)
@@ -44,8 +44,7 @@ def test_agents_run_with_the_token_and_who_has_none_is_told_the_variables(
     token_path.touch(mode=0o600)
     token = secrets.token_hex(32)
     token_path.write_text(f"{token}\n")
-    words = ["-m", "tempopt.cli.agent_entrypoint"]
-    task = {"program": words, "study": "nowhere", "storage": f"sqlite:///{tmp_path}/empty.db"}
+    task = {"study": "nowhere", "storage": f"sqlite:///{tmp_path}/empty.db"}
     process = subprocess.run(
         [sys.executable, "-c", _AT_WORK, address_kind, json.dumps(task)],
         stdout=subprocess.PIPE,
