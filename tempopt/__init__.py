@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from tempopt.temperature.plan import TemperatureParameters as TemperatureParameters
     from tempopt.temperature.plan import TemperaturePlan as TemperaturePlan
     from tempopt.training.attach_callback import AttachCallback as AttachCallback
+    from tempopt.training.attach_callback import LoadCallback as LoadCallback
     from tempopt.training.entropy_control import EntropyControl as EntropyControl
-    from tempopt.training.load_callback import LoadCallback as LoadCallback
     from tempopt.training.module import TemperedModule as TemperedModule
     from tempopt.training.value_callback import ValueCallback as ValueCallback
 
@@ -73,9 +73,8 @@ _NAMES_BY_MODULE = {
     "tempopt.service.forecast": ("StudyForecast",),
     "tempopt.service.studies": ("load_study",),
     "tempopt.temperature.plan": ("TemperatureParameters", "TemperaturePlan"),
-    "tempopt.training.attach_callback": ("AttachCallback",),
+    "tempopt.training.attach_callback": ("AttachCallback", "LoadCallback"),
     "tempopt.training.entropy_control": ("EntropyControl",),
-    "tempopt.training.load_callback": ("LoadCallback",),
     "tempopt.training.module": ("TemperedModule",),
     "tempopt.training.value_callback": ("ValueCallback",),
 }

@@ -1,4 +1,4 @@
-"""The callback with which any Trainer, LightningCLI's too, trains a plan that is attached from outside.
+"""The callbacks with which any Trainer, LightningCLI's too, loads weights and trains a plan from outside.
 
 It needs no study, service or database. How a checkpoint holds the temperature is decided in
 ``tempopt.attention.attach.checkpoints``.
@@ -14,14 +14,13 @@ import lightning as L
 from lightning.pytorch.utilities import rank_zero_warn
 
 from tempopt.attention.attach.attachment import Attachment, attach
-from tempopt.attention.attach.checkpoints import put_beside, put_in_weights, take_out
+from tempopt.attention.attach.checkpoints import load_as_trained, put_beside, put_in_weights, take_out
 from tempopt.attention.attach.scalings import Scaling, scalings
 from tempopt.errors import AttachError, SpecError
 from tempopt.temperature import CONTROL_PARAMETERS, ControlParameters
 from tempopt.training.callbacks import LossScaleCallback, TemperatureCallback
-from tempopt.training.module import TemperedModule
-from tempopt.training.module_checks import check_controllable
-from tempopt.training.planned_control import PlannedControl
+from tempopt.training.entropy_control import PlannedControl
+from tempopt.training.module import TemperedModule, check_controllable
 from tempopt.training.untempered import Untempered, configure_untempered
 
 
@@ -85,17 +84,19 @@ class AttachCallback(TemperatureCallback):
         self._final: Sequence[float] = ()
         control = ControlParameters.from_mapping(parameters)
         check_controllable(control, parameters)
-        self._control = PlannedControl(control) if control.controls else None
-        self._measures = self._control is not None
+        self._control = control
         self.layers = layers
         self.method = method
         self.at_inference = None if at_inference is None else dict(at_inference)
         self._beside = ""
-        self._loss_scale: LossScaleCallback | None = None
+        self._helpers: list[L.Callback] = []
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Attach the plan, and see what it makes of the weights."""
+        callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
         if self._module is not pl_module:
+            for helper in filter(callbacks.__contains__, self._helpers):
+                callbacks.remove(helper)
             attachment = self._attach(pl_module)
             self._module, self.attachment, self._tempered = pl_module, attachment, attachment
             configure_untempered(pl_module)
@@ -107,6 +108,10 @@ class AttachCallback(TemperatureCallback):
             saving, loading = pl_module.on_save_checkpoint, pl_module.on_load_checkpoint
             pl_module.on_save_checkpoint = functools.partial(self._save, saving)  # type: ignore[method-assign]
             pl_module.on_load_checkpoint = functools.partial(self._load, loading)  # type: ignore[method-assign]
+        if not all(helper in callbacks for helper in self._helpers):
+            # before what writes checkpoints, whose state they are part of
+            position = callbacks.index(self) + 1
+            callbacks[position:position] = self._helpers
         assert self.attachment is not None
         if not self.attachment.attached:
             if stage == "fit":
@@ -125,50 +130,6 @@ class AttachCallback(TemperatureCallback):
                 f"tempopt.load_checkpoint(model, path). {self._beside}"
             )
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Begin to follow the steps, and the entropy."""
-        super().on_train_start(trainer, pl_module)
-        if self._control is not None:
-            self._control.on_train_start(trainer, pl_module)
-
-    def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
-        """Set the temperature of the step, and the weight of the entropy term."""
-        super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
-        if self._loss_scale is not None:
-            self._loss_scale.on_train_batch_start(trainer, pl_module, batch, batch_idx)
-        if self._control is not None:
-            self._control.on_train_batch_start(trainer, pl_module, batch, batch_idx)
-
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Move the temperatures by the entropy that was measured."""
-        if self._control is not None:
-            self._control.on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-
-    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Take up the temperatures of a checkpoint of the end."""
-        if self._control is not None:
-            self._control.on_fit_end(trainer, pl_module)
-
-    def on_exception(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
-    ) -> None:
-        """Stop measuring."""
-        if self._control is not None:
-            self._control.on_exception(trainer, pl_module, exception)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what was measured, with which a training goes on; empty without control."""
-        return {} if self._control is None else self._control.state_dict()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up what :meth:`state_dict` kept."""
-        if self._control is not None and state_dict:
-            self._control.load_state_dict(state_dict)
-
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Leave the model at the temperature of evaluation."""
         attachment = self.attachment
@@ -186,9 +147,9 @@ class AttachCallback(TemperatureCallback):
                 "arguments. Take AttachCallback out of the trainer's callbacks."
             )
         attachment = attach(module, self.parameters, layers=self.layers, method=self.method, example=None)
-        self._loss_scale = LossScaleCallback(tempered=attachment) if attachment.entropy.has_term else None
-        if self._control is not None:
-            self._control.follow(attachment)
+        self._helpers = [LossScaleCallback(tempered=attachment)] if attachment.entropy.has_term else []
+        if self._control.controls:
+            self._helpers.append(PlannedControl(self._control, tempered=attachment))
         return attachment
 
     def _scalings(self, module: L.LightningModule) -> Sequence[Scaling]:
@@ -216,7 +177,7 @@ class AttachCallback(TemperatureCallback):
         # on ranks that save nothing, some strategies give no weights
         if not attachment.attached or not checkpoint["state_dict"]:
             return
-        is_current = (self._measures or self.validate_at == "current") and not self._elsewhere
+        is_current = (self._control.controls or self.validate_at == "current") and not self._elsewhere
         layer_temperatures = attachment.temperatures if is_current else self._final
         temperatures = dict(zip(attachment.layers, layer_temperatures, strict=True))
         changes = [change.at(1.0 / temperatures[change.layer]) for change in self._changes]
@@ -234,7 +195,7 @@ class AttachCallback(TemperatureCallback):
         final_texts = {f"{temperature:.6g}" for temperature in self._final} - {"1"}
         # where they follow what is measured, which they are to be is not known
         if (
-            not self._measures
+            not self._control.controls
             and {f"{temperature:.6g}" for temperature in weight_temperatures} != final_texts
         ):
             raise AttachError(
@@ -255,3 +216,33 @@ class AttachCallback(TemperatureCallback):
             module_name for module_name, module in self._module.named_modules() if id(module) in changed_ids
         ]
         return any(name == own_name or name.startswith(f"{own_name}.") for own_name in own_names)
+
+
+class LoadCallback(L.Callback):
+    """Load trained weights into a LightningModule before it is trained, validated, tested or predicts.
+
+    ``tempopt export`` writes it for a model that is only evaluated. Unlike ``--ckpt_path`` of LightningCLI it
+    reads state dicts and folders of transformers, too, and leaves the module's arguments as they are written:
+    ``--ckpt_path`` puts those in their place that the checkpoint was trained with, a temperature among them.
+
+    Put it before :class:`tempopt.AttachCallback`.
+
+    Args:
+        path: A checkpoint of Lightning, a state dict that ``torch.save`` or safetensors wrote, or a folder
+            that ``save_pretrained`` of transformers wrote. It is read as data.
+
+    Raises:
+        UsageError: It is missing, cannot be read, or is of another model.
+        AttachError: The weights have a temperature in them, and are not beside it as they were trained.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+        self._module: L.LightningModule | None = None
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Load the weights, once for each module."""
+        if self._module is not pl_module:
+            load_as_trained(pl_module, self.path)
+            self._module = pl_module

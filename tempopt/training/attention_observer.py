@@ -15,12 +15,8 @@ from torch import Tensor
 from tempopt.attention.analysis.monitor import AttentionMonitor
 from tempopt.training.attention_maps import AttentionMaps
 from tempopt.training.callbacks import TemperatureTarget
-from tempopt.training.steps import current_step, total_steps
+from tempopt.training.steps import Curves, current_step, spread_steps, total_steps
 
-Curves = dict[str, list[list[float]]]
-"""Name to [[optimizer step, value], ...]."""
-
-_OBSERVATIONS = 24
 # A model of hundreds of heads is seen at fewer steps, so that what is kept of a run stays small.
 _MOST_POINTS = 4096
 
@@ -49,7 +45,7 @@ class AttentionObserver(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         last_step = max(total_steps(trainer) - 1, 0)
-        self._steps = [round(i * last_step / (_OBSERVATIONS - 1)) for i in range(_OBSERVATIONS)]
+        self._steps = spread_steps(last_step)
         if self._maps is not None:
             self._maps.begin(last_step + 1)
             self._steps = sorted({*self._steps, *self._maps.steps})

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from tempopt.class_loading import load_class, load_schedule
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
     from tempopt.training.loggers import GivenLogger
 
+AttachMethod = Literal["query_rows", "attention_interface"]
+
 # Attaching puts on what decides attention; these act on the loss and on its logits.
 _BESIDE_THE_PLAN = (*ENTROPY_PARAMETERS, "output_temperature")
 # What the temperature follows, which all ways of attaching take.
@@ -55,9 +57,6 @@ class RunComponents:
         loggers: The loggers that the spec gives, which are not made yet.
         temperature: The plan's parameters that are given; for a TemperedModule they are in force already.
         control: Which target the entropy of attention is to follow.
-        tempered: Whether the module is a TemperedModule; if not, ``temperature`` is to be attached.
-        layers: Layers to attach to: patterns, or ``auto``.
-        attach_method: Method of attaching.
     """
 
     module: L.LightningModule
@@ -66,9 +65,6 @@ class RunComponents:
     loggers: Sequence[GivenLogger]
     temperature: dict[str, Any]
     control: ControlParameters
-    tempered: bool
-    layers: Sequence[str] | str
-    attach_method: Literal["query_rows", "attention_interface"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -107,11 +103,9 @@ class ProgramFactory:
         if faults or model is None or trainer is None:
             raise SpecError("\n".join(_said_once(faults)))
         self._model, self._data, self._trainer = model, data, trainer
-        self._attach = program.attach
-        self._named = bool(program.values)
-        self.compared = program.compared
+        self._program, self._attach_method = program, attach_method(program)
         self.tempered = issubclass(model.cls, TemperedModule)
-        if self.tempered and self._attach is not None:
+        if self.tempered and program.attach is not None:
             raise SpecError(
                 f"attach: is given, but {model.called} is a TemperedModule, which sets its own temperature. "
                 f"Take attach: out."
@@ -157,38 +151,25 @@ class ProgramFactory:
         return _counted({name: value for name, value in all_parameters.items() if name in names})
 
     @property
-    def attach_method(self) -> Literal["query_rows", "attention_interface"]:
-        """Way of attaching."""
-        attach_method: Literal["query_rows", "attention_interface"] = (self._attach or {}).get(
-            "method", "query_rows"
-        )
-        return attach_method
-
-    @property
     def _attachable(self) -> Sequence[str]:
         """Names that attaching takes; others are the module's own to have."""
-        if self._attach is None:
+        if self._program.attach is None:
             return ()
-        return _ATTENDED if self.attach_method == ATTENTION_INTERFACE else _FOLLOWED
-
-    @property
-    def layers(self) -> Sequence[str] | str:
-        """Layers to attach to: patterns, or ``auto``."""
-        layers: Sequence[str] | str = (self._attach or {}).get("layers", "auto")
-        return layers
+        return _ATTENDED if self._attach_method == ATTENTION_INTERFACE else _FOLLOWED
 
     def check(self, search: Mapping[str, Sequence[Any]], *, test_data: bool, training: bool) -> list[str]:
         """Return what is wrong with these names at these values, a line for each."""
         faults = self._loader_faults(test_data=test_data, training=training)
         # sets that are compared need no temperature, and none of them has to be at temperature 1
-        faults += [] if self.compared else self._temperature_faults(search)
+        is_compared = self._program.compared
+        faults += [] if is_compared else self._temperature_faults(search)
         for name, values in search.items():
             for value in values:
                 try:
                     self._check_parameter(name, value)
                 except SpecError as error:
-                    faults.append(f"{'compare' if self.compared else 'search'}.{name}: {error}")
-                    if not self.compared:
+                    faults.append(f"{'compare' if is_compared else 'search'}.{name}: {error}")
+                    if not is_compared:
                         break
         valueless_names = [name for name, values in search.items() if not values]
         return list(
@@ -253,12 +234,12 @@ class ProgramFactory:
 
     def _check_attachable(self, name: str, value: Any) -> None:
         class_name = self._model.called
-        if self._attach is None and name in _FOLLOWED:
+        if self._program.attach is None and name in _FOLLOWED:
             raise SpecError(
                 f"{name} is a temperature parameter, but {class_name} is not a TemperedModule. Add attach: "
                 f"{{layers: auto}} to the spec to set it from outside, or derive from TemperedModule."
             )
-        if name in BEYOND_ROWS and self.attach_method != ATTENTION_INTERFACE and value != NEUTRAL[name]:
+        if name in BEYOND_ROWS and self._attach_method != ATTENTION_INTERFACE and value != NEUTRAL[name]:
             raise SpecError(
                 f"{name}={value!r} cannot be set from outside: attaching scales the rows of the query "
                 f"projection, which {BEYOND_ROWS[name]}. Derive {class_name} from TemperedModule, write "
@@ -272,7 +253,7 @@ class ProgramFactory:
 
     def _temperature_faults(self, search: Mapping[str, Sequence[Any]]) -> list[str]:
         """Return what keeps the baseline arm from being at temperature 1, or the others from leaving it."""
-        has_temperature = self.tempered or self._attach is not None or self._named
+        has_temperature = self.tempered or self._program.attach is not None or self._program.values
         if not has_temperature and not set(search) & set(_BESIDE_THE_PLAN):
             return [
                 f"model: {self._model.called} is not a TemperedModule, so nothing would set its temperature. "
@@ -357,9 +338,6 @@ def build(
         loggers=prepared.loggers,
         temperature={name: value for name, value in temperature.items() if name not in CONTROL_PARAMETERS},
         control=ControlParameters.from_mapping(temperature),
-        tempered=prepared.tempered,
-        layers=prepared.layers,
-        attach_method=prepared.attach_method,
     )
 
 
@@ -385,6 +363,12 @@ def _said_once(faults: Sequence[str]) -> list[str]:
     return list(faults_by_message.values())
 
 
+def attach_method(program: Program) -> AttachMethod:
+    """Return by which method a program attaches."""
+    method: AttachMethod = (program.attach or {}).get("method", "query_rows")
+    return method
+
+
 def suggest_attach_method(refusal: str, attach_method: str) -> str:
     """Return how a spec selects the attach method that a refusal suggests; empty if it suggests none."""
     alternative = ATTENTION_INTERFACE if attach_method != ATTENTION_INTERFACE else "query_rows"
@@ -405,30 +389,9 @@ def check_space(program: Program, search: Mapping[str, Sequence[Any]], *, test_d
     Raises:
         SpecError: Something does not fit; there is a line for each thing.
     """
-    faults = []
-    try:
-        prepared = prepare(program)
-    except SpecError as error:
-        # whether the model and the names fit does not hang on what the Trainer is given: all are told at once
-        faults = str(error).splitlines()
-        try:
-            prepared = prepare(replace(program, trainer={}))
-        except SpecError:
-            raise SpecError("\n".join([*faults, *_names_alone(program, search)])) from None
-    faults += prepared.check(search, test_data=test_data, training=program.weights is None)
+    faults = prepare(program).check(search, test_data=test_data, training=program.weights is None)
     if faults:
         raise SpecError("\n".join(faults))
-
-
-def _names_alone(program: Program, search: Mapping[str, Sequence[Any]]) -> list[str]:
-    """Return which searched names are no arguments of a model that cannot be called with what is given."""
-    import lightning as L
-
-    try:
-        cls = load_class(program.model["class_path"], base=L.LightningModule, where="model.class_path")
-    except SpecError:
-        return []  # which says so already
-    return _unknown_names(cls, search, () if program.attach is None else _ATTENDED)
 
 
 def _unknown_names(cls: type, search: Iterable[str], attachable: Sequence[str]) -> list[str]:

@@ -83,7 +83,22 @@ def check_validate_at(value: object) -> None:
         raise SpecError(f"validate_at is {value!r}; allowed are final and current.")
 
 
-class TemperatureCallback(L.Callback):
+class TemperedCallback(L.Callback):
+    """A callback about what has a temperature.
+
+    Args:
+        tempered: What it is; None for the LightningModule itself, a TemperedModule.
+    """
+
+    def __init__(self, *, tempered: TemperatureTarget | None = None) -> None:
+        self._tempered = tempered
+
+    def _of(self, module: L.LightningModule) -> TemperatureTarget:
+        tempered_module: Any = module
+        return tempered_module if self._tempered is None else self._tempered
+
+
+class TemperatureCallback(TemperedCallback):
     """Move the temperature with the optimizer step; recomputed from the step, so a resume is exact.
 
     Args:
@@ -94,15 +109,11 @@ class TemperatureCallback(L.Callback):
 
     def __init__(self, *, validate_at: str = "final", tempered: TemperatureTarget | None = None) -> None:
         check_validate_at(validate_at)
+        super().__init__(tempered=tempered)
         self.validate_at = validate_at
-        self._tempered = tempered
         self._step = -1
         self._total = 1
         self._reached = 0.0
-
-    def _of(self, module: L.LightningModule) -> TemperatureTarget:
-        tempered_module: Any = module
-        return tempered_module if self._tempered is None else self._tempered
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._step = -1
@@ -158,23 +169,17 @@ class TemperatureCallback(L.Callback):
         self._leave(pl_module)
 
 
-class LossScaleCallback(L.Callback):
+class LossScaleCallback(TemperedCallback):
     """Tell a module by what factor Lightning scales its loss, so that an auxiliary term keeps its weight.
 
     Lightning divides the loss by ``accumulate_grad_batches`` and multiplies it by a gradient scaler's scale.
-
-    Args:
-        tempered: Whose term it is; None for the LightningModule itself, a TemperedModule.
     """
-
-    def __init__(self, *, tempered: TemperatureTarget | None = None) -> None:
-        self._tempered = tempered
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        tempered_module: Any = pl_module if self._tempered is None else self._tempered
-        tempered_module.set_loss_scale(loss_scale(trainer) / trainer.accumulate_grad_batches)
+        tempered: Any = self._of(pl_module)
+        tempered.set_loss_scale(loss_scale(trainer) / trainer.accumulate_grad_batches)
 
 
 def loss_scale(trainer: L.Trainer) -> float:
@@ -218,20 +223,6 @@ class SeedCallback(L.Callback):
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         seed_generators(self._seed, "validate")
-
-
-class TrainStartCallback(L.Callback):
-    """Say when training begins.
-
-    Args:
-        on_start: Called with the optimizer step that it begins at and the steps of the whole training.
-    """
-
-    def __init__(self, on_start: Callable[[int, int], None]) -> None:
-        self._started = on_start
-
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._started(current_step(trainer), total_steps(trainer))
 
 
 class TemperatureLogger(L.Callback):

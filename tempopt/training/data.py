@@ -218,19 +218,18 @@ def _left_alone(init_fn: Callable[[int], object] | None, worker: int) -> None:
         init_fn(worker)
 
 
-def _shielded(loaders: Any) -> Any:
-    """Return the loaders, whose worker processes no longer end on SIGTERM."""
+def _prepare_loaders(loaders: Any, *, pin: bool) -> Any:
+    """Return the loaders, whose worker processes no longer end on SIGTERM.
+
+    Args:
+        loaders: A loader, or several in lists and dictionaries.
+        pin: Whether those of map-style datasets give batches in pinned memory.
+    """
     for loader in tree_leaves(loaders):
         if isinstance(loader, DataLoader) and loader.num_workers:
             loader.worker_init_fn = functools.partial(_left_alone, loader.worker_init_fn)
-    return loaders
-
-
-def _pinned(loaders: Any) -> Any:
-    """Return the loaders, those of map-style datasets giving batches in pinned memory."""
-    for loader in tree_leaves(loaders):
         stream = not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset)
-        if not stream and not getattr(loader, "pin_memory_device", ""):
+        if pin and not stream and not getattr(loader, "pin_memory_device", ""):
             loader.pin_memory = True
     return loaders
 
@@ -252,16 +251,8 @@ def _seeded(loaders: Any, seed: int, ranks: Ranks) -> Any:
     return loaders
 
 
-def _divided(loaders: Any) -> bool:
-    return all(isinstance(loader, SeededLoader) for loader in tree_leaves(loaders))
-
-
 def _resumable(loaders: Any) -> bool:
-    if isinstance(loaders, dict):
-        return all(map(_resumable, loaders.values()))
-    if isinstance(loaders, list | tuple):
-        return all(map(_resumable, loaders))
-    return callable(getattr(loaders, "state_dict", None))
+    return all(callable(getattr(loader, "state_dict", None)) for loader in tree_leaves(loaders))
 
 
 def _wrap(
@@ -306,12 +297,12 @@ def seed_data(
     """
     owner: Any = module if datamodule is None else datamodule
 
-    def shield(loaders: Any) -> Any:
-        return _pinned(_shielded(loaders)) if should_pin() else _shielded(loaders)
+    def prepare(loaders: Any) -> Any:
+        return _prepare_loaders(loaders, pin=should_pin())
 
     def train(loaders: Any) -> Any:
-        seeded_loaders = _seeded(shield(loaders), seed, ranks)
-        if ranks.size > 1 and not _divided(seeded_loaders):
+        seeded_loaders = _seeded(prepare(loaders), seed, ranks)
+        if ranks.size > 1 and not all(isinstance(leaf, SeededLoader) for leaf in tree_leaves(seeded_loaders)):
             not_divided()
         if not _resumable(seeded_loaders):
             warnings.warn(
@@ -329,8 +320,8 @@ def seed_data(
     for name in ("prepare_data", "setup"):
         _wrap(owner, name, lambda: seed_generators(data_seed, "setup"), the_runs_own_again)
     _wrap(owner, "train_dataloader", lambda: seed_generators(seed, "train"), train)
-    _wrap(owner, "val_dataloader", lambda: seed_generators(seed, "validate"), shield)
-    _wrap(owner, "test_dataloader", lambda: seed_generators(seed, "test"), shield)
+    _wrap(owner, "val_dataloader", lambda: seed_generators(seed, "validate"), prepare)
+    _wrap(owner, "test_dataloader", lambda: seed_generators(seed, "test"), prepare)
 
 
 def undivided_data_note(ranks: int) -> str:

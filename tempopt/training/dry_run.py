@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
+import math
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
+from unittest import mock
 
 import lightning as L
+from torch import Tensor
 
 from tempopt.attention.attach.attachment import Attachment
 from tempopt.attention.attach.projection import Factors, factors_in, factors_of
@@ -22,10 +26,13 @@ from tempopt.temperature import (
     CONTROL,
     CONTROL_PARAMETERS,
     ENTROPY_PARAMETERS,
+    GENERATION,
     LR_RATIOS,
+    NEUTRAL,
     NO_CONTROL,
     PLAN_PARAMETERS,
     TEMPERATURE_PARAMETERS,
+    TemperatureParameters,
     at_constant,
     drop_unused_params,
     is_controlled,
@@ -33,16 +40,12 @@ from tempopt.temperature import (
     to_neutral,
     with_learned_temperatures,
 )
-from tempopt.training.batch_loss import make_single_batch_loss
 from tempopt.training.build import check_space, prepare
 from tempopt.training.callbacks import seed_generators
-from tempopt.training.channel import Channel
 from tempopt.training.gpu_memory import is_cuda_oom
-from tempopt.training.messages import Finished, Message, RunRequest, Stage, Stop
+from tempopt.training.messages import Channel, Evaluation, Finished, LocalChannel, RunRequest, Stage
 from tempopt.training.module import TemperedModule
-from tempopt.training.named_value_checks import read_by_metric, require_read, trained_values
 from tempopt.training.named_values import NamedValues, other_temperatures
-from tempopt.training.no_effect import check_params_have_effect, refuse_unread_generation
 from tempopt.training.ranks import ALONE, Ranks
 from tempopt.training.run import Run
 from tempopt.training.steps import current_step
@@ -51,6 +54,11 @@ from tempopt.training.steps import current_step
 _COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch")
 
 _SOFTMAX = {"normaliser": "softmax"}
+
+_VALIDATE = Evaluation(name="validate", on="validate")
+
+# Below this ratio two metrics in single precision are the same but for rounding.
+_ROUNDED = 1e-5
 
 # Two steps and one validation, whatever the spec's own numbers are.
 _SHORT: dict[str, Any] = {
@@ -68,28 +76,6 @@ _SHORT: dict[str, Any] = {
 }
 
 
-class _Unheard:
-    """A channel that drops its messages: what two steps report counts for nothing."""
-
-    def send(self, message: Message) -> None:
-        """Drop the message."""
-
-    def stop(self, request: RunRequest) -> Stop | None:
-        """Return None: the training ends by itself."""
-        return None
-
-
-class _OneStep:
-    """A channel that ends a training after its first step."""
-
-    def __init__(self, channel: Channel) -> None:
-        self.send = channel.send
-
-    def stop(self, request: RunRequest) -> Stop | None:
-        """Return the wish to end."""
-        return Stop(ticket=request.ticket, attempt=request.attempt)
-
-
 class _Stages:
     """Says of each part of a dry run how long it took."""
 
@@ -103,6 +89,16 @@ class _Stages:
         seconds, self._since = now - self._since, now
         request = self._request
         self._channel.send(Stage(ticket=request.ticket, attempt=request.attempt, what=stage, seconds=seconds))
+
+
+def _run_short(request: RunRequest, ranks: Ranks) -> Run:
+    """Train two steps and validate once, and return the run, detached; what it reports counts for nothing."""
+    run = Run(request, LocalChannel(), ranks, **_SHORT)
+    try:
+        run.fit()
+    finally:
+        run.detach()
+    return run
 
 
 def check(request: RunRequest) -> Finished:
@@ -173,7 +169,7 @@ def dry_run(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fini
         return _evaluated(request, channel, ranks, stages)
     # what is looked into is no function that could be compiled
     eager_request = dataclasses.replace(request, program=dataclasses.replace(request.program, compile=None))
-    run = Run(eager_request, _Unheard(), ranks, **_SHORT)
+    run = Run(eager_request, LocalChannel(), ranks, **_SHORT)
     stages.report_stage("made model and data")
     attended_layers = _attended(run.module)
     original_factors = factors_in(run.module)
@@ -192,11 +188,12 @@ def dry_run(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fini
     refuse_unread_generation(run.module, request.space)
     finished = run.build_finished_message("complete", current_step(run.trainer), {"validate": run.logged})
     finished = dataclasses.replace(
-        finished, initial_temperatures=found_temperatures, evaluated=read_names, trained=trained_values(run)
+        finished, initial_temperatures=found_temperatures, evaluated=read_names, trained=_trained_values(run)
     )
     run.detach()
     # The spec's own Trainer may not fit the data, as with a val_check_interval that is never reached.
-    second_run = Run(eager_request, _OneStep(channel), ranks)
+    one_step = LocalChannel(send=channel.send, should_stop=lambda: True)
+    second_run = Run(eager_request, one_step, ranks)
     second_run.fit()
     second_run.detach()
     stages.report_stage("trained a step with the Trainer of the spec")
@@ -206,7 +203,8 @@ def dry_run(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fini
     if _control(eager_request, ranks):
         stages.report_stage("controlled the entropy for two steps")
     if request.program.compile is not None:
-        _compile(request, ranks)
+        with _compilable(request.program.compile):
+            _run_short(request, ranks)
         stages.report_stage("compiled the steps")
     return finished
 
@@ -220,12 +218,12 @@ def _self_test(run: Run, attended_layers: set[int], stages: _Stages) -> list[str
     if isinstance(run.module, TemperedModule):
         _require_attention(run.module, attended_layers, run.request.space)
     elif isinstance(run.tempered, Attachment):
-        run.tempered.self_test(make_single_batch_loss(run))
+        run.tempered.self_test(_make_single_batch_loss(run))
         stages.report_stage(f"tested the temperatures of {len(run.tempered.layers)} layers")
     if not run.values.attachments:
         return []
-    require_read(run)
-    read_names = read_by_metric(run)
+    _require_read(run)
+    read_names = _read_by_metric(run)
     stages.report_stage(f"tested the temperatures at {', '.join(run.values.places)}")
     return read_names
 
@@ -261,14 +259,6 @@ def _compilable(mode: str | None) -> Iterator[None]:
         ) from error
 
 
-def _compile(request: RunRequest, ranks: Ranks) -> None:
-    """Train two compiled steps; SpecError if they cannot be compiled."""
-    with _compilable(request.program.compile):
-        run = Run(request, _Unheard(), ranks, **_SHORT)
-        run.fit()
-    run.detach()
-
-
 def _learnable(finished: Finished, request: RunRequest, ranks: Ranks) -> Finished:
     """Train two steps with learned temperatures, and return what that says beside the rest."""
     reason, unreached_names = _not_learned(request, finished.initial_temperatures, ranks)
@@ -288,15 +278,10 @@ def _control(request: RunRequest, ranks: Ranks) -> bool:
     if not targets or is_controlled(request.parameters):
         return False
     parameters = drop_unused_params({**at_constant(request.parameters, 1.0), **_SOFTMAX, CONTROL: targets[0]})
-    run = Run(
-        dataclasses.replace(request, parameters=parameters, evaluations=[]), _Unheard(), ranks, **_SHORT
-    )
     try:
-        run.fit()
+        _run_short(dataclasses.replace(request, parameters=parameters, evaluations=[]), ranks)
     except UsageError as error:
         raise SpecError(f"search.{CONTROL}: {error}") from error
-    finally:
-        run.detach()
     return True
 
 
@@ -315,11 +300,7 @@ def _not_learned(
     )
     learning_request = dataclasses.replace(request, parameters=parameters, evaluations=[])
     try:
-        run = Run(learning_request, _Unheard(), ranks, **_SHORT)
-        try:
-            run.fit()
-        finally:
-            run.detach()
+        run = _run_short(learning_request, ranks)
     except Exception as error:
         if is_cuda_oom(error):
             raise
@@ -393,3 +374,255 @@ def _require_attention(module: TemperedModule, attended_layers: set[int], space:
             "called self.attend(..., layer=...), so they have no temperature. Call it for each layer, or "
             "correct num_layers."
         )
+
+
+def _require_read(run: Run) -> None:
+    """Refuse named temperatures that training does not read, with a line for each."""
+    faults: list[str] = []
+    for name, attachment in run.values.attachments.items():
+        try:
+            attachment.self_test(_make_single_batch_loss(run))
+        except AttachError as error:
+            is_read_elsewhere = next(_metric_moves(run, [name]), None) is not None
+            metric = f' Validation reads it, for "{run.request.program.metric}" changes with it.'
+            faults.append(f"temperatures.{name}.value: {error}{metric if is_read_elsewhere else ''}")
+    if faults:
+        raise AttachError("\n".join(faults))
+
+
+def _trained_values(run: Run) -> list[str]:
+    """Return the named temperatures that the module's own optimizers hold where nothing is written."""
+    groups = (group for optimizer in run.trainer.optimizers for group in optimizer.param_groups)
+    optimized_ids = {id(parameter) for group in groups for parameter in group["params"]}
+    return [
+        name
+        for name, attachment in run.values.attachments.items()
+        if attachment.is_learned and id(attachment.tensor) in optimized_ids
+    ]
+
+
+def _read_by_metric(run: Run) -> list[str]:
+    """Return the named temperatures with which the metric moves alone.
+
+    Raises:
+        SpecError: There is one, and the study does not say that there may be: the metric would compare
+            temperatures, not models.
+    """
+    metric, names = run.request.program.metric, dict[str, None]()
+    for name, plain_metric, changed_metric in _metric_moves(run, list(run.values.attachments)):
+        if run.request.program.metric_reads_temperature:
+            names[name] = None
+            continue
+        raise SpecError(
+            f'study.metric: "{metric}" changes with the temperature {name} alone: the same weights have '
+            f"{plain_metric:.6g} and {changed_metric:.6g}. It cannot compare trainings at different "
+            "temperatures. Give a metric that does not read the temperature, as the accuracy or the rank of "
+            "the match, or, if the temperature is part of what is deployed, write study: "
+            "{metric_reads_temperature: true}."
+        )
+    return list(names)
+
+
+def _metric_moves(run: Run, names: Sequence[str]) -> Iterator[tuple[str, float, float]]:
+    """Yield each of some temperatures with which the metric changes, and the metric without and with that."""
+    metric = run.request.program.metric
+    plain_metric = run.evaluate(_VALIDATE)[metric] if names else 0.0
+    for name in run.values.perturbed(names):
+        changed_metric = run.evaluate(_VALIDATE)[metric]
+        # a sum in another order, or a product that is undone, rounds otherwise and no more
+        if not math.isclose(changed_metric, plain_metric, rel_tol=_ROUNDED):
+            yield name, plain_metric, changed_metric
+
+
+def _make_single_batch_loss(run: Run) -> Callable[[], Any]:
+    """Return what computes the loss of one fixed batch, with the same random numbers each time.
+
+    Of a module that optimizes by itself it returns the losses that the step would go back through; no
+    optimizer steps.
+    """
+    batch = next(iter(_first(run.owner.train_dataloader())))
+    batch = run.trainer.strategy.batch_to_device(batch)
+
+    def forward() -> Any:
+        seed_generators(run.request.seed, "self-test")
+        with _silent(run.module), _collected(run) as losses:
+            loss: Any = run.module.training_step(batch, 0)
+        return losses or (loss["loss"] if isinstance(loss, dict) else loss)
+
+    return forward
+
+
+def _first(loaders: Any) -> Any:
+    if isinstance(loaders, dict):
+        return next(iter(loaders.values()))
+    return loaders[0] if isinstance(loaders, list | tuple) else loaders
+
+
+@contextlib.contextmanager
+def _silent(module: L.LightningModule) -> Iterator[None]:
+    """Let a step be called outside of a loop, where Lightning would not let it log."""
+    names = ("log", "log_dict")
+    for name in names:
+        module.__dict__[name] = lambda *args, **kwargs: None
+    try:
+        yield
+    finally:
+        for name in names:
+            del module.__dict__[name]
+
+
+@contextlib.contextmanager
+def _collected(run: Run) -> Iterator[list[Tensor]]:
+    """Collect what a step under manual optimization would go back through, and let no optimizer step."""
+    losses: list[Tensor] = []
+    if run.module.automatic_optimization:
+        yield losses
+        return
+
+    def collect(loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        losses.append(loss)
+
+    def no_step(optimizer: Any, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
+        return None if closure is None else closure()
+
+    with (
+        mock.patch.object(Tensor, "backward", collect),
+        mock.patch.object(run.module, "manual_backward", collect),
+        mock.patch.object(run.trainer.strategy, "optimizer_step", no_step),
+    ):
+        yield losses
+
+
+def check_params_have_effect(request: RunRequest, layers: Sequence[str], num_keys: Collection[int]) -> None:
+    """Refuse to search what gives the same model as without it.
+
+    Args:
+        request: The dry run, with the values that stand for all that is searched.
+        layers: Names of the tempered layers.
+        num_keys: The different numbers of keys that queries have seen; empty where they were not counted.
+
+    Raises:
+        SpecError: Something changes nothing; there is a line for each.
+    """
+    init_args = request.program.model.get("init_args") or {}
+    temperature_args = {name: value for name, value in init_args.items() if name in TEMPERATURE_PARAMETERS}
+    fixed = {**NEUTRAL, **temperature_args, **request.parameters}
+    values = {name: request.space.get(name, [fixed[name]]) for name in NEUTRAL}
+    faults = [*_flat_patterns(values, layers), *_without_length(values, num_keys)]
+    lines = []
+    for names, reason in faults:
+        # what is set and not searched takes no dimension of the search
+        searched_names = [name for name in names if name in request.space]
+        lines += [f"search.{searched_names[0]}: {reason}."] if searched_names else []
+    if lines:
+        raise SpecError("\n".join(lines))
+
+
+def refuse_unread_generation(module: object, space: Collection[str]) -> None:
+    """Refuse to search parameters of generation that a TemperedModule has not read in its evaluations.
+
+    Args:
+        module: The module, evaluated.
+        space: The searched names.
+
+    Raises:
+        SpecError: It has read none of them.
+    """
+    searched_names = [name for name in GENERATION if name in space]
+    if searched_names and isinstance(module, TemperedModule) and not module.reads_generation:
+        class_name = type(module).__name__
+        raise SpecError(
+            f"search.{searched_names[0]}: {class_name} never reads self.generation in its evaluation, so "
+            "that it changes nothing. Draw tokens by "
+            "tempopt.attention.generation.sample(logits, self.generation) in "
+            f"validation_step, or take {' and '.join(searched_names)} out."
+        )
+
+
+_Faults = Iterator[tuple[Sequence[str], str]]
+"""Names, of which the first that is searched is at fault, and why."""
+
+
+def _flat_patterns(values: Mapping[str, Sequence[Any]], layers: Sequence[str]) -> _Faults:
+    if not layers:
+        return
+    names = ("layer_pattern", "layer_ratio")
+    shapes = {
+        pattern: [
+            factor
+            for ratio in values["layer_ratio"]
+            for factor in TemperatureParameters(layer_pattern=pattern, layer_ratio=ratio)
+            .plan(len(layers))
+            .layers.factors(len(layers))
+        ]
+        for pattern in values["layer_pattern"]
+        if pattern != "uniform"
+    }
+    number = f"{len(layers)} tempered layers" if len(layers) > 1 else f'one tempered layer, "{layers[0]}"'
+    reason = (
+        "they all get the same temperature" if len(layers) > 1 else "a module that is used again counts once"
+    )
+    flat_patterns = [pattern for pattern, shape in shapes.items() if all(map(_is_one, shape))]
+    for pattern in flat_patterns:
+        ratio_remedy = " and layer_ratio" if len(flat_patterns) == len(shapes) else ""
+        yield (
+            names,
+            f'"{pattern}" changes nothing on this model, which has {number} ({reason}). '
+            f'Take "{pattern}"{ratio_remedy} out',
+        )
+    for first_pattern, second_pattern in itertools.combinations(
+        [pattern for pattern in shapes if pattern not in flat_patterns], 2
+    ):
+        if all(
+            math.isclose(a, b, rel_tol=1e-9)
+            for a, b in zip(shapes[first_pattern], shapes[second_pattern], strict=True)
+        ):
+            yield (
+                names,
+                f'"{first_pattern}" and "{second_pattern}" are the same on this model, which has {number}. '
+                "Keep one of them",
+            )
+
+
+def _without_length(values: Mapping[str, Sequence[Any]], num_keys: Collection[int]) -> _Faults:
+    if not num_keys:
+        return
+    key_counts = sorted(num_keys)
+    keys_text = (
+        f"{key_counts[0]} to {key_counts[-1]} keys" if len(key_counts) > 1 else f"{key_counts[0]} keys"
+    )
+    observation = f"in the batches of the dry run each query sees {keys_text}"
+    numbers = ("n0", "length_power", "length_slope")
+    for scaling in values["length_scaling"]:
+        combinations = itertools.product(*(values[name] for name in numbers))
+        length_scalings = [
+            TemperatureParameters(length_scaling=scaling, **dict(zip(numbers, combination, strict=True)))
+            .plan(1)
+            .length_scaling
+            for combination in combinations
+        ]
+        if scaling != "none" and all(
+            _is_one(length_scaling.factor(n)) for length_scaling in length_scalings for n in key_counts
+        ):
+            n0 = " to ".join(f"{value:g}" for value in values["n0"])
+            yield (
+                ("length_scaling", *numbers),
+                f'"{scaling}" with n0={n0} changes nothing here: {observation}, and there its factor is 1. '
+                f'Choose n0 below {key_counts[-1]}, or take "{scaling}" out',
+            )
+    if "top_k" in values["normaliser"] and min(values["top_k"]) >= key_counts[-1]:
+        yield (
+            ("normaliser", "top_k"),
+            f'"top_k" with top_k={min(values["top_k"])} or more is the same as softmax here: {observation}. '
+            f'Choose top_k below {key_counts[-1]}, or take "top_k" out',
+        )
+    if max(values["local_share"]) > 0 and min(values["window"]) > key_counts[-1]:
+        yield (
+            ("window", "local_share"),
+            f"with window={min(values['window'])} or more local heads see what the others see: "
+            f"{observation}. Choose window below {key_counts[-1]}, or take local_share out",
+        )
+
+
+def _is_one(factor: float) -> bool:
+    return math.isclose(factor, 1.0, rel_tol=1e-12)

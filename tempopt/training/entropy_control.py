@@ -1,4 +1,7 @@
-"""EntropyControl, the callback by which the temperature of each layer follows the entropy it is to have."""
+"""Callbacks by which the temperature of each layer follows the entropy that it is to have.
+
+``EntropyControl`` is for trainings without a study, ``PlannedControl`` for what a run's parameters ask for.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,19 @@ from tempopt.attention.modules.entropy_controller import (
     entropy_slope,
 )
 from tempopt.errors import SpecError, UsageError, unknown
-from tempopt.temperature import SoftmaxNormaliser, progress
-from tempopt.training.callbacks import TemperatureTarget
-from tempopt.training.steps import current_step, total_steps
+from tempopt.temperature import Constant, ControlParameters, Cosine, SoftmaxNormaliser, progress
+from tempopt.temperature.entropy_control import CONTRAST, CURRICULUM
+from tempopt.training.callbacks import TemperatureTarget, TemperedCallback
+from tempopt.training.messages import CONTROLLED_CURVE
+from tempopt.training.steps import Curves, RecordedCurves, current_step, total_steps
+
+CHANGES = 200
+"""Number of changes of the temperatures over a training, one every step where it has fewer steps."""
+
+_LOWEST, _HIGHEST = 0.01, 100.0
+# The largest rate that, with this decay, reaches the target without going past it; see EntropyController.
+_RATE, _DECAY = 0.17, 0.5
+_MAX_STEP = 0.2
 
 # Slopes say how far to go and need not be exact: of all queries they would take the n x n matrix.
 _SLOPE_QUERIES = 64
@@ -31,7 +44,7 @@ _SLOPE_QUERIES = 64
 _TARGETS: dict[str, Callable[[], EntropyTarget]] = {"curriculum": curriculum, "contrast": contrast}
 
 
-class EntropyControl(L.Callback):
+class EntropyControl(TemperedCallback):
     """Adjust the temperature of each layer during training, so that its entropy follows a target.
 
     .. code-block:: python
@@ -77,8 +90,8 @@ class EntropyControl(L.Callback):
         newton: bool = False,
         max_step: float = 0.1,
     ) -> None:
+        super().__init__(tempered=tempered)
         self._target = _target(target)
-        self._tempered = tempered
         self._every = every
         self._options: dict[str, Any] = {
             "rate": rate,
@@ -103,14 +116,6 @@ class EntropyControl(L.Callback):
     def temperatures(self) -> tuple[float, ...] | None:
         """The temperature of each layer; None before training has begun."""
         return None if self._controller is None else self._controller.temperatures
-
-    def _of(self, pl_module: L.LightningModule) -> TemperatureTarget:
-        tempered_module: Any = pl_module
-        return tempered_module if self._tempered is None else self._tempered
-
-    def follow(self, tempered: TemperatureTarget) -> None:
-        """Say whose temperatures they are, before training begins."""
-        self._tempered = tempered
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         tempered = self._of(pl_module)
@@ -260,3 +265,84 @@ def _check(tempered: TemperatureTarget, lowest: float, highest: float) -> None:
             f"lowest={lowest!r} and highest={highest!r}. Give wider bounds, or a temperature_init between "
             "them."
         )
+
+
+def entropy_target(control: ControlParameters) -> EntropyTarget:
+    """Return the target that parameters ask for; there must be one."""
+    if control.entropy_control == CURRICULUM and control.control_start != control.control_level:
+        level = Cosine(temperature_init=control.control_start, temperature_final=control.control_level)
+        return EntropyTarget(level=level)
+    if control.entropy_control == CONTRAST and control.control_spread != 1.0:
+        return contrast(level=control.control_level, spread=control.control_spread)
+    assert control.controls, "nothing is to be controlled"
+    return EntropyTarget(level=Constant(temperature_init=control.control_level))
+
+
+class PlannedControl(EntropyControl):
+    """Has the temperatures of a run follow the target that its parameters ask for.
+
+    The temperatures change some 200 times over the training, whatever its length, by Newton's step from 64
+    queries of each sequence, and stay between 0.01 and 100, or where the plan begins if that is beyond.
+
+    Args:
+        control: What is asked for; it has a target.
+        tempered: As for :class:`EntropyControl`.
+    """
+
+    def __init__(self, control: ControlParameters, *, tempered: TemperatureTarget | None = None) -> None:
+        super().__init__(
+            entropy_target(control),
+            tempered=tempered,
+            rate=_RATE,
+            decay=_DECAY,
+            lowest=_LOWEST,
+            highest=_HIGHEST,
+            newton=True,
+            max_step=_MAX_STEP,
+        )
+        self.control = control
+        self._recorded = RecordedCurves()
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        num_steps = total_steps(trainer)
+        self._every = max(1, num_steps // CHANGES)
+        initial_temperatures = self._of(pl_module).plan.temperatures(0.0)
+        self._options |= {
+            "lowest": min(_LOWEST, *initial_temperatures),
+            "highest": max(_HIGHEST, *initial_temperatures),
+        }
+        self._recorded.begin(num_steps)
+        super().on_train_start(trainer, pl_module)
+        if not self.curves:
+            self._note(current_step(trainer))
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+        if self._recorded.is_due(current_step(trainer)):
+            self._note(current_step(trainer))
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        super().on_train_end(trainer, pl_module)
+        self._note(current_step(trainer))
+
+    def _note(self, step: int) -> None:
+        temperatures = enumerate(self.temperatures or ())
+        self._recorded.record(step, {f"{CONTROLLED_CURVE}{layer}": tau for layer, tau in temperatures})
+
+    @property
+    def curves(self) -> Curves:
+        """The temperatures at some steps, from the first to the last, by ``controlled/LAYER``."""
+        return self._recorded.curves
+
+    def reported_curves(self, *, is_observed: bool) -> Curves:
+        """Return the curves; of a run that is not observed, where each begins and ends."""
+        return {name: path if is_observed else [path[0], path[-1]] for name, path in self.curves.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "curves": self._recorded.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self._recorded.load_state_dict(state_dict["curves"])

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from tempopt.attention.attach.checkpoints import load_as_trained
 from tempopt.errors import AttachError, SpecError, UsageError
-from tempopt.training.arguments import loaders
 from tempopt.training.lightning_internals import last_of_metric, size_of_batch
 from tempopt.training.messages import UnitKind, sizes_name, units_name
 
@@ -41,11 +40,6 @@ def load_trained(module: L.LightningModule, path: str) -> None:
         raise
     except UsageError as error:
         raise SpecError(f"--weights: {error}") from error
-
-
-def has_test_data(owner: L.LightningModule | L.LightningDataModule) -> bool:
-    """Return whether the owner of the dataloaders of a run defines one for testing; it may give nothing."""
-    return "test" in loaders(type(owner))
 
 
 class PerItemMetricCallback(L.Callback):

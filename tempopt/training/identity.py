@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import hashlib
 import inspect
-import json
 import os
 import subprocess
 import sys
@@ -111,6 +110,10 @@ def run_identity(request: RunRequest) -> str:
         checkpoint_every=None,
         resume=[],
         learns=False,
+        memory_share=None,
+        observe=False,
+        maps=False,
+        label=None,
     )
     if request.program.identity is not None:
         # the data lie elsewhere on another machine, and are the same
@@ -125,10 +128,4 @@ def run_identity(request: RunRequest) -> str:
             identity=request.program.identity,
         )
         training_request = dataclasses.replace(training_request, program=blank_program)
-    fields = json.loads(encode(training_request))
-    # younger than the first checkpoints: where they say nothing, those are still of this run
-    for name in ("memory_share", "observe", "label", "learns"):
-        del fields[name]
-    if fields["program"]["compile"] is None:
-        del fields["program"]["compile"]
-    return hashlib.blake2b(json.dumps(fields).encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(encode(training_request), digest_size=16).hexdigest()

@@ -19,13 +19,11 @@ from tempopt.attention.attach.values import ValueAttachment
 from tempopt.errors import AttachError
 from tempopt.temperature import LEARNED, PER_HEAD, temperatures_of
 from tempopt.temperature.ranges import HIGHEST, LOWEST
-from tempopt.training.attention_observer import Curves
 from tempopt.training.callbacks import TemperatureTarget, TemperedAttention, loss_scale
 from tempopt.training.messages import LEARNED_CURVE, RunRequest
 from tempopt.training.ranks import ALONE, Ranks
-from tempopt.training.steps import current_step, total_steps
+from tempopt.training.steps import Curves, RecordedCurves, current_step, total_steps
 
-_POINTS = 24
 # Those that take gradients and nothing else, and vectors of parameters.
 _OPTIMIZERS = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "SGD", "Rprop")
 # What chooses a kernel on the device of the weights.
@@ -65,12 +63,17 @@ class LearnedTemperatureCallback(L.Callback):
         self._heads: HeadTemperatures | None = None
         self._parts: dict[str, _Part] = {}
         self._optimizer: torch.optim.Optimizer | None = None
-        self._steps: frozenset[int] = frozenset()
         self._loaded: dict[str, Any] | None = None
         self._reached: set[str] = set()
-        self.curves: Curves = {}
-        """The temperatures at some 24 steps, from the first to the last; of a named one by its name, of
-        attention by ``LAYER``, or ``LAYER.HEAD`` where each head has its own."""
+        self._recorded = RecordedCurves()
+
+    @property
+    def curves(self) -> Curves:
+        """The temperatures at some 24 steps, from the first to the last.
+
+        Of a named one by its name, of attention by ``LAYER``, or ``LAYER.HEAD`` where each head has its own.
+        """
+        return self._recorded.curves
 
     @property
     def without_gradient(self) -> list[str]:
@@ -81,8 +84,7 @@ class LearnedTemperatureCallback(L.Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.optimizers:
             raise AttachError("The module has no optimizer, so no temperature can be learned beside it.")
-        num_steps = total_steps(trainer)
-        self._steps = frozenset(round(i * num_steps / (_POINTS - 1)) for i in range(_POINTS))
+        self._recorded.begin(total_steps(trainer))
         for holder in self._tempered.values():
             holder.learn()
         if self._per_head is not None:
@@ -102,8 +104,8 @@ class LearnedTemperatureCallback(L.Callback):
         else:
             self._optimizer.add_param_group({"params": [part.logs]})
         part.write()
-        for name, log in zip(part.names, part.logs.tolist(), strict=True):
-            self.curves.setdefault(f"{LEARNED_CURVE}{name}", [[current_step(trainer), math.exp(log)]])
+        new_curves = {name: tau for name, tau in part.values.items() if name not in self.curves}
+        self._recorded.record(current_step(trainer), new_curves)
 
     def _join_heads(self, trainer: L.Trainer) -> None:
         """Begin to learn the heads of layers that have attended on any rank, and are not learned yet."""
@@ -148,7 +150,7 @@ class LearnedTemperatureCallback(L.Callback):
             for part in self._parts.values():
                 part.logs.clamp_(math.log(LOWEST), math.log(HIGHEST))
                 part.write()
-        if current_step(trainer) + 1 in self._steps:
+        if self._recorded.is_due(current_step(trainer) + 1):
             self._note(current_step(trainer) + 1)
 
     def _gradients(self, trainer: L.Trainer, optimizer: torch.optim.Optimizer) -> list[float]:
@@ -171,10 +173,7 @@ class LearnedTemperatureCallback(L.Callback):
 
     def _note(self, step: int) -> None:
         for part in self._parts.values():
-            for name, log in zip(part.names, part.logs.tolist(), strict=True):
-                curve = self.curves[f"{LEARNED_CURVE}{name}"]
-                if curve[-1][0] != step:
-                    curve.append([step, math.exp(log)])
+            self._recorded.record(step, part.values)
 
     def state_dict(self) -> dict[str, Any]:
         if self._optimizer is None:
@@ -182,13 +181,13 @@ class LearnedTemperatureCallback(L.Callback):
         return {
             "parts": [[key, part.logs.tolist()] for key, part in self._parts.items()],
             "optimizer": self._optimizer.state_dict(),
-            "curves": {name: [list(point) for point in curve] for name, curve in self.curves.items()},
+            "curves": self._recorded.state_dict(),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         if state_dict:
             self._loaded = state_dict
-            self.curves = {name: [list(p) for p in curve] for name, curve in state_dict["curves"].items()}
+            self._recorded.load_state_dict(state_dict["curves"])
 
 
 class _Part:
@@ -205,6 +204,12 @@ class _Part:
     ) -> None:
         self.temperature, self.names, self.of = temperature, names, holder
         self.logs = torch.tensor([math.log(tau) for tau in holder.temperatures], dtype=torch.float64)
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The temperatures by the names of their curves."""
+        logs = zip(self.names, self.logs.tolist(), strict=True)
+        return {f"{LEARNED_CURVE}{name}": math.exp(log) for name, log in logs}
 
     def write(self) -> None:
         """Put the temperatures in force."""

@@ -11,7 +11,6 @@ import csv
 import hashlib
 import os
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -63,22 +62,23 @@ class RunEnd:
         return "failed" if self.state == "failed" else "success"
 
 
-class LoggerAdapter(ABC):
-    """What is particular to one kind of logger.
+class LoggerAdapter:
+    """How runs are named, opened and closed in a logger of which only Lightning's interface is known.
+
+    A subclass has what is particular to one kind of logger.
 
     Attributes:
         package: What it needs; empty if nothing.
-        own: Arguments that tell one run from another, and so are not the spec's to give.
+        reserved_arguments: Those that tell one run from another, and so are not the spec's to give.
     """
 
     package: ClassVar[str] = ""
     reserved_arguments: ClassVar[tuple[str, ...]] = ()
 
-    @abstractmethod
     def named_arguments(self, arguments: Mapping[str, Any], label: RunLabel) -> dict[str, Any]:
         """Return the arguments that a run's name and group follow from, whatever else is given."""
+        return {}
 
-    @abstractmethod
     def open(self, logger: Any, label: RunLabel, *, start: int, is_retry: bool) -> None:
         """Open the run.
 
@@ -88,10 +88,13 @@ class LoggerAdapter(ABC):
             start: Step that is logged next.
             is_retry: Whether it may be there from an earlier attempt.
         """
+        # as Lightning would
+        if hasattr(logger, "experiment"):
+            _ = logger.experiment
 
-    @abstractmethod
     def close(self, logger: Any, outcome: RunEnd) -> None:
         """Say how the run ended; the logger is finalized after that."""
+        logger.log_hyperparams({OUTCOME: outcome.state})
 
 
 def _versioned(arguments: Mapping[str, Any], label: RunLabel) -> dict[str, Any]:
@@ -134,9 +137,6 @@ class _Csv(LoggerAdapter):
             metrics: Any = {name: value for name, value in row.items() if name != "step" and value != ""}
             experiment.log_metrics(metrics, step=int(row["step"]))
         experiment.save()
-
-    def close(self, logger: CSVLogger, outcome: RunEnd) -> None:
-        logger.log_hyperparams({OUTCOME: outcome.state})
 
 
 class _Wandb(LoggerAdapter):
@@ -187,28 +187,13 @@ class _MLFlow(LoggerAdapter):
         logger.experiment.set_tag(logger.run_id, OUTCOME, outcome.state)
 
 
-class _GenericAdapter(LoggerAdapter):
-    """A logger of which only Lightning's interface is known; what its runs are called is the person's."""
-
-    def named_arguments(self, arguments: Mapping[str, Any], label: RunLabel) -> dict[str, Any]:
-        return {}
-
-    def open(self, logger: Logger, label: RunLabel, *, start: int, is_retry: bool) -> None:
-        # as Lightning would
-        if hasattr(logger, "experiment"):
-            _ = logger.experiment
-
-    def close(self, logger: Logger, outcome: RunEnd) -> None:
-        logger.log_hyperparams({OUTCOME: outcome.state})
-
-
-_KINDS: dict[type[Logger], LoggerAdapter] = {
+_ADAPTERS: dict[type[Logger], LoggerAdapter] = {
     TensorBoardLogger: _TensorBoard(),
     CSVLogger: _Csv(),
     WandbLogger: _Wandb(),
     MLFlowLogger: _MLFlow(),
+    Logger: LoggerAdapter(),
 }
-_GENERIC_ADAPTER = _GenericAdapter()
 
 
 def _id(label: RunLabel) -> str:
@@ -251,7 +236,7 @@ class GivenLogger:
     @property
     def kind(self) -> LoggerAdapter:
         """What is particular to it."""
-        return next((kind for cls, kind in _KINDS.items() if issubclass(self.cls, cls)), _GENERIC_ADAPTER)
+        return next(adapter for cls, adapter in _ADAPTERS.items() if issubclass(self.cls, cls))
 
     def make(self, label: RunLabel) -> Logger:
         """Return a new logger for the run of that name.

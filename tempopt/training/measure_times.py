@@ -15,7 +15,7 @@ from typing import Any
 import lightning as L
 
 from tempopt.training.callbacks import EvaluationAbortedError
-from tempopt.training.messages import Evaluation, Finished, Message, RunRequest, Stop, Times
+from tempopt.training.messages import Evaluation, Finished, LocalChannel, RunRequest, Times
 from tempopt.training.ranks import ALONE, Ranks
 from tempopt.training.run import Run
 from tempopt.training.steps import current_step, total_steps
@@ -29,20 +29,6 @@ _EVALUATION_SECONDS = 30.0
 _TWICE_BELOW = 3.0
 
 Clock = Callable[[], float]
-
-
-class _Quiet:
-    """A channel that drops its messages and ends a run when ``until`` says so."""
-
-    def __init__(self) -> None:
-        self.until: Callable[[], bool] = lambda: False
-
-    def send(self, message: Message) -> None:
-        """Drop the message."""
-
-    def stop(self, request: RunRequest) -> Stop | None:
-        """Return the wish to end, once it is time."""
-        return Stop(ticket=request.ticket, attempt=request.attempt) if self.until() else None
 
 
 class StepTimer(L.Callback):
@@ -107,7 +93,7 @@ def measure(request: RunRequest, ranks: Ranks = ALONE, *, clock: Clock = time.mo
         ranks: Who train it together.
         clock: Returns seconds.
     """
-    start_time, channel = clock(), _Quiet()
+    start_time, channel = clock(), LocalChannel()
     run = Run(request, channel, ranks)
     try:
         return _measured(run, channel, start_time, clock)
@@ -115,7 +101,7 @@ def measure(request: RunRequest, ranks: Ranks = ALONE, *, clock: Clock = time.mo
         run.detach()
 
 
-def _measured(run: Run, channel: _Quiet, start_time: float, clock: Clock) -> Finished:
+def _measured(run: Run, channel: LocalChannel, start_time: float, clock: Clock) -> Finished:
     request = run.request
     if request.program.weights is not None:
         run.execute()
@@ -123,7 +109,7 @@ def _measured(run: Run, channel: _Quiet, start_time: float, clock: Clock) -> Fin
     timer = StepTimer(clock)
     run.trainer.callbacks.insert(0, timer)  # type: ignore[attr-defined]
     data = run.trainer.limit_val_batches
-    channel.until = lambda: timer.enough
+    channel.should_stop = lambda: timer.enough
     run.fit()
     assert timer.first is not None, "a training without a batch passed the dry run"
     # a training that is ended has its validations taken away
@@ -147,12 +133,12 @@ def _finished(run: Run, times: Times) -> Finished:
     return replace(run.build_finished_message("complete", current_step(run.trainer)), times=times)
 
 
-def _evaluated(run: Run, channel: _Quiet, timer: StepTimer, split: Any, clock: Clock) -> float:
+def _evaluated(run: Run, channel: LocalChannel, timer: StepTimer, split: Any, clock: Clock) -> float:
     """Return the seconds of one evaluation; of one that takes long, as its first batches let expect."""
     seconds = 0.0
     for _ in range(2):
         start_time = clock()
-        channel.until = lambda start_time=start_time: clock() - start_time > _EVALUATION_SECONDS  # type: ignore[misc]
+        channel.should_stop = lambda start_time=start_time: clock() - start_time > _EVALUATION_SECONDS  # type: ignore[misc]
         try:
             run.evaluate(Evaluation(name=split, on=split))
         except EvaluationAbortedError:

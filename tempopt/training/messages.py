@@ -8,8 +8,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from tempopt.spec.program import Program, ValidateAt
 
@@ -103,12 +104,23 @@ class RunLabel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunRequest:
+class RunMessage:
+    """A message about one run.
+
+    Args:
+        ticket: Id of the run's ticket.
+        attempt: Number of the attempt at the ticket, from 1.
+    """
+
+    ticket: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest(RunMessage):
     """One run: a parameter set and a seed, by value.
 
     Args:
-        ticket: Id of the ticket; comes back with everything that is said about the run.
-        attempt: Number of the attempt at the ticket, from 1.
         program: What is trained.
         parameters: Name to value: a temperature parameter or an init argument of the model as a bare
             name, ``data.x`` and ``trainer.x`` dotted. Overrides the program's own values.
@@ -131,8 +143,6 @@ class RunRequest:
         label: What it is called in the loggers of the program; None to log nothing.
     """
 
-    ticket: int
-    attempt: int
     program: Program
     parameters: dict[str, Any]
     seed: int
@@ -156,7 +166,7 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
+class Started(RunMessage):
     """The run has begun: where, and from which optimizer step of how many.
 
     Args:
@@ -168,8 +178,6 @@ class Started:
         notes: What a person should know: a checkpoint that was damaged, one that is not there.
     """
 
-    ticket: int
-    attempt: int
     step: int
     total_steps: int
     device: str
@@ -181,7 +189,7 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class Stage(RunMessage):
     """One part of a dry run is over.
 
     Args:
@@ -189,51 +197,41 @@ class Stage:
         seconds: How long it took.
     """
 
-    ticket: int
-    attempt: int
     what: str
     seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class Progress(RunMessage):
     """Optimizer steps done so far; sent as batches (of validation too) are done, never by a clock."""
 
-    ticket: int
-    attempt: int
     step: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(RunMessage):
     """One validation: the metric that counts and all others that were logged."""
 
-    ticket: int
-    attempt: int
     step: int
     value: float
     metrics: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointSaved:
+class CheckpointSaved(RunMessage):
     """A checkpoint is there, whole."""
 
-    ticket: int
-    attempt: int
     saved: CheckpointRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointFailed:
+class CheckpointFailed(RunMessage):
     """A checkpoint could not be written; the run continues without it.
 
     Args:
         why: What the disk or the object store says.
     """
 
-    ticket: int
-    attempt: int
     why: str
 
 
@@ -261,7 +259,7 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
+class Finished(RunMessage):
     """The end of a run in good order.
 
     Args:
@@ -286,8 +284,6 @@ class Finished:
             nothing.
     """
 
-    ticket: int
-    attempt: int
     state: Literal["complete", "stopped", "diverged"]
     step: int
     measurements: dict[str, float]
@@ -308,7 +304,7 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
+class Failed(RunMessage):
     """The run could not be carried through.
 
     Args:
@@ -320,8 +316,6 @@ class Failed:
         log_lost: As for Finished.
     """
 
-    ticket: int
-    attempt: int
     kind: Literal["usage", "error", "gpu_memory", "disk", "infrastructure"]
     message: str
     traceback: str = ""
@@ -329,15 +323,13 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
+class Stop(RunMessage):
     """Agent to worker: end this run at the next step, in good order.
 
     Args:
         keep: Whether a checkpoint is to be written first, so that a later attempt goes on from there.
     """
 
-    ticket: int
-    attempt: int
     keep: bool = False
 
 
@@ -354,22 +346,7 @@ Message = (
     | Failed
     | Stop
 )
-_TYPES = {
-    message_type.__name__: message_type
-    for message_type in (
-        RunRequest,
-        Ready,
-        Started,
-        Stage,
-        Progress,
-        Report,
-        CheckpointSaved,
-        CheckpointFailed,
-        Finished,
-        Failed,
-        Stop,
-    )
-}
+_TYPES: dict[str, Any] = {message_type.__name__: message_type for message_type in get_args(Message)}
 
 
 def encode(message: Message) -> bytes:
@@ -392,3 +369,30 @@ def decode(line: bytes) -> Message:
         fields["saved"] = CheckpointRef(**fields["saved"])
     message: Message = kind(**fields)
     return message
+
+
+class Channel(Protocol):
+    """Where a run's messages go, and where the wish to stop it comes from."""
+
+    def send(self, message: Message) -> None:
+        """Send one message to the agent."""
+
+    def stop(self, request: RunRequest) -> Stop | None:
+        """Return the agent's wish that this run end, if there is one."""
+
+
+@dataclass(slots=True, kw_only=True)
+class LocalChannel:
+    """The channel of a run that is only tried.
+
+    Args:
+        send: Takes its messages; by default they are dropped.
+        should_stop: Returns whether the run is to end at the next step.
+    """
+
+    send: Callable[[Message], None] = lambda message: None
+    should_stop: Callable[[], bool] = lambda: False
+
+    def stop(self, request: RunRequest) -> Stop | None:
+        """Return the wish to end, once it is time."""
+        return Stop(ticket=request.ticket, attempt=request.attempt) if self.should_stop() else None

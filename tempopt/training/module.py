@@ -5,7 +5,8 @@ It owns the plan and the state of progress; callbacks.py moves the progress whil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Self
 
@@ -27,6 +28,7 @@ from tempopt.attention.functional.local_heads import local_arguments, local_atte
 from tempopt.class_loading import load_schedule
 from tempopt.errors import SpecError, UsageError, unknown
 from tempopt.temperature import (
+    Constant,
     ControlParameters,
     EntropyParameters,
     GenerationParameters,
@@ -39,8 +41,7 @@ from tempopt.temperature import (
 )
 from tempopt.temperature.ranges import check_number
 from tempopt.training.callbacks import LossScaleCallback, TemperatureCallback, check_validate_at
-from tempopt.training.module_checks import check_controllable, check_entropy_known, takes_num_layers
-from tempopt.training.planned_control import PlannedControl
+from tempopt.training.entropy_control import PlannedControl
 
 # A number that attend read would be compiled into the graph: these are written into tensors instead.
 _BUFFER_NAMES = (
@@ -195,9 +196,7 @@ class TemperedModule(L.LightningModule):
         validate_at: str = "final",
     ) -> None:
         super().__init__()
-        self.save_hyperparameters(
-            ignore=[] if takes_num_layers(type(self), TemperedModule) else ["num_layers"]
-        )
+        self.save_hyperparameters(ignore=[] if _takes_num_layers(type(self)) else ["num_layers"])
         check_validate_at(validate_at)
         # parameters are arguments of the same names
         arguments = locals()
@@ -259,7 +258,7 @@ class TemperedModule(L.LightningModule):
         Raises:
             SpecError: if its normaliser is not ``softmax``, and the module has an entropy term.
         """
-        check_entropy_known(self.entropy, parameters)
+        _check_entropy_known(self.entropy, parameters)
         # a plan has a layer at least, which without attention acts on nothing
         self._plan = parameters.plan(self.num_layers or 1)
         self._override_temperatures, self._heads = None, None
@@ -514,3 +513,47 @@ class TemperedModule(L.LightningModule):
             None if temperatures is None else check_temperatures(temperatures, self.num_layers)
         )
         self.set_progress(checkpoint.get("tempopt_progress", 1.0))
+
+
+def _check_entropy_known(entropy: EntropyParameters, parameters: TemperatureParameters) -> None:
+    """Refuse an entropy term beside a normaliser that is not softmax.
+
+    Raises:
+        SpecError: There is a term, and the weights are not those of softmax.
+    """
+    if entropy.has_term and parameters.normaliser != SoftmaxNormaliser.name:
+        raise SpecError(
+            f"entropy_lambda={entropy.entropy_lambda!r} cannot be had with normaliser="
+            f'"{parameters.normaliser}": the entropy term is that of softmax, whose weights these are '
+            'not. Give entropy_lambda=0.0, or normaliser="softmax".'
+        )
+
+
+def check_controllable(control: ControlParameters, parameters: Mapping[str, Any]) -> None:
+    """Refuse control of the entropy beside a plan that it would not follow.
+
+    Raises:
+        SpecError: There is a target, and a schedule that moves or a normaliser that is not softmax.
+    """
+    if not control.controls:
+        return
+    normaliser = parameters.get("normaliser", SoftmaxNormaliser.name)
+    if normaliser != SoftmaxNormaliser.name:
+        raise SpecError(
+            f'entropy_control="{control.entropy_control}" cannot be had with normaliser='
+            f'"{normaliser}": the entropy that is controlled is that of softmax, whose weights '
+            'these are not. Give entropy_control="none", or normaliser="softmax".'
+        )
+    schedule = parameters.get("schedule", Constant.name)
+    if schedule != Constant.name:
+        raise SpecError(
+            f'schedule="{schedule}" has no effect with entropy_control='
+            f'"{control.entropy_control}": the temperatures begin at temperature_init and follow the '
+            'entropy. Give schedule="constant", or entropy_control="none".'
+        )
+
+
+def _takes_num_layers(cls: type) -> bool:
+    """Return whether a subclass takes ``num_layers`` as an argument, or says itself how many there are."""
+    subclasses = cls.__mro__[: cls.__mro__.index(TemperedModule)]
+    return any("num_layers" in inspect.signature(subclass).parameters for subclass in subclasses)

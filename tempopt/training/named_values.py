@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import lightning as L
 
@@ -16,12 +16,11 @@ from tempopt.errors import AttachError, SpecError
 from tempopt.spec.program import Program
 from tempopt.temperature import AS_FOUND, registered_path, schedule_of
 from tempopt.temperature.ranges import HIGHEST, LOWEST
-from tempopt.training.build import RunComponents, suggest_attach_method
+from tempopt.training.build import RunComponents, attach_method, suggest_attach_method
 from tempopt.training.callbacks import TemperedAttention
-from tempopt.training.messages import RunRequest
 from tempopt.training.module import TemperedModule
-from tempopt.training.named_temperature_callback import ValueTemperatureCallback
 from tempopt.training.untempered import Untempered
+from tempopt.training.value_callback import ValueTemperatureCallback
 
 # As large as those of the self-test, in ratio to the temperature as found.
 _PERTURBED = (16.0, 1 / 16.0, 1.5)
@@ -75,12 +74,6 @@ class NamedValues:
             ValueTemperatureCallback(attachment, validate_at=validate_at, as_found=True)
             for attachment in self.attachments.values()
         ]
-
-    @classmethod
-    def of_run(cls, module: L.LightningModule, request: RunRequest) -> Self:
-        """Attach those of a run to its module; errors as for the class."""
-        program = request.program
-        return cls(module, program.values, request.parameters, validate_at=program.validate_at)
 
     def _refuse_twice(self, location: AttributePath) -> None:
         for name, attachment in self.attachments.items():
@@ -155,27 +148,19 @@ def tempered_of(built: RunComponents, program: Program) -> TemperedAttention:
         return Untempered()
     try:
         return attach(
-            module, built.temperature, layers=built.layers, method=built.attach_method, example=None
+            module,
+            built.temperature,
+            layers=(program.attach or {}).get("layers", "auto"),
+            method=attach_method(program),
+            example=None,
         )
     except AttachError as error:
-        raise AttachError(f"{error}{remedy(str(error), built.attach_method, module, program)}") from error
-
-
-def remedy(refusal: str, attach_method: str, module: L.LightningModule, program: Program) -> str:
-    """Return what a spec can ask for where attention is refused to be attached to; empty if there is nothing.
-
-    Args:
-        refusal: Why it is refused.
-        attach_method: Method of attaching that is refused.
-        module: The module that has no attention, or another one.
-        program: What is trained.
-    """
-    has_no_attention = "No attention was found" in refusal or "in layers matches" in refusal
-    return (
-        other_temperatures(module)
-        if has_no_attention and not program.values
-        else suggest_attach_method(refusal, attach_method)
-    )
+        refusal = str(error)
+        has_no_attention = "No attention was found" in refusal or "in layers matches" in refusal
+        advice = suggest_attach_method(refusal, attach_method(program))
+        if has_no_attention and not program.values:
+            advice = other_temperatures(module)
+        raise AttachError(f"{refusal}{advice}") from error
 
 
 def other_temperatures(module: L.LightningModule) -> str:

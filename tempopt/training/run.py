@@ -9,20 +9,24 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import lightning as L
 import torch
+from lightning.fabric.plugins import ClusterEnvironment
+from lightning.pytorch.callbacks import LambdaCallback, ModelCheckpoint
 from lightning.pytorch.plugins import DoublePrecision
 
 from tempopt.attention.attach.attachment import Attachment
 from tempopt.attention.attach.values import ValueAttachment
-from tempopt.spec.program import ValidateAt
+from tempopt.errors import SpecError, unknown
+from tempopt.spec.program import ValidateAt, guard_name
 from tempopt.storage.rows import is_finite
 from tempopt.temperature import Constant, TemperatureParameters, groups_of, without_learned_temperatures
 from tempopt.training import gpu_memory
+from tempopt.training.arguments import loaders
 from tempopt.training.attention_observer import AttentionObserver
 from tempopt.training.build import build
 from tempopt.training.callbacks import (
@@ -32,20 +36,18 @@ from tempopt.training.callbacks import (
     SeedCallback,
     TemperatureCallback,
     TemperedAttention,
-    TrainStartCallback,
     metric_of,
     seed_generators,
 )
-from tempopt.training.channel import Channel
-from tempopt.training.checkpoint_callback import CheckpointCallback
-from tempopt.training.checkpoints import RunCheckpoints
+from tempopt.training.checkpoints import CheckpointCallback, RunCheckpoints
 from tempopt.training.data import NoTestDataError, seed_data, undivided_data_note, use_test_loaders
-from tempopt.training.evaluate_only import PerItemMetricCallback, has_test_data, load_trained
+from tempopt.training.entropy_control import EntropyControl, PlannedControl
+from tempopt.training.evaluate_only import PerItemMetricCallback, load_trained
 from tempopt.training.identity import run_code, run_identity
 from tempopt.training.learned_callback import learned_of
 from tempopt.training.lightning_internals import disable_signal_handlers
-from tempopt.training.measurements import guarded, measurements
 from tempopt.training.messages import (
+    Channel,
     CheckpointFailed,
     CheckpointRef,
     CheckpointSaved,
@@ -58,21 +60,22 @@ from tempopt.training.messages import (
 )
 from tempopt.training.module import TemperedModule
 from tempopt.training.named_values import NamedValues, tempered_of
-from tempopt.training.planned_control import PlannedControl, controls_of
 from tempopt.training.ranks import ALONE, BuffersCallback, RankEnvironment, Ranks, StopSignals
-from tempopt.training.steps import current_step
+from tempopt.training.steps import current_step, total_steps
 from tempopt.training.trackers import Trackers
-from tempopt.training.trainer_options import (
-    LEAN,
-    callbacks_given,
-    compile_faults,
-    compiled,
-    plugins_given,
-    refuse_control,
-)
 from tempopt.training.untempered import configure_untempered
 
 BEAT_SECONDS = 0.25
+
+# A person who wants a logger says so in the spec; the rest is the agent's business.
+LEAN: dict[str, Any] = {
+    "logger": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "num_sanity_val_steps": 0,
+    # the order of the data is ours, and so is the share that each rank gets of them
+    "use_distributed_sampler": False,
+}
 
 
 class Run:
@@ -102,7 +105,9 @@ class Run:
         self._target = built.control
         self._control: PlannedControl | None = None
         self.tempered = tempered_of(built, request.program)
-        self.values = NamedValues.of_run(self.module, request)
+        self.values = NamedValues(
+            self.module, request.program.values, request.parameters, validate_at=request.program.validate_at
+        )
         configure_untempered(self.module)
         self.learned = learned_of(self.tempered, self.values.attachments, request, ranks)
         self._notes: list[str] = []
@@ -122,7 +127,10 @@ class Run:
             wishes=self.wishes,
             on_saved=self._on_checkpoint_saved,
         )
-        self._observed = self._observer()
+        self._observed: AttentionObserver | None = None
+        # what is compiled would have to be compiled once more, to be looked into
+        if request.observe and request.program.compile is None:
+            self._observed = AttentionObserver(self.tempered, request.seed, maps=request.maps)
         self._units = PerItemMetricCallback(request.program.metric)
         self._follow = TemperatureCallback(validate_at=request.program.validate_at, tempered=self.tempered)
         self._trackers = Trackers(
@@ -133,8 +141,7 @@ class Run:
             rank=ranks.rank,
         )
         self._seed_data()
-        steps = compiled(self.module, request.program.compile)
-        options = {**LEAN, **steps, **built.trainer_kwargs, **overrides}
+        options = {**LEAN, **self._compile(request.program.compile), **built.trainer_kwargs, **overrides}
         self.trainer = self._trainer(self._trackers.options(options))
         gpu_memory.start_memory_tracking(self._device, request.memory_share)
         self._beat(0)
@@ -206,7 +213,8 @@ class Run:
                     weights_only=None if resume is None else True,
                 )
             # a module brings others for each evaluation
-            self._control = controls_of(self.trainer.callbacks)  # type: ignore[attr-defined]
+            callbacks: list[L.Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
+            self._control = next((c for c in callbacks if isinstance(c, PlannedControl)), None)
             # a training that was ended has none left
             self.trainer.limit_val_batches = limit_val_batches
         finally:
@@ -239,6 +247,7 @@ class Run:
     ) -> Finished:
         """Return the message that ends this run."""
         metrics_by_name, request, observer = metrics_by_name or {}, self.request, self._observed
+        peaks = self._ranks.all_gather(gpu_memory.peak(self._device))
         return Finished(
             ticket=request.ticket,
             attempt=request.attempt,
@@ -249,11 +258,8 @@ class Run:
             seconds=time.monotonic() - self._clock,
             reports=self._callback.reports,
             checkpoint_seconds=self._checkpoints.seconds if self._checkpoints is not None else 0.0,
-            notes=[
-                *compile_faults(request.program.compile),
-                *(observer.notes if observer is not None else []),
-            ],
-            peak_memory=self._peak_memory(),
+            notes=[*self._compile_faults(), *(observer.notes if observer is not None else [])],
+            peak_memory=max((peak for peak in peaks if peak is not None), default=None),
             curves=self._measured_curves() if state == "complete" else {},
             maps=observer.maps if observer is not None and state == "complete" else None,
         )
@@ -270,9 +276,18 @@ class Run:
         device: torch.device = self.trainer.strategy.root_device
         return device
 
-    def _peak_memory(self) -> int | None:
-        peaks = self._ranks.all_gather(gpu_memory.peak(self._device))
-        return max((peak for peak in peaks if peak is not None), default=None)
+    def _compile(self, mode: str | None) -> dict[str, Any]:
+        """Have the steps of the module compiled, unless ``mode`` is None; return arguments of its Trainer."""
+        self._compile_faults: Callable[[], list[str]] = list
+        if mode is None:
+            return {}
+        # what is imported here is nothing to all others
+        from tempopt.training import compiling
+
+        compiling.compile_steps(self.module, mode)
+        self._compile_faults = compiling.faults
+        # as in the validations of a training, whose graph the evaluations at its end then share
+        return {"inference_mode": False}
 
     def _own_checkpoints(self) -> RunCheckpoints | None:
         request = self.request
@@ -297,7 +312,7 @@ class Run:
             seed=self.request.seed,
             data_seed=self.request.program.data_seed,
             not_resumable=self._keep_nothing,
-            not_divided=self._leave_undivided,
+            not_divided=lambda: self._notes.append(undivided_data_note(self._ranks.size)),
             ranks=self._ranks,
             should_pin=lambda: self._device.type == "cuda",
         )
@@ -308,20 +323,13 @@ class Run:
         if self.request.attempt > 1:
             self._notes.append("The training data do not know their position: the run begins again.")
 
-    def _leave_undivided(self) -> None:
-        self._notes.append(undivided_data_note(self._ranks.size))
-
-    def _observer(self) -> AttentionObserver | None:
-        # what is compiled would have to be compiled once more, to be looked into
-        if not self.request.observe or self.request.program.compile is not None:
-            return None
-        return AttentionObserver(self.tempered, self.request.seed, maps=self.request.maps)
-
     def _trainer(self, options: dict[str, Any]) -> L.Trainer:
         ranks = self._ranks
         assert options.get("devices", 1) == ranks.size, "a run was given to another number of ranks"
         callbacks: list[L.Callback] = [
-            TrainStartCallback(self._started),
+            LambdaCallback(
+                on_train_start=lambda trainer, _: self._started(current_step(trainer), total_steps(trainer))
+            ),
             SeedCallback(self.request.seed, ranks),
         ]
         if ranks.size > 1:
@@ -352,6 +360,9 @@ class Run:
         )
         disable_signal_handlers(trainer)
         return trainer
+
+    def _on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self._started(current_step(trainer), total_steps(trainer))
 
     def _started(self, step: int, total_steps: int) -> None:
         # a module brings callbacks of its own when training begins
@@ -398,7 +409,7 @@ class Run:
         for split, evaluation in {
             evaluation.on: evaluation for evaluation in self._requested_evaluations()
         }.items():
-            if split == "test" and not has_test_data(self.owner):
+            if split == "test" and "test" not in loaders(type(self.owner)):
                 continue
             # a trained model has no training behind it: what it is asked about is the plan's end
             at_the_end = dataclasses.replace(evaluation, at="final")
@@ -479,3 +490,98 @@ class Run:
                 self.tempered.use(self._plan)
             if attention and self._control is not None and self._control.temperatures is not None:
                 self.tempered.set_temperatures(self._control.temperatures)
+
+
+def measurements(request: RunRequest, metrics_by_name: Mapping[str, dict[str, float]]) -> dict[str, float]:
+    """Return by name what is kept of evaluations.
+
+    Args:
+        request: The run's request, whose evaluations say what they guard.
+        metrics_by_name: Evaluation name to all that was logged.
+
+    Raises:
+        SpecError: The metric, or one that is guarded, was never logged.
+    """
+    values = {name: metric_of(metrics, request.program.metric) for name, metrics in metrics_by_name.items()}
+    for evaluation in request.evaluations:
+        if evaluation.name in metrics_by_name:
+            values |= guarded(evaluation, metrics_by_name[evaluation.name])
+    return values
+
+
+def guarded(evaluation: Evaluation, metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return by name what an evaluation guards.
+
+    Raises:
+        SpecError: It was never logged.
+    """
+    for name in evaluation.guards:
+        if name not in metrics:
+            advice = "Log it in validation_step with self.log, or take the guard out."
+            raise SpecError("study.guards: " + unknown("metric", name, sorted(metrics), advice))
+    return {guard_name(evaluation.name, name): metrics[name] for name in evaluation.guards}
+
+
+def _listed(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def callbacks_given(value: Any, run: str) -> list[Any]:
+    """Return the callbacks that a spec gives; a ModelCheckpoint writes into a folder that is the run's own.
+
+    Args:
+        value: ``trainer.callbacks``, made for this run alone.
+        run: Name of the run, as in ``search-0003``.
+
+    Raises:
+        SpecError: One of them sets temperatures.
+    """
+    callbacks = _listed(value)
+    for callback in callbacks:
+        if isinstance(callback, TemperatureCallback):
+            raise SpecError(
+                "trainer.callbacks: tempopt adds a TemperatureCallback to every run itself. Take it out; the "
+                "temperature that validation runs under is said by study.validate_at."
+            )
+        if isinstance(callback, ModelCheckpoint) and callback.dirpath is not None:
+            # runs are trained side by side, and would replace each other's files
+            callback.dirpath = f"{str(callback.dirpath).rstrip('/')}/{run}"
+    refuse_control(callbacks)
+    return callbacks
+
+
+def refuse_control(callbacks: Iterable[Any], *, planned: bool = False) -> None:
+    """Refuse what would set the temperature of the runs at temperature 1, too.
+
+    Args:
+        callbacks: Those of a run.
+        planned: Whether the parameters of the run ask for control.
+
+    Raises:
+        SpecError: One of the callbacks does.
+    """
+    controls = [callback for callback in callbacks if isinstance(callback, EntropyControl)]
+    if any(not (planned and isinstance(control, PlannedControl)) for control in controls):
+        raise SpecError(
+            "EntropyControl sets the temperature of every run, those at temperature 1 that the others are "
+            "measured against too. Take it out of trainer.callbacks, or of the module's "
+            "configure_callbacks, and search the parameter entropy_control, which is none at temperature 1."
+        )
+
+
+def plugins_given(value: Any) -> list[Any]:
+    """Return the plugins that a spec gives.
+
+    Raises:
+        SpecError: One of them says where processes are.
+    """
+    plugins = _listed(value)
+    for plugin in plugins:
+        if isinstance(plugin, ClusterEnvironment):
+            raise SpecError(
+                f"trainer.plugins: {type(plugin).__name__} says which processes train together, and tempopt "
+                "starts those itself, as many as trainer.devices says. Take it out."
+            )
+    return plugins

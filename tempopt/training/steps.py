@@ -1,4 +1,4 @@
-"""What a run counts as its steps: how many it has taken, and how many it will take.
+"""What a run counts as its steps: how many it has taken and will take, and what is recorded at some of them.
 
 They are optimizer steps. Under manual optimization Lightning ends a training by one of two counts: the steps
 of all optimizers together (``max_steps``), or batches (``max_epochs``). A run counts what ends it.
@@ -6,7 +6,9 @@ of all optimizers together (``max_steps``), or batches (``max_epochs``). A run c
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import lightning as L
@@ -51,3 +53,49 @@ def total_steps(trainer: L.Trainer) -> int:
 
 def _counts_batches(trainer: L.Trainer) -> bool:
     return not trainer.lightning_module.automatic_optimization and trainer.max_steps == -1
+
+
+Curves = dict[str, list[list[float]]]
+"""Name to [[optimizer step, value], ...]."""
+
+_POINTS = 24
+
+
+def spread_steps(last_step: int) -> list[int]:
+    """Return the steps at which a run is looked at, 24 from its first to its last."""
+    return [round(i * last_step / (_POINTS - 1)) for i in range(_POINTS)]
+
+
+class RecordedCurves:
+    """Values at steps that are spread over a training, the first and the last among them.
+
+    Attributes:
+        curves: What was recorded.
+    """
+
+    def __init__(self) -> None:
+        self.curves: Curves = {}
+        self._steps: frozenset[int] = frozenset()
+
+    def begin(self, num_steps: int) -> None:
+        """Say how many steps the training has."""
+        self._steps = frozenset(spread_steps(num_steps))
+
+    def is_due(self, step: int) -> bool:
+        """Return whether values are recorded at a step."""
+        return step in self._steps
+
+    def record(self, step: int, values: Mapping[str, float]) -> None:
+        """Add values to their curves, where those have no point at this step yet."""
+        for name, value in values.items():
+            curve = self.curves.setdefault(name, [])
+            if not curve or curve[-1][0] != step:
+                curve.append([step, value])
+
+    def state_dict(self) -> Curves:
+        """Return a copy of what was recorded."""
+        return copy.deepcopy(self.curves)
+
+    def load_state_dict(self, state: Curves) -> None:
+        """Take up what :meth:`state_dict` returned."""
+        self.curves = copy.deepcopy(state)

@@ -28,7 +28,7 @@ from tempopt.temperature import (
     to_neutral,
     training_key,
 )
-from tempopt.training.planned_control import entropy_target
+from tempopt.training.entropy_control import entropy_target
 
 LEVEL = {"entropy_control": "hold", "control_level": 0.4, "temperature_init": 2.0}
 READS = {

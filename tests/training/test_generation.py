@@ -16,9 +16,8 @@ from tempopt.errors import SpecError, UsageError
 from tempopt.spec.program import Program
 from tempopt.temperature import GenerationParameters
 from tempopt.training.build import build
-from tempopt.training.dry_run import dry_run
+from tempopt.training.dry_run import dry_run, refuse_unread_generation
 from tempopt.training.messages import Evaluation
-from tempopt.training.no_effect import refuse_unread_generation
 
 
 class GenerationWriter(TemperedModule):
