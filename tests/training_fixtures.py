@@ -14,7 +14,6 @@ from tempopt.training import build
 from tempopt.training.messages import CheckpointRef, CheckpointSaved, Message, RunRequest, Stop
 
 TRAINING_TESTS = Path(__file__).parent / "training"
-NAMES = {"class": "toy_modules"}
 
 
 class Listener:

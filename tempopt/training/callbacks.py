@@ -129,16 +129,10 @@ class TemperatureCallback(TemperedCallback):
             self._step = current_step(trainer)
             self._of(pl_module).set_progress(progress(self._step, self._total))
 
-    def _enter(self, pl_module: L.LightningModule) -> None:
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._reached = self._of(pl_module).progress
         if self.validate_at == "final":
             self._of(pl_module).set_progress(1.0)
-
-    def _leave(self, pl_module: L.LightningModule) -> None:
-        self._of(pl_module).set_progress(self._reached)
-
-    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._enter(pl_module)
 
     def on_validation_batch_start(
         self,
@@ -154,19 +148,10 @@ class TemperatureCallback(TemperedCallback):
             tempered.set_progress(tempered.progress)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._leave(pl_module)
+        self._of(pl_module).set_progress(self._reached)
 
-    def on_test_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._enter(pl_module)
-
-    def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._leave(pl_module)
-
-    def on_predict_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._enter(pl_module)
-
-    def on_predict_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._leave(pl_module)
+    on_test_start = on_predict_start = on_validation_start
+    on_test_end = on_predict_end = on_validation_end
 
 
 class LossScaleCallback(TemperedCallback):

@@ -547,41 +547,29 @@ def _flat_patterns(values: Mapping[str, Sequence[Any]], layers: Sequence[str]) -
     if not layers:
         return
     names = ("layer_pattern", "layer_ratio")
-    shapes = {
-        pattern: [
-            factor
-            for ratio in values["layer_ratio"]
-            for factor in TemperatureParameters(layer_pattern=pattern, layer_ratio=ratio)
-            .plan(len(layers))
-            .layers.factors(len(layers))
-        ]
-        for pattern in values["layer_pattern"]
-        if pattern != "uniform"
-    }
+    patterns = [pattern for pattern in values["layer_pattern"] if pattern != "uniform"]
+    flat_patterns = [
+        pattern
+        for pattern in patterns
+        if all(
+            len(set(parameters.plan(len(layers)).temperatures(0.0))) == 1
+            for parameters in (
+                TemperatureParameters(layer_pattern=pattern, layer_ratio=ratio)
+                for ratio in values["layer_ratio"]
+            )
+        )
+    ]
     number = f"{len(layers)} tempered layers" if len(layers) > 1 else f'one tempered layer, "{layers[0]}"'
     reason = (
         "they all get the same temperature" if len(layers) > 1 else "a module that is used again counts once"
     )
-    flat_patterns = [pattern for pattern, shape in shapes.items() if all(map(_is_one, shape))]
     for pattern in flat_patterns:
-        ratio_remedy = " and layer_ratio" if len(flat_patterns) == len(shapes) else ""
+        ratio_remedy = " and layer_ratio" if len(flat_patterns) == len(patterns) else ""
         yield (
             names,
             f'"{pattern}" changes nothing on this model, which has {number} ({reason}). '
             f'Take "{pattern}"{ratio_remedy} out',
         )
-    for first_pattern, second_pattern in itertools.combinations(
-        [pattern for pattern in shapes if pattern not in flat_patterns], 2
-    ):
-        if all(
-            math.isclose(a, b, rel_tol=1e-9)
-            for a, b in zip(shapes[first_pattern], shapes[second_pattern], strict=True)
-        ):
-            yield (
-                names,
-                f'"{first_pattern}" and "{second_pattern}" are the same on this model, which has {number}. '
-                "Keep one of them",
-            )
 
 
 def _without_length(values: Mapping[str, Sequence[Any]], num_keys: Collection[int]) -> _Faults:

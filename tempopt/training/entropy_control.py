@@ -65,13 +65,10 @@ class EntropyControl(TemperedCallback):
         tempered: Whose temperatures they are: an attachment, or None for the LightningModule itself, a
             TemperedModule.
         every: Optimizer steps from one change to the next, >= 1.
-        rate: As for :class:`tempopt.attention.modules.entropy_controller.EntropyController`, and so are the
-            others.
-        decay: As there.
-        lowest: As there.
+        lowest: As for :class:`tempopt.attention.modules.entropy_controller.EntropyController`.
         highest: As there.
-        newton: As there; slopes are measured at 64 queries of each sequence.
-        max_step: As there.
+        **options: ``rate``, ``decay``, ``newton`` and ``max_step`` as there; slopes are measured at 64
+            queries of each sequence.
 
     Raises:
         SpecError: if a name is not known or a number is out of range.
@@ -83,24 +80,15 @@ class EntropyControl(TemperedCallback):
         *,
         tempered: TemperatureTarget | None = None,
         every: int = 10,
-        rate: float = 0.02,
-        decay: float = 0.9,
         lowest: float = 0.1,
         highest: float = 10.0,
-        newton: bool = False,
-        max_step: float = 0.1,
+        **options: Any,
     ) -> None:
         super().__init__(tempered=tempered)
         self._target = _target(target)
         self._every = every
-        self._options: dict[str, Any] = {
-            "rate": rate,
-            "decay": decay,
-            "lowest": lowest,
-            "highest": highest,
-            "newton": newton,
-            "max_step": max_step,
-        }
+        self._options: dict[str, Any] = {**options, "lowest": lowest, "highest": highest}
+        self._has_slopes = bool(options.get("newton", False))
         if not lowest < highest:
             raise SpecError(f"lowest={lowest!r} is not below highest={highest!r}. Exchange or correct them.")
         # refuses now what it would refuse when training begins
@@ -166,7 +154,7 @@ class EntropyControl(TemperedCallback):
         if min(counts) == 0:
             # nowhere to choose, as in texts of one token: another step will tell
             return
-        newton_slopes = slopes if self._options["newton"] else None
+        newton_slopes = slopes if self._has_slopes else None
         self._of(pl_module).set_temperatures(
             self._controller.update(shares, progress=step_progress, slopes=newton_slopes)
         )
@@ -199,7 +187,7 @@ class EntropyControl(TemperedCallback):
             counts_BHQ = counts_BHQ & valid_BQ.unsqueeze(1)
         count = counts_BHQ.sum()
         slope = torch.zeros_like(count)
-        if self._options["newton"]:
+        if self._has_slopes:
             options: dict[str, Any] = {"scale": scale, "valid_BQ": valid_BQ, "num_queries": _SLOPE_QUERIES}
             slope = count * entropy_slope(q_BHQD, k_BHKD, **options, **masking)
         total = share_BHQ.masked_fill(~counts_BHQ, 0.0).sum()

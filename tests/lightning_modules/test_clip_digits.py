@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 import lightning as L
 import numpy as np
@@ -15,7 +14,6 @@ from sklearn.metrics import label_ranking_average_precision_score
 
 from lightning_modules.clip_digits import ClipDigits, InfoNCE, reciprocal_ranks
 from lightning_modules.digits_data import DigitsData, Images
-from tempopt import ValueCallback, attach_value
 
 Fit = Callable[..., L.Trainer]
 Validate = Callable[..., tuple[float, torch.Tensor]]
@@ -124,47 +122,11 @@ def test_testing_logs_the_metric_of_the_test_split() -> None:
     assert 0.0 < logged["test_mrr"] < 1.0
 
 
-def test_tempopt_finds_that_training_reads_the_temperature() -> None:
-    module, batch = towers(), validation_halves()
-    attachment = attach_value(
-        module,
-        "criterion.temperature",
-        {"temperature_init": 0.1},
-        loss=lambda: module.training_step(batch, 0),
-    )
-    assert attachment.initial_temperature == 0.5
-    assert module.criterion.temperature == 0.1
-
-
 def test_a_training_finds_many_more_matches_than_chance(fit: Fit) -> None:
     trainer = fit(towers(), DigitsData(), steps=60)
     count = len(validation_halves().label_B)
     chance = sum(1 / rank for rank in range(1, count + 1)) / count
     assert 5 * chance < trainer.callback_metrics["val_mrr"] < 1.0
-
-
-def test_a_training_follows_its_seed_and_its_schedule(fit: Fit) -> None:
-    def trained_weights(seed: int, *callbacks: L.Callback) -> torch.Tensor:
-        module = towers(seed)
-        fit(module, DigitsData(), steps=12, seed=seed, callbacks=callbacks)
-        return torch.cat([param.detach().flatten() for param in module.parameters()])
-
-    plain = trained_weights(0)
-    assert torch.equal(plain, trained_weights(0))
-    assert torch.equal(plain, trained_weights(0, ValueCallback("criterion.temperature", {})))
-    assert not torch.equal(plain, trained_weights(1))
-    schedule = {"schedule": "linear", "temperature_final": 0.05}
-    assert not torch.equal(plain, trained_weights(0, ValueCallback("criterion.temperature", schedule)))
-
-
-def test_a_checkpoint_makes_the_module_again(tmp_path: Path, fit: Fit) -> None:
-    module = towers(temperature=0.2, lr=0.002)
-    fit(module, DigitsData(), steps=1).save_checkpoint(tmp_path / "run.ckpt")
-    loaded_module = ClipDigits.load_from_checkpoint(tmp_path / "run.ckpt", weights_only=True)
-    assert loaded_module.hparams == module.hparams
-    assert loaded_module.criterion.temperature == 0.2
-    for name, parameter in loaded_module.named_parameters():
-        assert torch.equal(parameter, module.get_parameter(name))
 
 
 @pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 import lightning as L
 import numpy as np
@@ -16,7 +15,7 @@ from sklearn.metrics import accuracy_score, log_loss
 
 from lightning_modules.digits_data import DigitsData, Images
 from lightning_modules.distillation import DistillationLoss, DistilledDigits, TaughtDigits, TaughtImages
-from tempopt import SpecError, ValueCallback, attach_value
+from tempopt import SpecError
 
 Fit = Callable[..., L.Trainer]
 Validate = Callable[..., tuple[float, torch.Tensor]]
@@ -128,18 +127,6 @@ def test_the_temperature_moves_the_loss_and_no_metric(metric: str, validate: Val
     assert all(torch.equal(values, of_images[0]) for values in of_images)
 
 
-def test_tempopt_finds_that_training_reads_the_temperature() -> None:
-    module, images = student(), lesson(taught())
-    attachment = attach_value(
-        module,
-        "criterion.temperature",
-        {"temperature_init": 2.0},
-        loss=lambda: module.training_step(images, 0),
-    )
-    assert attachment.initial_temperature == 4.0
-    assert module.criterion.temperature == 2.0
-
-
 def test_a_student_learns_more_from_its_teacher_than_from_the_labels_alone(fit: Fit) -> None:
     def accuracy(mix: float) -> float:
         trainer = fit(student(mix=mix), TaughtDigits(), steps=300)
@@ -148,30 +135,6 @@ def test_a_student_learns_more_from_its_teacher_than_from_the_labels_alone(fit: 
     alone = accuracy(0.0)
     assert alone > 0.8
     assert accuracy(0.9) > alone + 0.02
-
-
-def test_a_training_follows_its_seed_and_its_schedule(fit: Fit) -> None:
-    def trained_weights(seed: int, *callbacks: L.Callback) -> torch.Tensor:
-        module = student(seed)
-        fit(module, TaughtDigits(), steps=12, seed=seed, callbacks=callbacks)
-        return torch.cat([param.detach().flatten() for param in module.parameters()])
-
-    plain = trained_weights(0)
-    assert torch.equal(plain, trained_weights(0))
-    assert torch.equal(plain, trained_weights(0, ValueCallback("criterion.temperature", {})))
-    assert not torch.equal(plain, trained_weights(1))
-    schedule = {"schedule": "cosine", "temperature_final": 1.0}
-    assert not torch.equal(plain, trained_weights(0, ValueCallback("criterion.temperature", schedule)))
-
-
-def test_a_checkpoint_makes_the_module_again(tmp_path: Path, fit: Fit) -> None:
-    module = student(temperature=2.0, lr=0.002)
-    fit(module, TaughtDigits(), steps=1).save_checkpoint(tmp_path / "run.ckpt")
-    loaded_module = DistilledDigits.load_from_checkpoint(tmp_path / "run.ckpt", weights_only=True)
-    assert loaded_module.hparams == module.hparams
-    assert loaded_module.criterion.temperature == 2.0
-    for name, parameter in loaded_module.named_parameters():
-        assert torch.equal(parameter, module.get_parameter(name))
 
 
 @pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan])

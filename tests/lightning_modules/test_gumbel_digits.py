@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 import lightning as L
 import numpy as np
@@ -15,7 +14,6 @@ from scipy.stats import bernoulli, chisquare, entropy
 
 from lightning_modules.digits_data import DigitsData, Images
 from lightning_modules.gumbel_digits import GumbelDigits, GumbelSoftmax, divergence_from_uniform, hard_codes
-from tempopt import ValueCallback, attach_value
 
 Fit = Callable[..., L.Trainer]
 Validate = Callable[..., tuple[float, torch.Tensor]]
@@ -139,15 +137,6 @@ def test_testing_logs_the_metric_of_the_test_split() -> None:
     assert logged["test_nelbo"] == pytest.approx(64 * math.log(2), rel=0.1)
 
 
-def test_tempopt_finds_that_training_reads_the_temperature() -> None:
-    module, images = autoencoder(), validation_images()
-    attachment = attach_value(
-        module, "sampler.temperature", {"temperature_init": 0.3}, loss=lambda: module.training_step(images, 0)
-    )
-    assert attachment.initial_temperature == 1.0
-    assert module.sampler.temperature == 0.3
-
-
 def test_a_training_beats_pixels_that_are_independent(fit: Fit) -> None:
     data = DigitsData()
     trainer = fit(autoencoder(), data, steps=180)
@@ -156,30 +145,6 @@ def test_a_training_beats_pixels_that_are_independent(fit: Fit) -> None:
     binary = (validation_images().pixels_BHW > 0.5).flatten(1).numpy()
     independent = -bernoulli.logpmf(binary, pixel_probabilities).sum(axis=1).mean()
     assert trainer.callback_metrics["val_nelbo"] < independent - 0.2
-
-
-def test_a_training_follows_its_seed_and_its_schedule(fit: Fit) -> None:
-    def trained_weights(seed: int, *callbacks: L.Callback) -> torch.Tensor:
-        module = autoencoder(seed)
-        fit(module, DigitsData(), steps=12, seed=seed, callbacks=callbacks)
-        return torch.cat([param.detach().flatten() for param in module.parameters()])
-
-    plain = trained_weights(0)
-    assert torch.equal(plain, trained_weights(0))
-    assert torch.equal(plain, trained_weights(0, ValueCallback("sampler.temperature", {})))
-    assert not torch.equal(plain, trained_weights(1))
-    schedule = {"schedule": "exponential", "temperature_final": 0.3}
-    assert not torch.equal(plain, trained_weights(0, ValueCallback("sampler.temperature", schedule)))
-
-
-def test_a_checkpoint_makes_the_module_again(tmp_path: Path, fit: Fit) -> None:
-    module = autoencoder(temperature=0.5, lr=0.002)
-    fit(module, DigitsData(), steps=1).save_checkpoint(tmp_path / "run.ckpt")
-    loaded_module = GumbelDigits.load_from_checkpoint(tmp_path / "run.ckpt", weights_only=True)
-    assert loaded_module.hparams == module.hparams
-    assert loaded_module.sampler.temperature == 0.5
-    for name, parameter in loaded_module.named_parameters():
-        assert torch.equal(parameter, module.get_parameter(name))
 
 
 @pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan])

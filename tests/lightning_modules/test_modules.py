@@ -16,22 +16,23 @@ import lightning_modules
 from lightning_modules import (
     AssociativeRecall,
     AssociativeRecallData,
+    ClipDigits,
     DigitsData,
     DigitsViT,
+    DistilledDigits,
     GraphWalks,
     GraphWalksData,
+    GumbelDigits,
     MaxRetrieval,
     MaxRetrievalData,
     QKNormLM,
     SourceData,
     SourceLM,
     StockDigits,
+    TaughtDigits,
 )
-from tempopt import TemperedModule
+from tempopt import ValueCallback
 from tempopt.attention.attach.query_rows import query_rows
-from tempopt.spec.program import Program
-from tempopt.training.messages import Evaluation, RunRequest
-from tempopt.training.run import Run
 
 Fit = Callable[..., L.Trainer]
 
@@ -65,39 +66,57 @@ def test_importing_the_package_is_light() -> None:
     assert done.stdout.split() == ["False", "False"]
 
 
-@pytest.mark.parametrize("module_class", TEMPERED)
-def test_the_saved_hyperparameters_make_the_module_again(module_class: type[TemperedModule]) -> None:
-    arguments: dict[str, Any] = dict(BEST)
-    module = module_class(**arguments)
-    saved = dict(module.hparams)
-    assert saved.items() >= arguments.items()
-    loaded_module = module_class(**saved)
-    assert loaded_module.hparams == module.hparams
-    assert loaded_module.plan == module.plan
+OF_A_LOSS = [
+    (ClipDigits, DigitsData, "criterion.temperature"),
+    (DistilledDigits, TaughtDigits, "criterion.temperature"),
+    (GumbelDigits, DigitsData, "sampler.temperature"),
+]
+"""Modules whose temperature is not attention's, their data and where the temperature is."""
 
 
 @pytest.mark.parametrize(
-    ("module_class", "data_class"),
+    ("module_class", "data_class", "arguments"),
     [
-        (AssociativeRecall, AssociativeRecallData),
-        (DigitsViT, DigitsData),
-        (GraphWalks, GraphWalksData),
-        (MaxRetrieval, MaxRetrievalData),
-        (QKNormLM, SourceData),
-        (SourceLM, SourceData),
+        (AssociativeRecall, AssociativeRecallData, BEST),
+        (DigitsViT, DigitsData, BEST),
+        (GraphWalks, GraphWalksData, BEST),
+        (MaxRetrieval, MaxRetrievalData, BEST),
+        (QKNormLM, SourceData, BEST),
+        (SourceLM, SourceData, BEST),
+        *((module_class, data, {"temperature": 0.2, "lr": 0.002}) for module_class, data, _ in OF_A_LOSS),
     ],
 )
 def test_a_checkpoint_makes_the_module_again(
-    module_class: type[TemperedModule], data_class: type[L.LightningDataModule], tmp_path: Path, fit: Fit
+    module_class: type[L.LightningModule],
+    data_class: type[L.LightningDataModule],
+    arguments: dict[str, Any],
+    tmp_path: Path,
+    fit: Fit,
 ) -> None:
-    arguments: dict[str, Any] = dict(BEST)
     module = module_class(**arguments)
-    trainer = fit(module, data_class(), steps=1)
-    trainer.save_checkpoint(tmp_path / "run.ckpt")
+    assert dict(module.hparams).items() >= arguments.items()
+    fit(module, data_class(), steps=1).save_checkpoint(tmp_path / "run.ckpt")
     loaded_module = module_class.load_from_checkpoint(tmp_path / "run.ckpt", weights_only=True)
     assert loaded_module.hparams == module.hparams
     for name, parameter in loaded_module.named_parameters():
         assert torch.equal(parameter, module.get_parameter(name))
+
+
+@pytest.mark.parametrize(("module_class", "data_class", "path"), OF_A_LOSS)
+def test_a_training_follows_its_seed_and_its_schedule(
+    module_class: type[L.LightningModule], data_class: type[L.LightningDataModule], path: str, fit: Fit
+) -> None:
+    def trained_weights(seed: int, *callbacks: L.Callback) -> torch.Tensor:
+        L.seed_everything(seed, verbose=False)
+        module = module_class()
+        fit(module, data_class(), steps=12, seed=seed, callbacks=callbacks)
+        return torch.cat([param.detach().flatten() for param in module.parameters()])
+
+    plain = trained_weights(0)
+    assert torch.equal(plain, trained_weights(0, ValueCallback(path, {})))
+    assert not torch.equal(plain, trained_weights(1))
+    schedule = {"schedule": "exponential", "temperature_final": 0.05}
+    assert not torch.equal(plain, trained_weights(0, ValueCallback(path, schedule)))
 
 
 # behind QK-norm a temperature that is baked in is undone, though there are rows
@@ -110,46 +129,3 @@ def test_every_layer_has_query_rows_that_a_temperature_can_be_baked_into(
 ) -> None:
     module = module_class()
     assert len(query_rows(module)) == module.hparams.get("num_layers", 1)
-
-
-@pytest.mark.parametrize(
-    ("name", "data", "metric", "number_as_found"),
-    [
-        ("ClipDigits", "DigitsData", "val_mrr", 0.5),
-        ("DistilledDigits", "TaughtDigits", "val_loss", 4.0),
-        ("GumbelDigits", "DigitsData", "val_nelbo", 1.0),
-    ],
-)
-def test_a_worker_trains_a_module_whose_temperature_is_not_of_attention(
-    name: str, data: str, metric: str, number_as_found: float, listener: Any
-) -> None:
-    program = Program(
-        model={"class_path": f"lightning_modules.{name}"},
-        data={"class_path": f"lightning_modules.{data}"},
-        trainer={"max_steps": 4, "accelerator": "cpu"},
-        attach=None,
-        metric=metric,
-        validate_at="final",
-        data_seed=0,
-        weights=None,
-        compile=None,
-        compared=True,
-    )
-
-    def measure(temperature: float) -> dict[str, Any]:
-        request = RunRequest(
-            ticket=1,
-            attempt=1,
-            program=program,
-            parameters={"temperature": temperature},
-            seed=0,
-            evaluations=[Evaluation(name="test", on="test")],
-        )
-        finished = Run(request, listener()).execute()
-        assert (finished.state, finished.step) == ("complete", 4)
-        return finished.measurements
-
-    measurements = measure(number_as_found)
-    assert set(measurements) == {"validate", "test"}
-    assert measure(number_as_found) == measurements
-    assert measure(number_as_found / 10)["validate"] != measurements["validate"]

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tempopt.spec.load import load_spec
 from tempopt.spec.study_spec import StudySpec
 from tempopt.training.dry_run import dry_run
-from tempopt.training.messages import Evaluation, Message, RunRequest
+from tempopt.training.messages import Evaluation, LocalChannel, RunRequest
 
 STUDIES = sorted((Path(__file__).parents[2] / "studies").glob("*.yaml"))
 
@@ -38,32 +37,13 @@ def test_there_is_a_study_for_each_module_and_each_question() -> None:
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
-def test_a_study_is_named_as_its_file_and_leaves_nothing_to_remark(path: Path) -> None:
+def test_a_study_is_named_as_its_file_says_what_it_asks_and_survives_the_store(path: Path) -> None:
     spec = load_spec(path)
     assert spec.study.name == path.stem
     assert not spec.notes
-
-
-@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
-def test_what_a_study_says_survives_the_store(path: Path) -> None:
-    spec = load_spec(path)
     assert StudySpec.from_json(spec.to_json()).identity() == spec.identity()
-
-
-@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
-def test_a_comment_says_what_a_study_asks(path: Path) -> None:
     assert path.read_text(encoding="utf-8").startswith("# ")
-    assert yaml.safe_load(path.read_text(encoding="utf-8"))["trainer"]["check_val_every_n_epoch"] is None
-
-
-class NullChannel:
-    """A channel that drops its messages and never stops a run."""
-
-    def send(self, message: Message) -> None:
-        pass
-
-    def stopped(self, request: RunRequest) -> bool:
-        return False
+    assert spec.trainer["check_val_every_n_epoch"] is None
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
@@ -81,6 +61,6 @@ def test_a_study_trains_two_steps_with_each_value_that_it_searches(path: Path) -
         task="dry_run",
         space={name: list(domain.probes) for name, domain in spec.search.items()},
     )
-    finished = dry_run(request, NullChannel())
+    finished = dry_run(request, LocalChannel())
     assert (finished.state, finished.step) == ("complete", 2)
     assert spec.study.metric in finished.metrics["validate"]

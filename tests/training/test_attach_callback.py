@@ -13,6 +13,7 @@ import torch
 
 from tempopt import AttachCallback, AttachError, SpecError, attach, bake, load_checkpoint
 from tempopt.training.callbacks import TemperatureCallback
+from tests.training.plain_lightning import SaveAt, assert_same_state, quiet_trainer
 
 PLAN = {"schedule": "linear", "temperature_init": 4.0, "temperature_final": 0.3}
 TRAINING_TESTS = Path(__file__).parent
@@ -35,23 +36,11 @@ def fit_stock(toys: Any) -> Callable[..., tuple[Any, L.Trainer]]:
     def fit(*callbacks: Any, model: Any = None, steps: int = 12, **options: Any) -> tuple[Any, L.Trainer]:
         torch.manual_seed(0)
         model = toys.Stock() if model is None else model
-        pl_trainer = trainer(*callbacks, max_steps=steps)
+        pl_trainer = quiet_trainer(*callbacks, max_steps=steps)
         pl_trainer.fit(model, datamodule=Data(), **options)
         return model, pl_trainer
 
     return fit
-
-
-def trainer(*callbacks: Any, **options: Any) -> L.Trainer:
-    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "num_sanity_val_steps": 0}
-    return L.Trainer(
-        callbacks=list(callbacks),
-        logger=False,
-        accelerator="cpu",
-        enable_checkpointing=False,
-        **quiet,
-        **options,
-    )
 
 
 class Data(L.LightningDataModule):
@@ -69,7 +58,7 @@ class Data(L.LightningDataModule):
 
 
 def value(model: Any, *callbacks: Any, **options: Any) -> float:
-    (logged,) = trainer(*callbacks).validate(model, datamodule=Data(), verbose=False, **options)
+    (logged,) = quiet_trainer(*callbacks).validate(model, datamodule=Data(), verbose=False, **options)
     return float(logged["val_loss"])
 
 
@@ -80,10 +69,7 @@ def test_it_trains_what_an_attachment_that_is_moved_by_hand_trains(fit_stock: An
     by_hand, second = fit_stock(TemperatureCallback(tempered=attach(model, PLAN)), model=model)
     plain, _ = fit_stock()
     assert first.callback_metrics == second.callback_metrics
-    for (name, callback_param), (_, manual_param) in zip(
-        by_callback.named_parameters(), by_hand.named_parameters(), strict=True
-    ):
-        assert torch.equal(callback_param, manual_param), name
+    assert_same_state(by_callback, by_hand)
     assert not torch.equal(by_callback.head.weight, plain.head.weight)
 
 
@@ -115,33 +101,17 @@ def at_one(toys: Any, model: Any) -> Any:
 
 
 def test_training_goes_on_from_the_weights_as_they_were(fit_stock: Any, toys: Any) -> None:
-    class SaveCheckpoint(L.Callback):
-        def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
-            if trainer.global_step == 6:
-                trainer.save_checkpoint("half.ckpt")
-
-    reference_model, _ = fit_stock(AttachCallback(PLAN), SaveCheckpoint())
+    reference_model, _ = fit_stock(AttachCallback(PLAN), SaveAt(6, "half.ckpt"))
     resumed_model, pl_trainer = fit_stock(AttachCallback(PLAN), ckpt_path="half.ckpt", weights_only=True)
     assert pl_trainer.global_step == 12
-    for (name, reference_param), (_, resumed_param) in zip(
-        reference_model.named_parameters(), resumed_model.named_parameters(), strict=True
-    ):
-        assert torch.equal(reference_param, resumed_param), name
+    assert_same_state(resumed_model, reference_model)
 
 
 def test_under_the_current_temperature_checkpoints_hold_that(fit_stock: Any, toys: Any) -> None:
-    temperatures = []
-
-    class SaveCheckpoint(L.Callback):
-        def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
-            if trainer.global_step == 6:
-                temperatures.extend(callback.attachment.temperatures if callback.attachment else [])
-                trainer.save_checkpoint("half.ckpt", weights_only=True)
-
-    callback = AttachCallback(PLAN, validate_at="current")
-    fit_stock(callback, SaveCheckpoint())
+    fit_stock(AttachCallback(PLAN, validate_at="current"), SaveAt(6, "half.ckpt", weights_only=True))
     loaded = toys.Stock.load_from_checkpoint("half.ckpt")
-    with pytest.raises(AttachError, match=f"has the temperature {temperatures[0]:.4g} in its weights"):
+    # linear from 4 to 0.3: the temperature of the sixth of twelve steps
+    with pytest.raises(AttachError, match=f"has the temperature {4.0 - 3.7 * 5 / 11:.4g} in its weights"):
         attach(loaded, PLAN)
 
 
@@ -152,7 +122,7 @@ def test_a_model_that_is_evaluated_at_another_temperature_is_saved_with_that(
     model, pl_trainer = fit_stock(callback)
     during = float(pl_trainer.callback_metrics["val_loss"])
     plain, _ = fit_stock(AttachCallback(PLAN))
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), plain.parameters(), strict=True))
+    assert_same_state(model, plain)
     assert callback.attachment is not None and callback.attachment.temperatures == (0.125, 0.125)
     validated = value(model, callback)
     assert validated != during
@@ -171,7 +141,7 @@ def test_after_baking_the_model_is_validated_as_it_is_and_not_trained_on(fit_sto
     pl_trainer.save_checkpoint("trained.ckpt")
     assert value(toys.Stock.load_from_checkpoint("trained.ckpt", weights_only=True)) == validated
     with pytest.raises(AttachError, match="written into its weights, so training would continue without it"):
-        trainer(callback, max_steps=24).fit(model, datamodule=Data())
+        quiet_trainer(callback, max_steps=24).fit(model, datamodule=Data())
 
 
 def test_baked_weights_alone_are_not_evaluated_under_another_plan(fit_stock: Any, toys: Any) -> None:
@@ -233,7 +203,7 @@ def by_length(hugging_class: Any) -> tuple[Any, float]:
     """Return a model that was trained with length scaling, and its loss; its checkpoint is trained.ckpt."""
     callback = AttachCallback(BY_LENGTH, method="attention_interface")
     torch.manual_seed(0)
-    model, pl_trainer = hugging_class(), trainer(callback, max_steps=4)
+    model, pl_trainer = hugging_class(), quiet_trainer(callback, max_steps=4)
     loaders = [torch.utils.data.DataLoader(range(4)), torch.utils.data.DataLoader(range(1))]
     with pytest.warns(
         UserWarning, match=r"beside the weights. Load them with tempopt.load_checkpoint.*log_n"
@@ -275,7 +245,7 @@ def test_training_goes_on_from_a_checkpoint_with_temperatures_beside_it(
     hugging_class: Any, by_length: Any
 ) -> None:
     callback = AttachCallback(BY_LENGTH, method="attention_interface")
-    model, pl_trainer = hugging_class(), trainer(callback, max_steps=8)
+    model, pl_trainer = hugging_class(), quiet_trainer(callback, max_steps=8)
     loaders = [torch.utils.data.DataLoader(range(4)), torch.utils.data.DataLoader(range(1))]
     with pytest.warns(UserWarning, match="beside the weights"):
         pl_trainer.fit(model, *loaders, ckpt_path="trained.ckpt", weights_only=True)

@@ -18,6 +18,7 @@ from tempopt.training.attention_maps import MOST_BYTES, AttentionMaps
 from tempopt.training.messages import MOMENTS, Started
 from tempopt.training.run import Run
 from tests.attention.planted import PLANTED, Heads, planted_heads, random_heads
+from tests.training.plain_lightning import assert_same_state
 from tests.training.test_ranks import carry_out, finished_message, make, pair
 
 # fixtures are found by their names
@@ -161,11 +162,8 @@ def test_looking_changes_nothing_and_an_interrupted_run_has_the_same_maps(
     assert [moment["step"] for moment in reference_result.maps["moments"].values()] == [0, 11, 23]
     assert resumed_result.maps == reference_result.maps
     assert plain_result.reports == reference_result.reports == resumed_result.reports
-    plain_state = plain_run.module.state_dict()
     for mapped_run in (reference_run, resumed_run):
-        assert all(
-            torch.equal(value, plain_state[name]) for name, value in mapped_run.module.state_dict().items()
-        )
+        assert_same_state(mapped_run.module, plain_run.module)
 
 
 @pytest.mark.parametrize("method", ["see", "closed"])

@@ -13,6 +13,7 @@ from torch import nn
 
 from tempopt.training.messages import decode, encode
 from tempopt.training.run import Run
+from tests.training.plain_lightning import assert_same_state
 
 HOT = {"temperature_init": 4.0, "temperature_final": 0.25, "schedule": "exponential"}
 
@@ -43,10 +44,7 @@ def test_observing_a_run_changes_nothing_of_it(
     ]
     alone, observed = (run.execute() for run in runs)
     assert alone.reports == observed.reports
-    for plain_param, observed_param in zip(
-        runs[0].module.parameters(), runs[1].module.parameters(), strict=True
-    ):
-        assert torch.equal(plain_param, observed_param)
+    assert_same_state(runs[0].module, runs[1].module)
     assert alone.curves == {}
     layers, heads = {"Toy": (1, 1), "Stock": (2, 2)}[module]
     assert [*observed.curves] == [

@@ -189,12 +189,6 @@ def test_parameters_go_where_their_names_say(program: Make) -> None:
     assert built.tempered
 
 
-def test_a_winner_is_the_class_called_with_its_parameters(program: Make) -> None:
-    built = build(program(), {"width": 4, "temperature_init": 2.0})
-    cls: Any = type(built.module)
-    assert dict(cls(width=4, temperature_init=2.0).hparams) == dict(built.module.hparams)
-
-
 def test_what_a_parameter_makes_pointless_is_left_out(program: Make) -> None:
     model = with_init_args(TEMPERED, schedule="exponential", temperature_init=4.0, temperature_final=1.0)
     built = build(program(model), {"schedule": "constant", "temperature_init": 2.0})

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import pytest
 import torch
 
@@ -19,7 +18,8 @@ from tempopt.errors import SpecError
 from tempopt.training.dry_run import dry_run
 from tempopt.training.messages import Evaluation, Finished, RunRequest, Stage, Started
 from tempopt.training.run import Run
-from tests.training.test_attach_callback import Data, fit_stock, toys, trainer
+from tests.training.plain_lightning import SaveAt, assert_same_state, quiet_trainer
+from tests.training.test_attach_callback import Data, fit_stock, toys
 from tests.training.test_ranks import make, pair
 from tests.training.two_ranks import STEPS, check_two_ranks, two_ranks_given
 
@@ -178,35 +178,20 @@ def test_a_callback_has_a_training_controlled_and_resumed(
     (end_metrics,) = pl_trainer.validate(model, datamodule=Data(), verbose=False)
 
     # half of it, the rest from a checkpoint
-    torch.manual_seed(0)
-    half = toys.Stock()
-    stopped_trainer = trainer(AttachCallback(parameters), Stops(6), max_steps=12)
-    stopped_trainer.fit(half, datamodule=Data())
-    stopped_trainer.save_checkpoint(tmp_path / "half.ckpt")
+    fit_stock(AttachCallback(parameters), SaveAt(6, tmp_path / "half.ckpt"))
     resumed_callback = AttachCallback(parameters)
     resumed_model, resumed_trainer = fit_stock(
         resumed_callback, ckpt_path=tmp_path / "half.ckpt", weights_only=True
     )
     assert resumed_trainer.global_step == 12 and resumed_callback.attachment is not None
     assert resumed_callback.attachment.temperatures == taus
-    resumed_state, reference_state = resumed_model.state_dict(), model.state_dict()
-    assert all(torch.equal(resumed_state[name], reference_state[name]) for name in resumed_state)
+    assert_same_state(resumed_model, model)
 
     # a model that knows nothing of tempopt has the temperatures in its weights
     plain = toys.Stock()
     load_checkpoint(plain, tmp_path / "end.ckpt")
-    (loaded_metrics,) = trainer().validate(plain, datamodule=Data(), verbose=False)
+    (loaded_metrics,) = quiet_trainer().validate(plain, datamodule=Data(), verbose=False)
     assert loaded_metrics["val_loss"] == pytest.approx(end_metrics["val_loss"], rel=1e-4)
-
-
-class Stops(L.Callback):
-    """Ends a training after some steps."""
-
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
-
-    def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
-        trainer.should_stop = trainer.global_step == self.steps
 
 
 def test_a_schedule_beside_control_is_refused() -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from tempopt import TemperedModule
+from tests.training.plain_lightning import quiet_trainer
 
 HEADS, WIDTH, N = 4, 16, 10
 DIFFERING = {"head_pattern": "exp", "head_ratio": 6.0, "local_share": 0.5, "window": 3}
@@ -49,32 +50,11 @@ def items(count: int = 12) -> Tensor:
 
 
 def fit(module: DifferingCausalAttention, *, max_epochs: int, ckpt_path: Path | None = None) -> L.Trainer:
-    lean: dict[str, Any] = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
-    trainer = L.Trainer(accelerator="cpu", max_epochs=max_epochs, enable_checkpointing=False, **lean)
+    trainer = quiet_trainer(max_epochs=max_epochs)
     trainer.fit(
         module, DataLoader(TensorDataset(items()), batch_size=3), ckpt_path=ckpt_path, weights_only=True
     )
     return trainer
-
-
-@pytest.mark.parametrize("entropy", [{}, {"entropy_lambda": 0.1}])
-def test_a_training_that_goes_on_from_a_checkpoint_ends_with_the_same_bits(
-    entropy: dict[str, Any], tmp_path: Path
-) -> None:
-    parameters = {**DIFFERING, "temperature_init": 0.7, **entropy}
-    reference_module = make_module(**parameters)
-    fit(reference_module, max_epochs=4)
-    half = make_module(**parameters)
-    fit(half, max_epochs=2).save_checkpoint(tmp_path / "half.ckpt")
-    assert not any(
-        torch.equal(a, b) for a, b in zip(reference_module.parameters(), half.parameters(), strict=True)
-    )
-    resumed_module = DifferingCausalAttention(**parameters)
-    fit(resumed_module, max_epochs=4, ckpt_path=tmp_path / "half.ckpt")
-    for reference_param, resumed_param in zip(
-        reference_module.parameters(), resumed_module.parameters(), strict=True
-    ):
-        assert torch.equal(reference_param, resumed_param)
 
 
 def test_a_module_from_its_checkpoint_has_the_same_heads(tmp_path: Path) -> None:
@@ -83,13 +63,6 @@ def test_a_module_from_its_checkpoint_has_the_same_heads(tmp_path: Path) -> None
     loaded_module = DifferingCausalAttention.load_from_checkpoint(tmp_path / "end.ckpt", weights_only=True)
     assert loaded_module.plan == module.plan
     assert torch.equal(loaded_module.eval()(items()), module.eval()(items()))
-
-
-def test_training_moves_what_heads_of_one_kind_would_not() -> None:
-    plain, differing = make_module(), make_module(**DIFFERING)
-    for module in (plain, differing):
-        fit(module, max_epochs=1)
-    assert not torch.equal(plain.read.weight, differing.read.weight)
 
 
 def _rank(rank: int, folder: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tempopt.errors import AttachError, SpecError
-from tempopt.training.dry_run import check, dry_run
+from tempopt.training.dry_run import dry_run
 from tempopt.training.messages import Evaluation, Stage, Started
 
 TEST = [Evaluation(name="test", on="test")]
@@ -15,14 +15,6 @@ TEST = [Evaluation(name="test", on="test")]
 
 def dry_run_request(request_for: Any, *args: Any, **kwargs: Any) -> Any:
     return request_for(*args, task="dry_run", **{"evaluations": TEST, **kwargs})
-
-
-def test_a_dry_run_trains_two_steps_and_names_the_layers(request_for: Any, listener: Any) -> None:
-    channel = listener()
-    finished = dry_run(dry_run_request(request_for), channel)
-    assert (finished.state, finished.step) == ("complete", 2)
-    (started,) = channel.messages_of(Started)
-    assert started.layers == ["layer 0"]
 
 
 @pytest.mark.parametrize("module", ["Toy", "Stock"])
@@ -76,37 +68,6 @@ def test_missing_test_data_are_found(request_for: Any, listener: Any) -> None:
         dry_run(dry_run_request(request_for, data={"test": False}), listener())
 
 
-def test_an_attached_module_is_proved_to_follow_its_temperature(request_for: Any, listener: Any) -> None:
-    channel = listener()
-    dry_run(dry_run_request(request_for, "Stock", attach={"layers": "auto"}), channel)
-    (started,) = channel.messages_of(Started)
-    assert started.layers == ["encoder.layers.0.self_attn", "encoder.layers.1.self_attn"]
-
-
 def test_a_layer_that_does_not_follow_its_temperature_is_named(request_for: Any, listener: Any) -> None:
     with pytest.raises(AttachError, match="q_proj"):
         dry_run(dry_run_request(request_for, "NormedStock", attach={"layers": ["q_proj"]}), listener())
-
-
-@pytest.mark.parametrize(
-    ("space", "complaint"),
-    [
-        ({"lerning_rate": [0.1, 1.0]}, 'Unknown argument .*"lerning_rate"'),
-        ({"data.worker": [0, 1]}, '"worker".*Did you mean "workers"'),
-        ({"trainer.max_step": [1, 2]}, '"max_step".*Did you mean "max_steps"'),
-        ({"lr": ["high"]}, "lr"),
-    ],
-)
-def test_a_searched_name_that_nothing_takes_is_found(
-    request_for: Any, space: dict[str, list[Any]], complaint: str
-) -> None:
-    with pytest.raises(SpecError, match=complaint):
-        check(request_for(task="check", space=space))
-
-
-def test_what_attaching_cannot_deliver_is_refused_with_the_reason(request_for: Any) -> None:
-    request = request_for(
-        "Stock", attach={"layers": "auto"}, task="check", space={"length_scaling": ["none", "log_n"]}
-    )
-    with pytest.raises((SpecError, AttachError), match="TemperedModule"):
-        check(request)

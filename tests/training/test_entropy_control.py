@@ -12,12 +12,13 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from tempopt import TemperedModule, attach
+from tempopt import TemperedModule
 from tempopt.attention import contrast, curriculum
 from tempopt.errors import SpecError, UsageError
 from tempopt.temperature import TemperatureParameters
 from tempopt.training.entropy_control import EntropyControl
 from tempopt.training.run import Run
+from tests.training.plain_lightning import quiet_trainer
 
 ITEMS, WIDTH, STEPS = 12, 8, 240
 
@@ -71,13 +72,10 @@ def module() -> AttentionModule:
 
 
 def train(module: L.LightningModule, data: torch.Tensor, *callbacks: L.Callback, **options: Any) -> L.Trainer:
-    lean: dict[str, Any] = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
-    settings = {"max_epochs": 1, "enable_checkpointing": False, **lean, **options}
-    ckpt_path = settings.pop("ckpt_path", None)
-    trainer = L.Trainer(accelerator="cpu", callbacks=list(callbacks), **settings)
+    trainer = quiet_trainer(*callbacks, **{"max_epochs": 1, **options})
     loader = DataLoader(TensorDataset(data), batch_size=2)
     validates = "validation_step" in vars(type(module))
-    trainer.fit(module, loader, loader if validates else None, ckpt_path=ckpt_path, weights_only=True)
+    trainer.fit(module, loader, loader if validates else None)
     return trainer
 
 
@@ -112,62 +110,6 @@ def test_validation_is_under_the_temperature_of_the_moment_and_a_checkpoint_keep
     assert torch.equal(loaded_module.inverse_temperature, module.inverse_temperature)
     loaded_module.use(TemperatureParameters())
     assert loaded_module.temperatures == (1.0, 1.0)
-
-
-def test_a_training_that_goes_on_from_a_checkpoint_ends_with_the_same_bits(
-    data: torch.Tensor, tmp_path: Path
-) -> None:
-    def fresh() -> tuple[AttentionModule, EntropyControl]:
-        torch.manual_seed(0)
-        return AttentionModule(), EntropyControl(every=3, rate=0.3)
-
-    reference_module, control = fresh()
-    train(reference_module, data, control, max_epochs=2)
-    first, half = fresh()
-
-    class Keeps(L.Callback):
-        def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-            if trainer.current_epoch == 0:
-                trainer.save_checkpoint(tmp_path / "half.ckpt")
-
-    train(first, data, half, Keeps(), max_epochs=2)
-    second, resumed_control = fresh()
-    train(second, data, resumed_control, max_epochs=2, ckpt_path=tmp_path / "half.ckpt")
-    assert resumed_control.temperatures == control.temperatures
-    for reference_param, resumed_param in zip(
-        reference_module.parameters(), second.parameters(), strict=True
-    ):
-        assert torch.equal(reference_param, resumed_param)
-
-
-def test_an_attached_module_is_controlled_too(data: torch.Tensor) -> None:
-    class ControlStock(L.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(1)
-            self.encoder = nn.TransformerEncoderLayer(WIDTH, 2, 16, dropout=0.0, batch_first=True)
-            nn.init.normal_(self.encoder.self_attn.in_proj_weight, std=0.6)
-
-        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-            return self.encoder(batch[0]).square().mean()
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), lr=1e-5)
-
-    stock = ControlStock()
-    attachment = attach(stock, {})
-    shares: list[float] = []
-
-    def see(layer: int, q_BHQD: Any, k_BHKD: Any, **masking: Any) -> None:
-        weights = (q_BHQD.double() @ k_BHKD.double().mT / math.sqrt(WIDTH // 2)).softmax(-1)
-        shares.append(float(-(weights * weights.log()).sum(-1).mean() / math.log(ITEMS)))
-
-    target = curriculum(init=0.9, final=0.6, schedule="linear")
-    control = EntropyControl(target, tempered=attachment, every=1, rate=0.3, decay=0.0)
-    train(stock, data, control)
-    with torch.no_grad(), attachment.observed(see):
-        stock.train().training_step((data,), 0)
-    assert shares == pytest.approx([0.6], abs=0.05)
 
 
 def test_gradients_are_summed_over_batches_at_one_temperature(

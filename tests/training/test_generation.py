@@ -18,6 +18,7 @@ from tempopt.temperature import GenerationParameters
 from tempopt.training.build import build
 from tempopt.training.dry_run import dry_run, refuse_unread_generation
 from tempopt.training.messages import Evaluation
+from tests.training.plain_lightning import quiet_trainer
 
 
 class GenerationWriter(TemperedModule):
@@ -51,14 +52,7 @@ class GenerationWriter(TemperedModule):
 
 def fit(module: GenerationWriter) -> L.Trainer:
     batches: Any = [torch.randn(4, 3, 4, generator=torch.Generator().manual_seed(seed)) for seed in range(2)]
-    trainer = L.Trainer(
-        accelerator="cpu",
-        max_epochs=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    trainer = quiet_trainer(max_epochs=1)
     loader = DataLoader(batches, batch_size=None)
     trainer.fit(module, loader, loader)
     return trainer

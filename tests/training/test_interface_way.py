@@ -69,23 +69,6 @@ def test_what_query_rows_cannot_deliver_acts(
         Run(make_hugging_request(parameters=parameters, attach={"layers": "auto"}), listener())
 
 
-def test_a_term_that_goes_to_zero_pulls_less_than_one_that_stays(
-    make_hugging_request: Any, listener: Any
-) -> None:
-    runs = [
-        Run(make_hugging_request(parameters=run_params), listener())
-        for run_params in ({}, MOVING, ENTROPY_PARAMS)
-    ]
-    for run in runs:
-        run.execute()
-    plain, moving, staying = map(weights, runs)
-    away = [
-        sum(float((a - b).square().sum()) for a, b in zip(run_weights, plain, strict=True))
-        for run_weights in (moving, staying)
-    ]
-    assert 0 < away[0] < away[1]
-
-
 def test_a_term_keeps_its_weight_when_gradients_are_summed(make_hugging_request: Any, listener: Any) -> None:
     # the same batch twice, at half the loss each: the same gradient, of the loss and of the term
     single_run = Run(make_hugging_request(parameters=ENTROPY_PARAMS), listener())

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from tempopt.attention.attach.attachment import attach
 from tempopt.attention.attach.values import Transform, attach_value
 from tempopt.training.learned_callback import LearnedTemperatureCallback
+from tests.training.plain_lightning import quiet_trainer
 
 LR, RATIO, WEIGHT_DECAY = 1e-2, 10.0, 0.1
 
@@ -72,16 +73,7 @@ def batches() -> DataLoader[Any]:
 def train(
     module: L.LightningModule, *callbacks: L.Callback, data: Any = None, **options: Any
 ) -> L.LightningModule:
-    trainer_options = {"max_epochs": 3, **options}
-    trainer = L.Trainer(
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=list(callbacks),
-        **trainer_options,
-    )
+    trainer = quiet_trainer(*callbacks, **{"max_epochs": 3, **options})
     trainer.fit(module, batches() if data is None else data)
     return module
 
@@ -146,15 +138,7 @@ def test_a_training_that_goes_on_learns_what_one_without_a_break_does(tmp_path: 
 
     train(half, Save(), half_callback, max_epochs=4)
     resumed_module, resumed_callback, resumed_attachment = make()
-    options: dict[str, Any] = {"enable_checkpointing": False, "enable_model_summary": False}
-    trainer = L.Trainer(
-        max_epochs=4,
-        accelerator="cpu",
-        logger=False,
-        enable_progress_bar=False,
-        callbacks=[resumed_callback],
-        **options,
-    )
+    trainer = quiet_trainer(resumed_callback, max_epochs=4)
     trainer.fit(resumed_module, batches(), ckpt_path=stop, weights_only=True)
     assert resumed_attachment.temperatures == reference_attachment.temperatures
     assert torch.equal(resumed_module.layer.weight, module.layer.weight)

@@ -19,6 +19,7 @@ from tempopt.temperature import with_learned_temperatures
 from tempopt.training.dry_run import dry_run
 from tempopt.training.messages import Evaluation, RunRequest, Started
 from tempopt.training.run import Run
+from tests.training.plain_lightning import assert_same_state
 from tests.training.test_compile import _compiler, graphs, trace_only
 from tests.training.test_ranks import make, pair
 from tests.training.two_ranks import STEPS, check_two_ranks, two_ranks_given
@@ -140,10 +141,7 @@ def test_a_run_that_was_interrupted_learns_the_same_bits(
     )
     assert temperatures(resumed_run) == temperatures(reference_run)
     assert all(len({value for _, value in curve}) > STEPS / 2 for curve in reference_result.curves.values())
-    reference_state = reference_run.module.state_dict()
-    assert all(
-        torch.equal(value, reference_state[name]) for name, value in resumed_run.module.state_dict().items()
-    )
+    assert_same_state(resumed_run.module, reference_run.module)
 
 
 @pytest.mark.long

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 from lightning.pytorch.callbacks import LearningRateMonitor
 from lightning.pytorch.loggers import Logger
@@ -26,6 +25,7 @@ from tempopt.training.loggers import loggers_given
 from tempopt.training.messages import Evaluation, RunLabel, RunRequest, Started, decode, encode
 from tempopt.training.run import Run
 from tempopt.training.trackers import Trackers
+from tests.training.plain_lightning import assert_same_state
 
 HOT = {"temperature_init": 4.0, "temperature_final": 0.25, "schedule": "exponential", "lr": 0.02}
 LABEL = RunLabel(study="warm", study_created_at="2026-01-01", run="search-0012", kind="search", arm="search")
@@ -129,10 +129,7 @@ def test_a_run_is_bit_equal_with_and_without_loggers(request_for: Any, listener:
     alone, logged = (run.execute() for run in runs)
     assert alone.reports == logged.reports
     assert (alone.curves, alone.measurements) == (logged.curves, logged.measurements)
-    for plain_param, logged_param in zip(
-        runs[0].module.parameters(), runs[1].module.parameters(), strict=True
-    ):
-        assert torch.equal(plain_param, logged_param)
+    assert_same_state(runs[0].module, runs[1].module)
 
 
 def test_csv_has_the_curves_and_tensorboard_the_same(request_for: Any, listener: Any, tmp_path: Path) -> None:
@@ -248,25 +245,6 @@ def test_a_resumed_run_goes_on_in_its_own_curves_with_no_step_twice(
         assert [(e.step, e.value) for e in torn_log.Scalars(name)] == [
             (e.step, e.value) for e in full_log.Scalars(name)
         ]
-
-
-def test_what_loggers_leave_in_a_checkpoint_breaks_no_resume(
-    request_for: Any, listener: Any, tmp_path: Path
-) -> None:
-    reference_run = Run(request_for(), listener())
-    expected = reference_run.execute()
-    killed_channel = listener(die_at=10)
-    logged = {"logger": csv_logger(tmp_path / "csv"), "checkpoints": str(tmp_path / "kept")}
-    with pytest.raises(SystemExit):
-        Run(request_for(**logged), killed_channel).execute()
-    resumed_channel = listener()
-    run = Run(request_for(**logged, attempt=2, resume=killed_channel.saved), resumed_channel)
-    assert run.execute().reports == expected.reports
-    assert resumed_channel.messages_of(Started)[0].step == killed_channel.saved[0].step
-    for reference_param, resumed_param in zip(
-        reference_run.module.parameters(), run.module.parameters(), strict=True
-    ):
-        assert torch.equal(reference_param, resumed_param)
 
 
 @OLD_SQL

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tempopt.training.measure_times import measure, validations
-from tempopt.training.messages import Evaluation, Finished, decode, encode
+from tempopt.training.messages import Evaluation
 from tempopt.training.run import Run
 
 TRAINERS = [
@@ -96,9 +95,3 @@ def test_validations_are_counted_as_by_hand(
     batches: int, check: float, epoch: float, every: int | None, expected: tuple[int, bool]
 ) -> None:
     assert validations(batches, check=check, epoch=epoch, every_n_epochs=every) == expected
-
-
-def test_times_survive_the_line_to_the_agent(request_for: Any) -> None:
-    finished = measure(request_for())
-    assert isinstance(finished, Finished)
-    assert decode(encode(finished)) == dataclasses.replace(finished)

@@ -22,6 +22,7 @@ from tempopt.errors import SpecError
 from tempopt.spec.program import Program
 from tempopt.temperature import NEUTRAL, NORMALISERS, TemperatureParameters
 from tempopt.training.build import prepare
+from tests.training.plain_lightning import assert_same_state, quiet_trainer
 
 
 class Small(TemperedModule):
@@ -64,15 +65,7 @@ def loader(size: int = 40) -> DataLoader[Any]:
 
 
 def trainer(**options: Any) -> L.Trainer:
-    quiet = {
-        "limit_val_batches": 0,
-        "logger": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-    }
-    return L.Trainer(
-        **{"accelerator": "cpu", "max_epochs": 1, "enable_checkpointing": False, **quiet, **options}
-    )
+    return quiet_trainer(**{"max_epochs": 1, "limit_val_batches": 0, **options})
 
 
 HOT = {"temperature_init": 4.0, "temperature_final": 0.5, "schedule": "linear"}
@@ -96,7 +89,7 @@ def test_validation_in_the_middle_of_training_leaves_training_as_it_was(validate
     alone = Small(**HOT)
     trainer().fit(alone, loader(), loader(4))
     assert watched.taus_by_stage["train"] == alone.taus_by_stage["train"]
-    assert all(torch.equal(a, b) for a, b in zip(watched.parameters(), alone.parameters(), strict=True))
+    assert_same_state(watched, alone)
     during = [round(taus[0], 4) for taus in watched.taus_by_stage["eval"][1:]]
     assert during == ([0.5] * 3 if validate_at == "final" else [round(4 - 3.5 * s / 9, 4) for s in (2, 5, 8)])
 

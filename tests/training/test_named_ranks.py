@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +11,12 @@ import pytest
 
 from tempopt.agent.process import WorkerProcess
 from tempopt.training.messages import CheckpointSaved, Evaluation, RunRequest, Started
-from tests.training.test_ranks import ELSEWHERE, TICKETS, carry_out, finished_message, make, pair, results
+from tests.training.test_ranks import TICKETS, carry_out, finished_message, make, pair, results
 
 # fixtures are found by their names
 __all__ = ["make", "pair"]
 pytestmark = pytest.mark.long
 
-TRAINING_TESTS = Path(__file__).parent
 WAYS = [
     ("temperature", "identity"),
     pytest.param("tau", "identity", marks=pytest.mark.nightly),
@@ -105,35 +101,3 @@ def test_as_found_two_ranks_train_to_the_same_bits_as_without_it(
     named_messages = carry_out(pair, two(reads, transform))
     assert recorded_lines(tmp_path) == expected
     assert results(named_messages) == results(plain_messages)
-
-
-def by_lightning(folder: Path, reads: str, schedule: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """Train two ranks without a study, and return what both have written down."""
-    alone = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
-    path = os.pathsep.join(
-        [str(TRAINING_TESTS), str(TRAINING_TESTS.parents[1]), os.environ.get("PYTHONPATH", "")]
-    )
-    command = [
-        sys.executable,
-        str(TRAINING_TESTS / "named_under_ddp.py"),
-        str(folder),
-        reads,
-        json.dumps(schedule),
-    ]
-    done = subprocess.run(command, env=alone | {"PYTHONPATH": path}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return recorded_lines(folder)
-
-
-@pytest.mark.parametrize(
-    "reads",
-    [*(pytest.param(name, marks=pytest.mark.nightly) for name in ("temperature", "tau")), "logit_scale"],
-)
-def test_a_callback_in_plain_lightning_moves_both_ranks_and_as_found_changes_no_bit(
-    tmp_path: Path, reads: str
-) -> None:
-    plain, as_found = by_lightning(tmp_path, reads, None), by_lightning(tmp_path, reads, {})
-    assert as_found == plain
-    moved = by_lightning(tmp_path, reads, LINEAR)
-    assert [line["seen"][0] for line in moved] == pytest.approx(expected_taus(12), rel=1e-6)
-    assert moved[1]["state"] != plain[1]["state"]

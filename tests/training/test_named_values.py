@@ -17,6 +17,7 @@ from tempopt.training.messages import Evaluation, Finished, RunRequest, Stage, S
 from tempopt.training.ranks import ALONE
 from tempopt.training.run import Run
 from tempopt.training.worker import _answer
+from tests.training.plain_lightning import assert_same_state
 
 STEPS = 24
 WAYS = [
@@ -83,12 +84,6 @@ def validation_taus(run: Run) -> list[tuple[float, float]]:
     return temperatures
 
 
-def assert_same(run: Run, other_run: Run) -> None:
-    other_state = other_run.module.state_dict()
-    assert all(torch.equal(value, other_state[name]) for name, value in run.module.state_dict().items())
-    assert run.module.state_dict().keys() == other_state.keys()
-
-
 @pytest.mark.parametrize(("reads", "transform"), WAYS)
 def test_at_the_temperature_as_found_a_run_is_bit_for_bit_that_without_it(
     make_request: RequestMaker, listener: Any, reads: str, transform: str
@@ -110,7 +105,7 @@ def test_at_the_temperature_as_found_a_run_is_bit_for_bit_that_without_it(
         finished = run.execute()
         assert finished.reports == expected.reports
         assert finished.measurements == expected.measurements
-        assert_same(run, plain)
+        assert_same_state(run.module, plain.module)
     # a learned temperature was learned
     scale = run.module.state_dict()["criterion.logit_scale"].item()
     learned = scale != pytest.approx(math.log(2), rel=1e-6)
@@ -133,30 +128,6 @@ def test_each_step_is_trained_at_the_temperature_of_its_schedule(
     assert step_taus(run) == pytest.approx(linear(), rel=1e-6)
     assert set(step_taus(run, 1)) == {2.0}
     assert channel.messages_of(Started)[0].layers == [f"criterion.{reads}"]
-
-
-def test_a_schedule_of_another_kind_follows_its_formula(make_request: RequestMaker, listener: Any) -> None:
-    parameters = {
-        "contrast.schedule": "exponential",
-        "contrast.temperature_init": 2.0,
-        "contrast.temperature_final": 0.05,
-    }
-    run = Run(make_request(parameters=parameters), listener())
-    run.execute()
-    expected = [2.0 * (0.05 / 2.0) ** (step / (STEPS - 1)) for step in range(STEPS)]
-    assert step_taus(run) == pytest.approx(expected, rel=1e-9)
-    # and where nothing is said of its beginning, a warmup begins at the temperature as found
-    warmup = {
-        "contrast.schedule": "warmup_anneal",
-        "contrast.warmup_fraction": 0.5,
-        "contrast.temperature_init": 0.9,
-        "contrast.temperature_final": 0.2,
-    }
-    run = Run(make_request(parameters=warmup), listener())
-    run.execute()
-    taus = step_taus(run)
-    assert taus[0] == 0.5 and taus[-1] == pytest.approx(0.2)
-    assert max(taus) <= 0.9 and taus.index(max(taus)) in (11, 12)
 
 
 def test_two_temperatures_follow_schedules_of_their_own(make_request: RequestMaker, listener: Any) -> None:
@@ -262,7 +233,7 @@ def test_a_run_that_was_interrupted_in_mid_schedule_trains_to_the_same_bits(
     assert step_taus(resumed_run) == pytest.approx(linear()[8:], rel=1e-6)
     assert resumed_result.reports == reference_result.reports
     assert resumed_result.measurements == reference_result.measurements
-    assert_same(resumed_run, reference_run)
+    assert_same_state(resumed_run.module, reference_run.module)
 
 
 def test_a_learned_temperature_that_stays_as_found_is_learned_on_after_a_resume(
@@ -279,7 +250,7 @@ def test_a_learned_temperature_that_stays_as_found_is_learned_on_after_a_resume(
         run(killed_channel).execute()
     resumed_run = run(listener(), attempt=2, resume=killed_channel.saved)
     assert resumed_run.execute().reports == reference_result.reports
-    assert_same(resumed_run, reference_run)
+    assert_same_state(resumed_run.module, reference_run.module)
 
 
 def test_a_temperature_that_is_not_the_one_expected_is_refused(
@@ -313,10 +284,6 @@ def test_a_check_finds_the_temperature_that_the_module_has(
     assert f"tested the temperatures at criterion.{reads}" in [
         stage.what for stage in channel.messages_of(Stage)
     ]
-
-
-def test_without_named_temperatures_nothing_is_found(make_request: RequestMaker) -> None:
-    assert check(make_request({}, compared=True, task="check")).initial_temperatures == {}
 
 
 @pytest.mark.parametrize(
@@ -395,22 +362,6 @@ def test_a_trained_model_is_evaluated_at_another_temperature_and_is_afterwards_a
         losses = [torch.nn.functional.cross_entropy(similarity_NN / tau, label) for tau in taus]
         assert measured[name] == pytest.approx(float(losses[0] + 0.1 * losses[1]))
     assert run.evaluate(evaluations[0])["val_loss"] == measured["own"]
-
-
-def test_the_second_temperature_is_named_where_the_metric_reads_that(
-    make_request: RequestMaker, listener: Any
-) -> None:
-    values = {"gate": {"value": "gate.temperature"}, "contrast": {"value": "criterion.temperature"}}
-    with pytest.raises(SpecError, match="changes with the temperature gate alone"):
-        dry_run(make_request(values, metric="val_loss", task="dry_run", evaluations=TEST), listener())
-
-
-def test_temperatures_at_the_ends_of_what_is_allowed_are_tested_too(
-    make_request: RequestMaker, listener: Any
-) -> None:
-    # a sixteenth of it is no temperature any more
-    request = make_request(init={"temperature": 2e-6}, task="dry_run", evaluations=TEST)
-    assert dry_run(request, listener()).initial_temperatures == {"contrast": 2e-6}
 
 
 @pytest.mark.parametrize("module", ["ManualContrast", "Backward"])

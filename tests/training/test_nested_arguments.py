@@ -15,7 +15,6 @@ from lightning.pytorch.cli import LightningCLI
 from tempopt.errors import SpecError
 from tempopt.report.export import to_python, to_yaml
 from tempopt.spec.program import Program
-from tempopt.spec.study_spec import StudySpec
 from tempopt.training.build import build, check_space
 from tempopt.training.describe import inspect_module
 
@@ -159,12 +158,6 @@ def assert_found(module: Any) -> None:
     assert module.part.size == 3
 
 
-def test_every_arm_tunes_them(result: Any) -> None:
-    spec: StudySpec = result.spec
-    assert spec.other_names == list(SEARCHED)[1:]
-    assert spec.parameters("baseline", {"model.config.dropout": 0.25})["model.config.dropout"] == 0.25
-
-
 # Lightning uses what jsonargparse deprecates.
 @pytest.mark.filterwarnings("ignore")
 def test_lightning_cli_trains_what_is_exported(
@@ -212,12 +205,3 @@ def test_one_argument_under_two_names_is_refused(make_spec: Any) -> None:
     space = {name: [1, 2] for name in ("options.beta", "model.options.beta")}
     with pytest.raises(SpecError, match='"options.beta" and "model.options.beta" are the same'):
         make_spec({"model": model, "search": {"temperature_init": [1.0, 2.0], **space}})
-
-
-def test_set_and_compare_name_them_alike(result: Any) -> None:
-    changed = result.spec.with_overrides(["search.model.config.dropout={low: 0.1, high: 0.2}"])
-    assert changed.search["model.config.dropout"].low == 0.1
-    compared = result.spec.comparing(
-        [{"name": "a", "parameters": {}}, {"name": "b", "parameters": {"model.config.dropout": 0.2}}]
-    )
-    assert compared.compare[1].parameters == {"model.config.dropout": 0.2}

@@ -45,12 +45,9 @@ def test_a_ratio_under_a_pattern_that_is_set_is_refused(request_for: Any, listen
     assert dry_run(request_for, listener, {"lr": [0.1]}, init=init) == "complete"
 
 
-def test_on_two_layers_u_is_flat_and_others_are_the_same(request_for: Any, listener: Any) -> None:
+def test_on_two_layers_u_is_flat(request_for: Any, listener: Any) -> None:
     space = {"layer_pattern": ["uniform", "linear", "u", "exp"], "layer_ratio": RATIOS}
-    message = (
-        r'(?s)"u" changes nothing.*has 2 tempered layers.*Take "u" out\..*"linear" and "exp" are the same'
-    )
-    with pytest.raises(SpecError, match=message):
+    with pytest.raises(SpecError, match=r'"u" changes nothing.*has 2 tempered layers.*Take "u" out\.'):
         dry_run(request_for, listener, space, **ON_STOCK)
     space["layer_pattern"] = ["uniform", "linear", "inverse_layer"]
     assert dry_run(request_for, listener, space, **ON_STOCK) == "complete"

@@ -24,7 +24,6 @@ from tempopt.training.messages import (
     Failed,
     Finished,
     Message,
-    Progress,
     Ready,
     Report,
     RunRequest,
@@ -472,10 +471,3 @@ def test_a_signal_to_all_processes_is_left_to_the_agent(
         os.kill(pid, number)
     end = finished_message(until(pair, Finished, Failed))
     assert (end.state, end.step) == ("complete", 60)
-
-
-def test_progress_comes_from_one_rank_alone(pair: WorkerProcess, two: Any) -> None:
-    messages = carry_out(pair, two())
-    progress_steps = [message.step for message in messages if isinstance(message, Progress)]
-    assert progress_steps == sorted(progress_steps)
-    assert sum(isinstance(message, Started) for message in messages) == 1

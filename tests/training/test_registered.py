@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from tempopt import TemperedModule, ValueCallback
+from tempopt import TemperedModule
 from tempopt.errors import AttachError, SpecError
 from tempopt.temperature import with_learned_temperatures
 from tempopt.training.dry_run import dry_run
-from tempopt.training.messages import RunRequest, Stage
+from tempopt.training.messages import RunRequest
 from tempopt.training.run import Run
+from tests.training.plain_lightning import assert_same_state
 
 STEPS = 24
 LINEAR = {"contrast.as_found": 0.5, "contrast.schedule": "linear", "contrast.temperature_final": 0.1}
@@ -58,12 +58,6 @@ def linear(count: int = STEPS) -> list[float]:
 def step_taus(run: Run) -> list[float]:
     module: Any = run.module
     return [tau for (tau,) in module.trained]
-
-
-def assert_same(run: Run, other_run: Run) -> None:
-    other_state = other_run.module.state_dict()
-    assert run.module.state_dict().keys() == other_state.keys()
-    assert all(torch.equal(value, other_state[name]) for name, value in run.module.state_dict().items())
 
 
 def test_it_is_read_by_its_name_and_has_the_temperature_as_found() -> None:
@@ -156,22 +150,6 @@ def test_each_step_is_trained_at_its_schedule_and_a_checkpoint_has_the_last_one(
     assert float(loaded_module.temperature("contrast")) == pytest.approx(0.1)
 
 
-def test_as_found_a_run_is_bit_for_bit_that_of_the_module_alone(
-    make_request: RequestMaker, listener: Any
-) -> None:
-    plain_request = make_request(compared=True)
-    plain_request = dataclasses.replace(
-        plain_request, program=dataclasses.replace(plain_request.program, values={})
-    )
-    plain_run, named_run = (
-        Run(plain_request, listener()),
-        Run(make_request(parameters={"contrast.as_found": 0.5}), listener()),
-    )
-    assert named_run.execute().reports == plain_run.execute().reports
-    assert_same(named_run, plain_run)
-    assert set(step_taus(named_run)) == {0.5}
-
-
 @pytest.mark.parametrize("parameters", [LINEAR, with_learned_temperatures({"contrast.as_found": 0.5}, 10.0)])
 def test_an_interrupted_run_trains_to_the_same_bits(
     make_request: RequestMaker, listener: Any, tmp_path: Path, parameters: dict[str, Any]
@@ -190,31 +168,7 @@ def test_an_interrupted_run_trains_to_the_same_bits(
         reference_result.reports,
         reference_result.curves,
     )
-    assert_same(resumed_run, reference_run)
-
-
-def test_it_is_learned_as_a_parameter_would_be(make_request: RequestMaker, listener: Any) -> None:
-    finished = dry_run(make_request(task="dry_run", learns=True), listener())
-    assert finished.not_learned is None and finished.initial_temperatures == {"contrast": 0.5}
-    run = Run(
-        make_request(parameters=with_learned_temperatures({"contrast.as_found": 0.5}, 10.0)), listener()
-    )
-    finished = run.execute()
-    (curve,) = finished.curves.values()
-    assert curve[0][1] == pytest.approx(0.5) and abs(curve[-1][1] - 0.5) > 0.01
-    # beginning with the second step each is trained at what the one before has learned
-    assert len(set(step_taus(run))) == STEPS
-    assert run.values.attachments["contrast"].temperatures == pytest.approx((curve[-1][1],))
-
-
-def test_a_dry_run_proves_that_training_reads_it(make_request: RequestMaker, listener: Any) -> None:
-    channel = listener()
-    dry_run(make_request(task="dry_run"), channel)
-    assert "tested the temperatures at contrast_temperature" in [
-        stage.what for stage in channel.messages_of(Stage)
-    ]
-    with pytest.raises(AttachError, match=r'temperatures\.contrast.*nothing reads "contrast_temperature"'):
-        dry_run(make_request(task="dry_run", init={"reads": False}), listener())
+    assert_same_state(resumed_run.module, reference_run.module)
 
 
 def test_attention_that_a_module_does_not_have_is_not_searched(
@@ -230,27 +184,3 @@ def test_attention_that_a_module_does_not_have_is_not_searched(
     assert str(excinfo.value).endswith(
         "To search the temperature that it registers: temperatures: {contrast: {}}."
     )
-
-
-def test_a_callback_in_plain_lightning_moves_it(request_for: Any) -> None:
-    request_for()
-    import lightning as L
-    from contrast_modules import Registered
-    from toy_modules import ToyData
-
-    callback = ValueCallback("contrast_temperature", {"schedule": "linear", "temperature_final": 0.1})
-    options: dict[str, Any] = {"enable_checkpointing": False, "enable_model_summary": False}
-    trainer = L.Trainer(
-        max_steps=STEPS,
-        accelerator="cpu",
-        logger=False,
-        enable_progress_bar=False,
-        limit_val_batches=0,
-        callbacks=[callback],
-        **options,
-    )
-    module = Registered()
-    trainer.fit(module, ToyData())
-    assert [tau for (tau,) in module.trained] == pytest.approx(linear(), rel=1e-6)
-    temperature: Tensor = module.temperature("contrast")
-    assert float(temperature) == pytest.approx(0.1)

@@ -24,13 +24,9 @@ from tempopt.training.messages import (
     Started,
 )
 from tempopt.training.run import Run
+from tests.training.plain_lightning import assert_same_state
 
 HOT = {"temperature_init": 4.0, "temperature_final": 1.0, "schedule": "exponential", "entropy_lambda": 0.01}
-
-
-def same_weights(run: Run, other_run: Run) -> bool:
-    other_state = other_run.module.state_dict()
-    return all(torch.equal(value, other_state[name]) for name, value in run.module.state_dict().items())
 
 
 def test_what_a_run_reports_depends_on_its_seed_and_on_nothing_that_ran_before(
@@ -56,12 +52,6 @@ def test_a_model_checkpoint_of_each_run_has_a_folder_of_its_own(
         weights = trained.module.state_dict()
         assert all(torch.equal(weights[name], value) for name, value in saved.items())
     assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == ["search-0001", "search-0002"]
-
-
-def test_worker_processes_do_not_change_what_is_trained(request_for: Any, listener: Any) -> None:
-    without = Run(request_for(), listener()).execute()
-    with_two = Run(request_for(data={"workers": 2}), listener()).execute()
-    assert with_two.reports == without.reports
 
 
 def test_a_module_with_callbacks_and_hyperparameters_of_its_own_is_tempered_and_resumes(
@@ -111,17 +101,6 @@ def test_a_data_module_that_splits_in_its_constructor_holds_out_the_same_in_ever
     assert held_out(1) == held_out(2)
 
 
-def test_a_frozen_model_is_evaluated_whatever_the_study_validates_at(
-    request_for: Any, listener: Any, tmp_path: Path
-) -> None:
-    path = tmp_path / "weights.pt"
-    torch.save(Run(request_for(), listener()).module.state_dict(), path)
-    evaluations = [Evaluation(name="validate_current", on="validate", at="current")]
-    options = {"weights": str(path), "parameters": {"temperature_init": 3.0}, "evaluations": evaluations}
-    finished = Run(request_for(validate_at="current", **options), listener()).execute()
-    assert finished.measurements["validate_current"] == finished.measurements["validate"]
-
-
 def test_a_stop_ends_the_run_at_the_next_step_without_another_validation(
     request_for: Any, listener: Any
 ) -> None:
@@ -168,13 +147,6 @@ def test_a_metric_that_nothing_could_be_computed_with_ends_the_run_as_diverged(
     finished = Run(request_for(), channel).execute()
     assert (finished.state, finished.step) == ("diverged", 4)
     assert channel.messages_of(Report) == []
-
-
-def test_a_metric_that_was_never_logged_is_named_with_those_that_were(
-    request_for: Any, listener: Any
-) -> None:
-    with pytest.raises(SpecError, match='Unknown metric "val_accuracy".*Known: val_loss'):
-        Run(request_for(metric="val_accuracy"), listener()).execute()
 
 
 def test_a_plugin_that_says_which_processes_there_are_is_refused(request_for: Any, listener: Any) -> None:
@@ -255,19 +227,6 @@ def test_test_data_are_those_that_no_training_saw(request_for: Any, listener: An
     assert set(other_run.datamodule.parts[2].indices) == test
 
 
-def test_missing_test_data_are_refused_with_the_way_out(request_for: Any, listener: Any) -> None:
-    run = Run(request_for(data={"test": False}, evaluations=[Evaluation(name="t", on="test")]), listener())
-    with pytest.raises(SpecError, match="confirm_on: validate"):
-        run.execute()
-
-
-def test_a_checkpoint_of_another_model_is_refused(request_for: Any, listener: Any, tmp_path: Path) -> None:
-    path = tmp_path / "other.pt"
-    torch.save({"weight": torch.ones(2)}, path)
-    with pytest.raises(SpecError, match="another model"):
-        Run(request_for(weights=str(path)), listener()).execute()
-
-
 def test_a_checkpoint_that_is_code_is_not_loaded(request_for: Any, listener: Any, tmp_path: Path) -> None:
     class Trap:
         def __reduce__(self) -> tuple[Any, ...]:
@@ -312,14 +271,7 @@ def test_attaching_at_temperature_one_trains_what_the_module_alone_would(
     alone.trainer.callbacks = [c for c in alone.trainer.callbacks if not isinstance(c, TemperatureCallback)]
     first, second = attached.execute(), alone.execute()
     assert first.reports == second.reports
-    assert same_weights(attached, alone)
-
-
-def test_an_attached_module_follows_its_schedule(request_for: Any, listener: Any) -> None:
-    hot = {"temperature_init": 4.0, "temperature_final": 1.0, "schedule": "linear"}
-    tempered = Run(request_for("Stock", attach={"layers": "auto"}, parameters=hot), listener()).execute()
-    plain = Run(request_for("Stock", attach={"layers": "auto"}), listener()).execute()
-    assert tempered.reports != plain.reports
+    assert_same_state(attached.module, alone.module)
 
 
 def test_requests_survive_the_way_to_the_trainer(request_for: Any) -> None:

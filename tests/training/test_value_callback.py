@@ -14,6 +14,7 @@ from torch import nn
 
 from tempopt import AttachError, SpecError, UsageError, ValueCallback, attach_value, load_checkpoint
 from tempopt.temperature import progress
+from tests.training.plain_lightning import SaveAt, assert_same_state, quiet_trainer
 
 STEPS = 12
 LINEAR = {"schedule": "linear", "temperature_final": 0.1}
@@ -74,29 +75,12 @@ class CallbackContrast(L.LightningModule):
         return self._loader(2)
 
 
-def trainer(*callbacks: L.Callback, **options: Any) -> L.Trainer:
-    quiet: dict[str, Any] = {
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "num_sanity_val_steps": 0,
-        "logger": False,
-        "accelerator": "cpu",
-        "enable_checkpointing": False,
-        "gradient_clip_val": 0.5,
-    }
-    return L.Trainer(callbacks=list(callbacks), **{**quiet, "max_steps": STEPS, **options})
-
-
 def fit(*callbacks: L.Callback, ckpt_path: Any = None, **options: Any) -> tuple[CallbackContrast, L.Trainer]:
     torch.manual_seed(0)
-    model, pl_trainer = CallbackContrast(), trainer(*callbacks, **options)
+    model = CallbackContrast()
+    pl_trainer = quiet_trainer(*callbacks, **{"max_steps": STEPS, "gradient_clip_val": 0.5, **options})
     pl_trainer.fit(model, ckpt_path=ckpt_path, **({} if ckpt_path is None else {"weights_only": True}))
     return model, pl_trainer
-
-
-def assert_equal(model: CallbackContrast, other_model: CallbackContrast) -> None:
-    for (name, a), (_, b) in zip(model.state_dict().items(), other_model.state_dict().items(), strict=True):
-        assert torch.equal(a, b), name
 
 
 class SeedStep(L.Callback):
@@ -142,7 +126,7 @@ def test_at_the_temperature_as_found_training_is_bit_for_bit_that_without_it(
 ) -> None:
     plain, _ = fit()
     attached, _ = fit(ValueCallback(path, {}, transform))
-    assert_equal(plain, attached)
+    assert_same_state(plain, attached)
     # and a learned one was learned
     assert attached.criterion.logit_scale.item() != torch.tensor(math.log(2)).item()
 
@@ -174,16 +158,11 @@ def test_a_training_that_is_resumed_in_mid_schedule_ends_with_the_same_bits(tmp_
             ValueCallback("criterion.logit_scale", LINEAR, "log_inverse"),
         ]
 
-    class SaveValueCheckpoint(L.Callback):
-        def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
-            if trainer.global_step == 6:
-                trainer.save_checkpoint(tmp_path / "mid.ckpt")
-
-    reference_model, _ = fit(*callbacks(), SaveValueCheckpoint())
+    reference_model, _ = fit(*callbacks(), SaveAt(6, tmp_path / "mid.ckpt"))
     resumed_model, _ = fit(*callbacks(), ckpt_path=tmp_path / "mid.ckpt")
     assert len(resumed_model.step_temperatures) == 6
     assert resumed_model.step_temperatures == reference_model.step_temperatures[6:]
-    assert_equal(reference_model, resumed_model)
+    assert_same_state(reference_model, resumed_model)
 
 
 @pytest.mark.parametrize("weights_only", [False, True])
@@ -195,12 +174,7 @@ def test_a_checkpoint_holds_the_number_that_validation_was_at(tmp_path: Path, we
     ]
     path = tmp_path / "trained.ckpt"
 
-    class SaveValueCheckpoint(L.Callback):
-        def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
-            if trainer.global_step == 4:
-                trainer.save_checkpoint(path, weights_only=weights_only)
-
-    model, _ = fit(*callbacks, SaveValueCheckpoint())
+    model, _ = fit(*callbacks, SaveAt(4, path, weights_only=weights_only))
     # what is saved does not reach back into the training
     assert [taus[2] for taus in model.step_temperatures] == pytest.approx(expected_taus(), rel=1e-6)
     plain = CallbackContrast.load_from_checkpoint(path, weights_only=True)
@@ -225,20 +199,15 @@ def test_a_checkpoint_holds_the_number_that_validation_was_at(tmp_path: Path, we
 def test_a_temperature_of_inference_is_that_of_evaluations_and_checkpoints_and_of_no_training(
     path: str, parameters: dict[str, Any], transform: Any, tmp_path: Path
 ) -> None:
-    class SaveValueCheckpoint(L.Callback):
-        def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
-            if trainer.global_step == 6:
-                trainer.save_checkpoint(tmp_path / "mid.ckpt")
-
     def callback() -> ValueCallback:
         return ValueCallback(path, parameters, transform, at_inference=0.7)
 
     plain_model, _ = fit(SeedStep(), ValueCallback(path, parameters, transform))
-    reference_model, pl_trainer = fit(SeedStep(), callback(), SaveValueCheckpoint())
+    reference_model, pl_trainer = fit(SeedStep(), callback(), SaveAt(6, tmp_path / "mid.ckpt"))
     assert reference_model.step_temperatures == plain_model.step_temperatures
     resumed_model, _ = fit(SeedStep(), callback(), ckpt_path=tmp_path / "mid.ckpt")
     assert resumed_model.step_temperatures == reference_model.step_temperatures[6:]
-    assert_equal(reference_model, resumed_model)
+    assert_same_state(reference_model, resumed_model)
     pl_trainer.validate(reference_model, verbose=False)
     loaded_model = CallbackContrast()
     load_checkpoint(loaded_model, tmp_path / "mid.ckpt")
@@ -267,11 +236,6 @@ def test_one_trainer_tests_at_the_last_temperature_and_detaching_gives_back_what
     assert callback.attachment is not None
     callback.attachment.detach()
     assert model.criterion.temperature == 0.5
-
-
-def test_a_module_without_the_number_is_refused_before_it_trains() -> None:
-    with pytest.raises(AttachError, match=r'Unknown name "temprature" in "criterion"'):
-        fit(ValueCallback("criterion.temprature", LINEAR))
 
 
 @pytest.mark.parametrize("path", ["criterion.temperature", "criterion.tau"])

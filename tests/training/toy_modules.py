@@ -123,36 +123,6 @@ class TradeoffToy(Toy):
         self.log("val_loss", loss * (1.0 + sharp))
 
 
-class BestLossToy(Toy):
-    """Keeps the best loss that it was validated with, and learns at a rate that follows from it."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.register_buffer("best", torch.tensor(10.0))
-
-    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        loss = self.loss(batch)
-        self.last_loss = loss.detach()
-        self.log(self.logs, loss)
-
-    def on_validation_epoch_end(self) -> None:
-        self.best.copy_(torch.minimum(self.best, self.last_loss))
-
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        return super().training_step(batch, batch_idx) * self.best
-
-
-class LearnsEnd(Toy):
-    """Learns a number that begins at the plan's last temperature."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.learned = nn.Parameter(torch.tensor(self.plan.temperatures(1.0)[0]))
-
-    def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        return super().loss(batch) * self.learned
-
-
 class ScheduledToy(Toy):
     """Learns at a rate that goes by epochs, or by a metric at each epoch or step; averages its weights."""
 
