@@ -134,15 +134,12 @@ def test_heads_that_share_keys_have_the_maps_of_their_own_queries() -> None:
     assert grouped_maps.to_json == full_maps.to_json
 
 
-@pytest.mark.parametrize("attach", [None, {"layers": "auto"}])
 def test_looking_changes_nothing_and_an_interrupted_run_has_the_same_maps(
-    request_for: Any, listener: Any, tmp_path: Path, attach: Any
+    request_for: Any, listener: Any, tmp_path: Path
 ) -> None:
-    module = "Toy" if attach is None else "Stock"
-
     def run(channel: Any, **overrides: Any) -> Run:
-        options = {"attach": attach, "checkpoints": str(tmp_path), "ticket": 1, "observe": True, **overrides}
-        return Run(request_for(module, parameters={"temperature_init": 2.0}, **options), channel)
+        options = {"checkpoints": str(tmp_path), "ticket": 1, "observe": True, **overrides}
+        return Run(request_for(parameters={"temperature_init": 2.0}, **options), channel)
 
     plain_run = run(listener(), ticket=2)
     plain_result = plain_run.execute()

@@ -76,7 +76,6 @@ MODULES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 FEW = {
     "accumulating across validations",
-    "a number of epochs",
     "a rate by a metric at each step",
     "two optimizers, by epochs",
 }
@@ -166,7 +165,7 @@ def test_every_checkpoint_is_exact_whatever_the_module_goes_by(
 def test_every_checkpoint_is_exact_for_a_stream_that_knows_its_position(
     request_for: Any, listener: Any, tmp_path: Path
 ) -> None:
-    request = request_for(parameters=HOT, checkpoints=str(tmp_path))
+    request = request_for(parameters=HOT, checkpoints=str(tmp_path), trainer={"max_steps": 12})
     data = {"class_path": "toy_modules.StreamData", "init_args": {}}
     request = dataclasses.replace(request, program=dataclasses.replace(request.program, data=data))
     assert assert_exact_from_every_checkpoint(request, listener)
@@ -181,7 +180,7 @@ def test_a_run_that_is_told_to_leave_at_any_batch_is_gone_on_with_exactly(
     request = request_for(trainer=trainer, parameters=HOT)
     reference_run = Run(request, listener())
     expected = full_state(reference_run, reference_run.execute())
-    for batch in range(1, batches(reference_run) - 3):
+    for batch in range(1, batches(reference_run) - 3, 3):
         keep = dataclasses.replace(request, checkpoints=str(tmp_path / str(batch)), checkpoint_every=3600.0)
         channel = listener(stop_at=0, keep=True)
         leaving = Run(keep, channel)
@@ -202,7 +201,7 @@ def test_a_run_that_was_killed_goes_on_from_its_last_validation(
     request = request_for(data={"workers": workers}, parameters=HOT)
     reference_run = Run(request, listener())
     expected = full_state(reference_run, reference_run.execute())
-    for die_at in (3, 11) if workers else (3, 6, 8, 9, 11, 17):
+    for die_at in (3, 11) if workers else (3, 8, 9, 17):
         checkpointed_request = dataclasses.replace(request, checkpoints=str(tmp_path / str(die_at)))
         channel, resumed_channel = listener(die_at=die_at), listener()
         with pytest.raises(SystemExit):

@@ -68,12 +68,6 @@ def test_the_order_follows_from_seed_and_epoch(make: Any) -> None:
     assert order(SeededLoader(make(), seed=2), 0) != first_order
 
 
-def test_data_that_are_not_shuffled_stay_in_order() -> None:
-    loader = SeededLoader(DataLoader(Indices(), batch_size=7), seed=1)
-    assert list(itertools.chain(*order(loader, 5))) == list(range(30))
-    assert len(loader) == 5
-
-
 @pytest.mark.parametrize("done", range(9))
 def test_a_loader_goes_on_from_the_batch_where_it_was_left(done: int) -> None:
     epoch_batches = [*order(SeededLoader(LOADERS["shuffled"](), seed=1), 3)]
@@ -136,15 +130,6 @@ def test_ranks_take_the_batches_of_one_device_in_turn_and_fill_the_last_round(ma
         batch for turn in zip(*(order(share, 3) for share in shares), strict=True) for batch in turn
     ]
     assert rank_batches == [*device_batches, *device_batches][: rounds * size]
-
-
-def test_two_ranks_go_through_what_one_device_with_twice_the_batch_does() -> None:
-    def loader(batch_size: int) -> DataLoader[int]:
-        return DataLoader(Indices(), batch_size=batch_size, shuffle=True)
-
-    joint_batches = order(SeededLoader(loader(6), seed=1), 0)
-    first, second = (order(SeededLoader(loader(3), seed=1, ranks=rank), 0) for rank in ranks(2))
-    assert [a + b for a, b in zip(first, second, strict=True)] == joint_batches
 
 
 def test_a_rank_goes_on_in_the_middle_of_an_epoch() -> None:

@@ -124,8 +124,3 @@ def test_they_are_arguments_of_a_module_that_is_attached_to() -> None:
     assert getattr(built.module, "top_p", None) == 0.5 and built.temperature == {"temperature_init": 2.0}
     with pytest.raises(SpecError, match="min_p cannot be set from outside: drawing tokens is the module's"):
         build(program, {"min_p": 0.5})
-
-
-def test_a_number_out_of_range_is_refused_by_the_module() -> None:
-    with pytest.raises(SpecError, match="top_p=0.0 is out of range"):
-        GenerationWriter(top_p=0.0)

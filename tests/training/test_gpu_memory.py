@@ -46,19 +46,6 @@ def test_a_run_is_capped_and_the_next_one_without_a_cap_is_not(card: dict[str, A
     assert card["share"] == 1.0
 
 
-def test_a_run_on_the_cpu_asks_nothing_of_a_card(
-    card: dict[str, Any], request_for: Any, listener: Any
-) -> None:
-    finished = Run(request_for(memory_share=0.5), listener()).execute()
-    assert "share" not in card
-    assert finished.peak_memory is None
-
-
-def test_the_peak_is_that_of_the_card(card: dict[str, Any]) -> None:
-    assert gpu_memory.peak(CUDA) == 3 * 2**30
-    assert gpu_memory.peak(CPU) is None
-
-
 def test_memory_is_given_back_where_cuda_is_in_use(
     card: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,6 @@ import torch
 
 from tempopt.errors import SpecError
 from tempopt.training.build import check_space
-from tempopt.training.callbacks import TemperatureCallback
 from tempopt.training.dry_run import dry_run
 from tempopt.training.run import Run
 
@@ -35,17 +34,6 @@ def make_hugging_request(request_for: Callable[..., Any]) -> Iterator[Callable[.
 
 def weights(run: Run) -> list[torch.Tensor]:
     return [param.detach().clone() for param in run.module.parameters()]
-
-
-def test_at_temperature_one_a_run_is_that_of_the_model_alone(
-    make_hugging_request: Any, listener: Any
-) -> None:
-    attached, alone = (Run(make_hugging_request(), listener()) for _ in range(2))
-    alone.tempered.detach()
-    alone.trainer.callbacks = [c for c in alone.trainer.callbacks if not isinstance(c, TemperatureCallback)]
-    assert attached.tempered.method == "attention_interface"
-    assert attached.execute().reports == alone.execute().reports
-    assert all(torch.equal(a, b) for a, b in zip(weights(attached), weights(alone), strict=True))
 
 
 @pytest.mark.parametrize(

@@ -95,8 +95,6 @@ def test_at_the_temperature_as_found_a_run_is_bit_for_bit_that_without_it(
     # 0.5 is what a person writes of a logarithm in single precision
     for written, parameters in (
         (None, {}),
-        (initial_tau, {"contrast.as_found": initial_tau, "contrast.temperature_init": initial_tau}),
-        (0.5, {"contrast.as_found": 0.5, "contrast.temperature_init": 0.5, "contrast.schedule": "constant"}),
         (0.5, {"contrast.as_found": 0.5, "contrast.schedule": "cosine", "contrast.temperature_final": 0.5}),
     ):
         values = at(reads, transform, as_found=written)

@@ -6,13 +6,10 @@ from typing import Any
 
 import pytest
 
-from tempopt.api.calls import compare
 from tempopt.errors import AttachError, SpecError
-from tempopt.service.studies import load_study
 from tempopt.training.dry_run import check, dry_run
 from tempopt.training.messages import Evaluation, Started
 from tempopt.training.run import Run
-from tests.toy_study import URL, work_in
 
 TEST = [Evaluation(name="test", on="test"), Evaluation(name="test_current", on="test", at="current")]
 
@@ -62,26 +59,3 @@ def test_every_value_that_does_not_fit_has_a_line(request_for: Any) -> None:
     assert [line.split(":")[0] for line in lines] == [
         *("compare.lr", "compare.lr", "compare.widths", "compare.nonsense"),
     ]
-
-
-def test_sets_of_a_module_without_attention_are_compared(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    work_in(tmp_path, monkeypatch)
-    logger = {"class_path": "CSVLogger", "init_args": {"save_dir": str(tmp_path / "logged")}}
-    spec = {
-        "study": {"name": "plain", "metric": "val_loss", "direction": "minimize", "seeds": {"confirm": 2}},
-        "model": {"class_path": "toy_modules.PooledStock"},
-        "data": {"class_path": "toy_modules.ToyData"},
-        "trainer": {"max_steps": 8, "accelerator": "cpu", "logger": logger},
-    }
-    sets = {"narrow": {"widths": [2]}, "wide": {"widths": [16, 16]}, "slow": {"lr": 1e-5}}
-    result = compare(spec, sets, storage=URL, workers=1, name="plain")
-    assert result.state == "done" and result.comparison is not None
-    assert [variant.name for variant in result.comparison.variants] == ["wide", "slow"]
-    assert result.comparison.reference_params == {"widths": [2]}
-    assert load_study(URL, "plain").comparison == result.comparison
-    assert set(result.runs_frame()["arm"]) == set(sets)
-    (logged, *_) = (tmp_path / "logged").rglob("metrics.csv")
-    header = logged.read_text().splitlines()[0]
-    assert "measured/test" in header and "temperature" not in header

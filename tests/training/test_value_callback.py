@@ -227,17 +227,6 @@ def test_a_checkpoint_whose_numbers_are_none_is_refused(tmp_path: Path) -> None:
         load_checkpoint(CallbackContrast(), path)
 
 
-def test_one_trainer_tests_at_the_last_temperature_and_detaching_gives_back_what_was_found() -> None:
-    callback = ValueCallback("criterion.temperature", LINEAR)
-    model, pl_trainer = fit(callback)
-    model.validated.clear()
-    pl_trainer.validate(model, verbose=False)
-    assert set(model.validated) == {0.1}
-    assert callback.attachment is not None
-    callback.attachment.detach()
-    assert model.criterion.temperature == 0.5
-
-
 @pytest.mark.parametrize("path", ["criterion.temperature", "criterion.tau"])
 def test_compiled_a_schedule_costs_one_more_graph_at_most(path: str) -> None:
     import torch._dynamo
