@@ -7,7 +7,7 @@ It needs no study, service or database. How a checkpoint holds the temperature i
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import lightning as L
@@ -102,7 +102,10 @@ class AttachCallback(TemperatureCallback):
             configure_untempered(pl_module)
             attachment.use(self._at_evaluation)
             self._final = attachment.plan.temperatures(1.0)
-            self._changes = self._scalings(pl_module)
+            try:
+                self._changes, self._beside = scalings(pl_module, at="final"), ""
+            except AttachError as error:
+                self._changes, self._beside = [], str(error)
             attachment.use(self.parameters)
             # Callbacks are not asked of checkpoints with weights alone, nor before weights are loaded.
             saving, loading = pl_module.on_save_checkpoint, pl_module.on_load_checkpoint
@@ -152,24 +155,6 @@ class AttachCallback(TemperatureCallback):
             self._helpers.append(PlannedControl(self._control, tempered=attachment))
         return attachment
 
-    def _scalings(self, module: L.LightningModule) -> Sequence[Scaling]:
-        try:
-            changes, self._beside = scalings(module, at="final"), ""
-        except AttachError as error:
-            changes, self._beside = [], str(error)
-        return changes
-
-    def _put_beside(self, checkpoint: dict[str, Any], temperatures: Mapping[str, float]) -> None:
-        assert self.attachment is not None
-        layer_temperatures = list(temperatures.values())
-        put_beside(
-            checkpoint,
-            self._at_evaluation,
-            layer_temperatures,
-            layers=self.layers,
-            method=self.attachment.method,
-        )
-
     def _save(self, hook: Any, checkpoint: dict[str, Any]) -> None:
         hook(checkpoint)
         attachment, module = self.attachment, self._module
@@ -182,7 +167,13 @@ class AttachCallback(TemperatureCallback):
         temperatures = dict(zip(attachment.layers, layer_temperatures, strict=True))
         changes = [change.at(1.0 / temperatures[change.layer]) for change in self._changes]
         if not changes or not put_in_weights(checkpoint, module, changes):
-            self._put_beside(checkpoint, temperatures)
+            put_beside(
+                checkpoint,
+                self._at_evaluation,
+                list(layer_temperatures),
+                layers=self.layers,
+                method=attachment.method,
+            )
 
     def _load(self, hook: Any, checkpoint: dict[str, Any]) -> None:
         hook(checkpoint)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from tempopt.class_loading import load_class, load_schedule
@@ -67,16 +67,6 @@ class RunComponents:
     control: ControlParameters
 
 
-@dataclass(slots=True, kw_only=True)
-class _Parts:
-    """Parameters by what they are arguments of, dotted prefixes taken off."""
-
-    model: dict[str, Any] = field(default_factory=dict)
-    data: dict[str, Any] = field(default_factory=dict)
-    trainer: dict[str, Any] = field(default_factory=dict)
-    attached: dict[str, Any] = field(default_factory=dict)
-
-
 class ProgramFactory:
     """A program whose classes are imported and whose arguments are checked; makes the objects of its runs.
 
@@ -117,7 +107,7 @@ class ProgramFactory:
         Raises:
             SpecError: A parameter is unknown, of the wrong type, or cannot be put on this module.
         """
-        values = self._model.values(self._split(parameters).model)
+        values = self._model.values(self._split(parameters)["model"])
         if self.tempered:
             attention_args = _counted({name: values[name] for name in _ATTENDED if name in values})
             values = {name: value for name, value in values.items() if name not in _ATTENDED} | attention_args
@@ -130,7 +120,7 @@ class ProgramFactory:
         Raises:
             SpecError: A parameter is unknown or of the wrong type.
         """
-        overrides = self._split(parameters).data
+        overrides = self._split(parameters)["data"]
         if self._data is None:
             return None
         module: L.LightningDataModule = _instantiate(self._data, self._data.values(overrides))
@@ -142,7 +132,7 @@ class ProgramFactory:
         Raises:
             SpecError: A parameter is unknown or of the wrong type.
         """
-        return self._trainer.values(self._split(parameters).trainer)
+        return self._trainer.values(self._split(parameters)["trainer"])
 
     def temperature(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Return what decides attention: what is given, and below that a TemperedModule's init arguments."""
@@ -177,40 +167,38 @@ class ProgramFactory:
         )
 
     def _check_parameter(self, name: str, value: Any) -> None:
-        parts = self._split({name: value})
-        for arguments, overrides in (
-            (self._model, parts.model),
-            (self._data, parts.data),
-            (self._trainer, parts.trainer),
-        ):
+        sections = {"model": self._model, "data": self._data, "trainer": self._trainer}
+        for section, overrides in self._split({name: value}).items():
+            arguments = sections[section]
             for argument, override in overrides.items():
                 assert arguments is not None
                 arguments.check(argument, override)
 
-    def _split(self, parameters: Mapping[str, Any]) -> _Parts:
-        parts = _Parts()
+    def _split(self, parameters: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Return parameters by the section of the spec that they are of, dotted prefixes taken off."""
+        parts: dict[str, dict[str, Any]] = {"model": {}, "data": {}, "trainer": {}}
         for name, value in _nested(parameters, self._model.init_args.get("schedule_args")).items():
             if split_name(name)[0]:
                 # a number of the module follows it
                 continue
             prefix, dot, argument = name.partition(".")
             if dot and prefix == "trainer":
-                parts.trainer[argument] = value
+                parts["trainer"][argument] = value
             elif dot and prefix == "data":
                 if self._data is None:
                     raise SpecError(f"{name} is given, but the spec has no data: section. Add one.")
-                parts.data[argument] = value
+                parts["data"][argument] = value
             elif "." in argument and prefix == "model":
                 self._check_name(argument.partition(".")[0])
-                parts.model[argument] = value
+                parts["model"][argument] = value
             elif not self.tempered and name in TEMPERATURE_PARAMETERS:
-                self._place_outside(parts, name, value)
+                self._place_outside(parts["model"], name, value)
             else:
                 self._check_name(prefix)
-                parts.model[name] = value
+                parts["model"][name] = value
         return parts
 
-    def _place_outside(self, parts: _Parts, name: str, value: Any) -> None:
+    def _place_outside(self, model: dict[str, Any], name: str, value: Any) -> None:
         """Put a temperature parameter of a module that is not ours where it belongs, or refuse it."""
         has_argument = name in self._model.names
         class_name = self._model.called
@@ -222,7 +210,7 @@ class ProgramFactory:
                     f"Rename the argument."
                 )
         elif has_argument:
-            parts.model[name] = value
+            model[name] = value
         elif name in ENTROPY_PARAMETERS:
             self._check_attachable(name, value)
         elif value != NEUTRAL[name]:

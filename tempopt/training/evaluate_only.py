@@ -140,12 +140,11 @@ class PerItemMetricCallback(L.Callback):
         Args:
             metric: The metric of the whole validation. What has another mean is not what it is made of.
         """
-        items = [(value, 1.0) for value in self._items]
-        kinds: tuple[tuple[UnitKind, list[tuple[float, float]]], ...] = (
-            ("items", items),
-            ("batches", self._batches),
-        )
-        for kind, units in kinds:
+        units_by_kind: dict[UnitKind, list[tuple[float, float]]] = {
+            "items": [(value, 1.0) for value in self._items],
+            "batches": self._batches,
+        }
+        for kind, units in units_by_kind.items():
             if units and _is_mean(units, metric):
                 return kind, _grouped(units)
         return None

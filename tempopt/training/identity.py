@@ -33,10 +33,6 @@ def _source(module: str) -> str:
 
 
 @functools.cache
-def _versions() -> str:
-    return ", ".join(f"{name} {_version(name) or 'from source'}" for name in _PACKAGES)
-
-
 def _version(name: str) -> str | None:
     try:
         return version(name)
@@ -46,7 +42,8 @@ def _version(name: str) -> str | None:
 
 def code_identity(module: L.LightningModule, datamodule: L.LightningDataModule | None) -> str:
     """Return a short hash of the modules' source files and the versions of the packages that train them."""
-    text = _versions() + _source(type(module).__module__)
+    text = ", ".join(f"{name} {_version(name) or 'from source'}" for name in _PACKAGES)
+    text += _source(type(module).__module__)
     if datamodule is not None:
         text += _source(type(datamodule).__module__)
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()

@@ -20,7 +20,6 @@ from lightning.pytorch.callbacks import LambdaCallback, ModelCheckpoint
 from lightning.pytorch.plugins import DoublePrecision
 
 from tempopt.attention.attach.attachment import Attachment
-from tempopt.attention.attach.values import ValueAttachment
 from tempopt.errors import SpecError, unknown
 from tempopt.spec.program import ValidateAt, guard_name
 from tempopt.storage.rows import is_finite
@@ -35,7 +34,6 @@ from tempopt.training.callbacks import (
     ReportCallback,
     SeedCallback,
     TemperatureCallback,
-    TemperedAttention,
     metric_of,
     seed_generators,
 )
@@ -49,10 +47,10 @@ from tempopt.training.lightning_internals import disable_signal_handlers
 from tempopt.training.messages import (
     Channel,
     CheckpointFailed,
-    CheckpointRef,
     CheckpointSaved,
     Evaluation,
     Finished,
+    Message,
     Progress,
     Report,
     RunRequest,
@@ -118,14 +116,19 @@ class Run:
         )
         self.wishes.keeps = self._checkpoints is not None
         self._callback = ReportCallback(
-            metric=request.program.metric, on_report=self._report, on_heartbeat=self._beat, wishes=self.wishes
+            metric=request.program.metric,
+            on_report=lambda step, value, metrics: self._send(
+                Report, step=step, value=value, metrics=metrics
+            ),
+            on_heartbeat=self._beat,
+            wishes=self.wishes,
         )
         self._keeping = CheckpointCallback(
             self._checkpoints,
             is_due_at_validation=request.checkpoint_every is None,
             ranks=ranks,
             wishes=self.wishes,
-            on_saved=self._on_checkpoint_saved,
+            on_saved=lambda saved: self._send(CheckpointSaved, saved=saved),
         )
         self._observed: AttentionObserver | None = None
         # what is compiled would have to be compiled once more, to be looked into
@@ -294,7 +297,12 @@ class Run:
         if request.checkpoints is None or request.task != "train" or request.program.weights is not None:
             return None
         run = run_identity(request)
-        return RunCheckpoints(request, run=run, ranks=self._ranks, not_kept=self._on_checkpoint_failed)
+        return RunCheckpoints(
+            request,
+            run=run,
+            ranks=self._ranks,
+            not_kept=lambda reason: self._send(CheckpointFailed, why=reason),
+        )
 
     def _newest(self) -> Path | None:
         checkpoints = self._checkpoints
@@ -367,40 +375,27 @@ class Run:
     def _started(self, step: int, total_steps: int) -> None:
         # a module brings callbacks of its own when training begins
         refuse_control(self.trainer.callbacks, planned=self._target.controls)  # type: ignore[attr-defined]
-        self._channel.send(
-            Started(
-                ticket=self.request.ticket,
-                attempt=self.request.attempt,
-                step=step,
-                total_steps=total_steps,
-                device=gpu_memory.device_name(self._device, self._ranks.size),
-                precision=str(self.trainer.precision),
-                layers=[*self.tempered.layers, *self.values.places],
-                code=self._code.text,
-                reports=list(self._callback.reports),
-                notes=self._notes,
-            )
+        self._send(
+            Started,
+            step=step,
+            total_steps=total_steps,
+            device=gpu_memory.device_name(self._device, self._ranks.size),
+            precision=str(self.trainer.precision),
+            layers=[*self.tempered.layers, *self.values.places],
+            code=self._code.text,
+            reports=list(self._callback.reports),
+            notes=self._notes,
         )
 
-    def _on_checkpoint_saved(self, saved: CheckpointRef) -> None:
-        self._channel.send(
-            CheckpointSaved(ticket=self.request.ticket, attempt=self.request.attempt, saved=saved)
-        )
-
-    def _on_checkpoint_failed(self, reason: str) -> None:
-        self._channel.send(
-            CheckpointFailed(ticket=self.request.ticket, attempt=self.request.attempt, why=reason)
-        )
-
-    def _report(self, step: int, value: float, metrics: dict[str, float]) -> None:
+    def _send(self, message_type: Callable[..., Message], **fields: Any) -> None:
         ticket, attempt = self.request.ticket, self.request.attempt
-        self._channel.send(Report(ticket=ticket, attempt=attempt, step=step, value=value, metrics=metrics))
+        self._channel.send(message_type(ticket=ticket, attempt=attempt, **fields))
 
     def _beat(self, step: int) -> None:
         now = time.monotonic()
         if now - self._beaten >= BEAT_SECONDS:
             self._beaten = now
-            self._channel.send(Progress(ticket=self.request.ticket, attempt=self.request.attempt, step=step))
+            self._send(Progress, step=step)
 
     def _evaluate_trained(self, path: str) -> Finished:
         load_trained(self.module, path)
@@ -431,15 +426,12 @@ class Run:
             }
         return self.build_finished_message("complete", 1, metrics_by_name)
 
-    def _scheduled(self) -> list[TemperedAttention | ValueAttachment]:
-        return [self.tempered, *self.values.attachments.values()]
-
     def _measured(self) -> Finished:
         step = current_step(self.trainer)
         # at the end of a plan, or of a constant one, the current temperature is the final one
         has_ended = all(
             tempered.progress == 1.0 or isinstance(tempered.plan.schedule, Constant)
-            for tempered in self._scheduled()
+            for tempered in (self.tempered, *self.values.attachments.values())
         )
         metrics_by_key: dict[tuple[str, str, str], dict[str, float]] = {}
         if self._callback.has_report_at(step):

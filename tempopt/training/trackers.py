@@ -89,9 +89,6 @@ class Trackers:
             if logger is not None and request.label is not None:
                 self._trackers.append(_Tracker(logger_config=logger_config, logger=logger))
 
-    def __bool__(self) -> bool:
-        return bool(self._trackers)
-
     def options(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the Trainer's arguments, with loggers that log nothing where there are to be some."""
         if not self._silent:

@@ -13,7 +13,7 @@ import torch
 
 from tempopt import AttachCallback, AttachError, SpecError, attach, bake, load_checkpoint
 from tempopt.training.callbacks import TemperatureCallback
-from tests.training.plain_lightning import SaveAt, assert_same_state, quiet_trainer
+from tests.training.shared_trainings import SaveAt, assert_same_state, quiet_trainer
 
 PLAN = {"schedule": "linear", "temperature_init": 4.0, "temperature_final": 0.3}
 TRAINING_TESTS = Path(__file__).parent

@@ -15,10 +15,10 @@ import torch
 from tempopt.agent.process import WorkerProcess
 from tempopt.attention.analysis.heatmap import heatmap
 from tempopt.training.attention_maps import MOST_BYTES, AttentionMaps
-from tempopt.training.messages import MOMENTS, Started
+from tempopt.training.messages import MOMENTS
 from tempopt.training.run import Run
 from tests.attention.planted import PLANTED, Heads, planted_heads, random_heads
-from tests.training.plain_lightning import assert_same_state
+from tests.training.shared_trainings import assert_same_state, check_resume
 from tests.training.test_ranks import carry_out, finished_message, make, pair
 
 # fixtures are found by their names
@@ -137,30 +137,16 @@ def test_heads_that_share_keys_have_the_maps_of_their_own_queries() -> None:
 def test_looking_changes_nothing_and_an_interrupted_run_has_the_same_maps(
     request_for: Any, listener: Any, tmp_path: Path
 ) -> None:
-    def run(channel: Any, **overrides: Any) -> Run:
-        options = {"checkpoints": str(tmp_path), "ticket": 1, "observe": True, **overrides}
-        return Run(request_for(parameters={"temperature_init": 2.0}, **options), channel)
-
-    plain_run = run(listener(), ticket=2)
+    request = request_for(parameters={"temperature_init": 2.0}, observe=True)
+    plain_run = Run(request, listener())
     plain_result = plain_run.execute()
-    reference_run, killed_channel, resumed_channel = (
-        run(listener(), maps=True),
-        listener(die_at=14),
-        listener(),
-    )
-    reference_result = reference_run.execute()
-    with pytest.raises(SystemExit):
-        run(killed_channel, maps=True).execute()
-    resumed_run = run(resumed_channel, maps=True, attempt=2, resume=killed_channel.saved)
-    resumed_result = resumed_run.execute()
-    assert resumed_channel.messages_of(Started)[0].step > 11
+    mapped_request = dataclasses.replace(request, maps=True)
+    reference_run, reference_result, _ = check_resume(mapped_request, tmp_path, die_at=14)
     assert plain_result.maps is None and reference_result.maps is not None
     assert list(reference_result.maps["moments"]) == list(MOMENTS)
     assert [moment["step"] for moment in reference_result.maps["moments"].values()] == [0, 11, 23]
-    assert resumed_result.maps == reference_result.maps
-    assert plain_result.reports == reference_result.reports == resumed_result.reports
-    for mapped_run in (reference_run, resumed_run):
-        assert_same_state(mapped_run.module, plain_run.module)
+    assert plain_result.reports == reference_result.reports
+    assert_same_state(reference_run.module, plain_run.module)
 
 
 @pytest.mark.parametrize("method", ["see", "closed"])

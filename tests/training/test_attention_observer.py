@@ -13,7 +13,7 @@ from torch import nn
 
 from tempopt.training.messages import decode, encode
 from tempopt.training.run import Run
-from tests.training.plain_lightning import assert_same_state
+from tests.training.shared_trainings import assert_same_state, check_resume
 
 HOT = {"temperature_init": 4.0, "temperature_final": 0.25, "schedule": "exponential"}
 
@@ -76,17 +76,9 @@ def test_what_is_observed_is_the_entropy_of_the_attention_at_the_temperature_of_
     )
 
 
-def test_a_run_that_was_interrupted_saw_what_it_would_have_seen(
-    request_for: Any, listener: Any, tmp_path: Path
-) -> None:
-    reference_result = Run(request_for(parameters=HOT, observe=True), listener()).execute()
-    keeping = {"checkpoints": str(tmp_path), "parameters": HOT, "observe": True}
-    killed_channel = listener(die_at=10)
-    with pytest.raises(SystemExit):
-        Run(request_for(**keeping), killed_channel).execute()
-    resumed_run = Run(request_for(**keeping, attempt=2, resume=killed_channel.saved), listener())
-    assert resumed_run.execute().curves == reference_result.curves
-    assert killed_channel.saved[0].step > 0
+def test_a_run_that_was_interrupted_saw_what_it_would_have_seen(request_for: Any, tmp_path: Path) -> None:
+    _, reference_result, _ = check_resume(request_for(parameters=HOT, observe=True), tmp_path)
+    assert reference_result.curves
 
 
 def test_a_run_that_does_not_complete_has_no_curves_and_they_survive_the_way_to_the_agent(

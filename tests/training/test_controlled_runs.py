@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from tempopt import AttachCallback, load_checkpoint
 from tempopt.agent.process import WorkerProcess
 from tempopt.errors import SpecError
 from tempopt.training.dry_run import dry_run
-from tempopt.training.messages import Evaluation, Finished, RunRequest, Stage, Started
+from tempopt.training.messages import Evaluation, Finished, RunRequest, Stage
 from tempopt.training.run import Run
-from tests.training.plain_lightning import SaveAt, assert_same_state, quiet_trainer
+from tests.training.shared_trainings import SaveAt, assert_same_state, check_resume, quiet_trainer
 from tests.training.test_attach_callback import Data, fit_stock, toys
 from tests.training.test_ranks import make, pair
 from tests.training.two_ranks import STEPS, check_two_ranks, two_ranks_given
@@ -76,39 +75,15 @@ def temperatures(run: Run) -> tuple[float, ...]:
 
 @pytest.mark.parametrize("setup_name", SETUPS)
 def test_a_run_that_was_interrupted_ends_with_the_same_bits(
-    controls: Controls, listener: Any, tmp_path: Path, setup_name: str
+    controls: Controls, tmp_path: Path, setup_name: str
 ) -> None:
     test = [Evaluation(name="test", on="test"), Evaluation(name="test_current", on="test", at="current")]
-
-    def run(channel: Any, **overrides: Any) -> Run:
-        return Run(
-            controls(
-                setup_name, ticket=1, checkpoints=str(tmp_path), evaluations=test, observe=True, **overrides
-            ),
-            channel,
-        )
-
-    reference_run, killed_channel, resumed_channel = run(listener()), listener(die_at=10), listener()
-    reference_result = reference_run.execute()
-    with pytest.raises(SystemExit):
-        run(killed_channel).execute()
-    resumed_run = run(resumed_channel, attempt=2, resume=killed_channel.saved)
-    resumed_result = resumed_run.execute()
-    assert [message.step for message in resumed_channel.messages_of(Started)] == [8]
-    assert (resumed_result.reports, resumed_result.measurements, resumed_result.curves) == (
-        reference_result.reports,
-        reference_result.measurements,
-        reference_result.curves,
-    )
-    assert (
-        temperatures(resumed_run) == temperatures(reference_run) != (1.5,) * len(temperatures(reference_run))
-    )
+    request = controls(setup_name, evaluations=test, observe=True)
+    reference_run, reference_result, resumed_run = check_resume(request, tmp_path)
+    taus = temperatures(reference_run)
+    assert temperatures(resumed_run) == taus != (1.5,) * len(taus)
     # it is evaluated as it was trained at last
     assert reference_result.measurements["test"] == reference_result.measurements["test_current"]
-    reference_state = reference_run.module.state_dict()
-    assert all(
-        torch.equal(value, reference_state[name]) for name, value in resumed_run.module.state_dict().items()
-    )
 
 
 @pytest.mark.parametrize("setup_name", SETUPS)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from tempopt import TemperedModule
-from tests.training.plain_lightning import quiet_trainer
+from tests.training.shared_trainings import quiet_trainer
 
 HEADS, WIDTH, N = 4, 16, 10
 DIFFERING = {"head_pattern": "exp", "head_ratio": 6.0, "local_share": 0.5, "window": 3}

@@ -18,7 +18,7 @@ from tempopt.errors import SpecError, UsageError
 from tempopt.temperature import TemperatureParameters
 from tempopt.training.entropy_control import EntropyControl
 from tempopt.training.run import Run
-from tests.training.plain_lightning import quiet_trainer
+from tests.training.shared_trainings import quiet_trainer
 
 ITEMS, WIDTH, STEPS = 12, 8, 240
 

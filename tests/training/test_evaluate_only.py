@@ -28,7 +28,7 @@ from tempopt.attention.attach.checkpoints import load_as_trained
 from tempopt.training.evaluate_only import MAX_UNITS, PerItemMetricCallback
 from tempopt.training.messages import Evaluation
 from tempopt.training.run import Run
-from tests.training.plain_lightning import quiet_trainer
+from tests.training.shared_trainings import quiet_trainer
 
 VALUES = [0.0, 1.0, 3.0, 5.0, 2.0, 7.0, 4.0]
 BATCHES = [[0.0, 1.0, 3.0], [5.0, 2.0, 7.0], [4.0]]

@@ -18,7 +18,7 @@ from tempopt.temperature import GenerationParameters
 from tempopt.training.build import build
 from tempopt.training.dry_run import dry_run, refuse_unread_generation
 from tempopt.training.messages import Evaluation
-from tests.training.plain_lightning import quiet_trainer
+from tests.training.shared_trainings import quiet_trainer
 
 
 class GenerationWriter(TemperedModule):

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from tempopt.attention.attach.attachment import attach
 from tempopt.attention.attach.values import Transform, attach_value
 from tempopt.training.learned_callback import LearnedTemperatureCallback
-from tests.training.plain_lightning import quiet_trainer
+from tests.training.shared_trainings import quiet_trainer
 
 LR, RATIO, WEIGHT_DECAY = 1e-2, 10.0, 0.1
 

@@ -17,9 +17,9 @@ from torch._dynamo.utils import counters
 from tempopt.agent.process import WorkerProcess
 from tempopt.temperature import with_learned_temperatures
 from tempopt.training.dry_run import dry_run
-from tempopt.training.messages import Evaluation, RunRequest, Started
+from tempopt.training.messages import Evaluation, RunRequest
 from tempopt.training.run import Run
-from tests.training.plain_lightning import assert_same_state
+from tests.training.shared_trainings import check_resume
 from tests.training.test_compile import _compiler, graphs, trace_only
 from tests.training.test_ranks import make, pair
 from tests.training.two_ranks import STEPS, check_two_ranks, two_ranks_given
@@ -121,27 +121,10 @@ def test_a_run_that_was_interrupted_learns_the_same_bits(
     )
     assert dry_run(dry_run_request, listener()).not_learned is None
 
-    def run(channel: Any, **overrides: Any) -> Run:
-        test = [Evaluation(name="test", on="test")]
-        return Run(
-            learns(setup_name, ticket=1, checkpoints=str(tmp_path), evaluations=test, **overrides), channel
-        )
-
-    reference_run, killed_channel, resumed_channel = run(listener()), listener(die_at=10), listener()
-    reference_result = reference_run.execute()
-    with pytest.raises(SystemExit):
-        run(killed_channel).execute()
-    resumed_run = run(resumed_channel, attempt=2, resume=killed_channel.saved)
-    resumed_result = resumed_run.execute()
-    assert [message.step for message in resumed_channel.messages_of(Started)] == [8]
-    assert (resumed_result.reports, resumed_result.measurements, resumed_result.curves) == (
-        reference_result.reports,
-        reference_result.measurements,
-        reference_result.curves,
-    )
+    request = learns(setup_name, evaluations=[Evaluation(name="test", on="test")])
+    reference_run, reference_result, resumed_run = check_resume(request, tmp_path)
     assert temperatures(resumed_run) == temperatures(reference_run)
     assert all(len({value for _, value in curve}) > STEPS / 2 for curve in reference_result.curves.values())
-    assert_same_state(resumed_run.module, reference_run.module)
 
 
 @pytest.mark.long

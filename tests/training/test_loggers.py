@@ -25,7 +25,7 @@ from tempopt.training.loggers import loggers_given
 from tempopt.training.messages import Evaluation, RunLabel, RunRequest, Started, decode, encode
 from tempopt.training.run import Run
 from tempopt.training.trackers import Trackers
-from tests.training.plain_lightning import assert_same_state
+from tests.training.shared_trainings import assert_same_state
 
 HOT = {"temperature_init": 4.0, "temperature_final": 0.25, "schedule": "exponential", "lr": 0.02}
 LABEL = RunLabel(study="warm", study_created_at="2026-01-01", run="search-0012", kind="search", arm="search")

@@ -22,7 +22,7 @@ from tempopt.errors import SpecError
 from tempopt.spec.program import Program
 from tempopt.temperature import NEUTRAL, NORMALISERS, TemperatureParameters
 from tempopt.training.build import prepare
-from tests.training.plain_lightning import assert_same_state, quiet_trainer
+from tests.training.shared_trainings import assert_same_state, quiet_trainer
 
 
 class Small(TemperedModule):

@@ -17,7 +17,7 @@ from tempopt.training.messages import Evaluation, Finished, RunRequest, Stage, S
 from tempopt.training.ranks import ALONE
 from tempopt.training.run import Run
 from tempopt.training.worker import _answer
-from tests.training.plain_lightning import assert_same_state
+from tests.training.shared_trainings import assert_same_state, check_resume
 
 STEPS = 24
 WAYS = [
@@ -207,48 +207,18 @@ def test_an_evaluation_says_at_which_temperature_it_is(
 
 @pytest.mark.parametrize(("reads", "transform"), WAYS)
 def test_a_run_that_was_interrupted_in_mid_schedule_trains_to_the_same_bits(
-    make_request: RequestMaker, listener: Any, tmp_path: Path, reads: str, transform: str
+    make_request: RequestMaker, tmp_path: Path, reads: str, transform: str
 ) -> None:
-    def run(channel: Any, **overrides: Any) -> Run:
-        request = make_request(
-            at(reads, transform),
-            init={"reads": reads},
-            parameters=LINEAR,
-            checkpoints=str(tmp_path),
-            evaluations=TEST,
-            **overrides,
-        )
-        return Run(request, channel)
-
-    reference_run = run(listener())
-    reference_result = reference_run.execute()
-    killed_channel, resumed_channel = listener(die_at=10), listener()
-    with pytest.raises(SystemExit):
-        run(killed_channel).execute()
-    resumed_run = run(resumed_channel, attempt=2, resume=killed_channel.saved)
-    resumed_result = resumed_run.execute()
-    assert resumed_channel.messages_of(Started)[0].step == 8
+    values, init = at(reads, transform), {"reads": reads}
+    request = make_request(values, init=init, parameters=LINEAR, evaluations=TEST)
+    _, _, resumed_run = check_resume(request, tmp_path)
     assert step_taus(resumed_run) == pytest.approx(linear()[8:], rel=1e-6)
-    assert resumed_result.reports == reference_result.reports
-    assert resumed_result.measurements == reference_result.measurements
-    assert_same_state(resumed_run.module, reference_run.module)
 
 
 def test_a_learned_temperature_that_stays_as_found_is_learned_on_after_a_resume(
-    make_request: RequestMaker, listener: Any, tmp_path: Path
+    make_request: RequestMaker, tmp_path: Path
 ) -> None:
-    def run(channel: Any, **overrides: Any) -> Run:
-        values = at("logit_scale", "log_inverse")
-        init = {"reads": "logit_scale"}
-        return Run(make_request(values, init=init, checkpoints=str(tmp_path), **overrides), channel)
-
-    reference_run, killed_channel = run(listener()), listener(die_at=10)
-    reference_result = reference_run.execute()
-    with pytest.raises(SystemExit):
-        run(killed_channel).execute()
-    resumed_run = run(listener(), attempt=2, resume=killed_channel.saved)
-    assert resumed_run.execute().reports == reference_result.reports
-    assert_same_state(resumed_run.module, reference_run.module)
+    check_resume(make_request(at("logit_scale", "log_inverse"), init={"reads": "logit_scale"}), tmp_path)
 
 
 def test_a_temperature_that_is_not_the_one_expected_is_refused(

@@ -16,7 +16,7 @@ from tempopt.temperature import with_learned_temperatures
 from tempopt.training.dry_run import dry_run
 from tempopt.training.messages import RunRequest
 from tempopt.training.run import Run
-from tests.training.plain_lightning import assert_same_state
+from tests.training.shared_trainings import check_resume
 
 STEPS = 24
 LINEAR = {"contrast.as_found": 0.5, "contrast.schedule": "linear", "contrast.temperature_final": 0.1}
@@ -152,23 +152,10 @@ def test_each_step_is_trained_at_its_schedule_and_a_checkpoint_has_the_last_one(
 
 @pytest.mark.parametrize("parameters", [LINEAR, with_learned_temperatures({"contrast.as_found": 0.5}, 10.0)])
 def test_an_interrupted_run_trains_to_the_same_bits(
-    make_request: RequestMaker, listener: Any, tmp_path: Path, parameters: dict[str, Any]
+    make_request: RequestMaker, tmp_path: Path, parameters: dict[str, Any]
 ) -> None:
-    def run(channel: Any, **overrides: Any) -> Run:
-        return Run(make_request(parameters=parameters, checkpoints=str(tmp_path), **overrides), channel)
-
-    reference_run, killed_channel, resumed_channel = run(listener()), listener(die_at=10), listener()
-    reference_result = reference_run.execute()
-    with pytest.raises(SystemExit):
-        run(killed_channel).execute()
-    resumed_run = run(resumed_channel, attempt=2, resume=killed_channel.saved)
-    resumed_result = resumed_run.execute()
+    reference_run, _, resumed_run = check_resume(make_request(parameters=parameters), tmp_path)
     assert step_taus(resumed_run) == step_taus(reference_run)[8:]
-    assert (resumed_result.reports, resumed_result.curves) == (
-        reference_result.reports,
-        reference_result.curves,
-    )
-    assert_same_state(resumed_run.module, reference_run.module)
 
 
 def test_attention_that_a_module_does_not_have_is_not_searched(

@@ -24,7 +24,7 @@ from tempopt.training.messages import (
     Started,
 )
 from tempopt.training.run import Run
-from tests.training.plain_lightning import assert_same_state
+from tests.training.shared_trainings import assert_same_state, check_resume
 
 HOT = {"temperature_init": 4.0, "temperature_final": 1.0, "schedule": "exponential", "entropy_lambda": 0.01}
 
@@ -55,25 +55,12 @@ def test_a_model_checkpoint_of_each_run_has_a_folder_of_its_own(
 
 
 def test_a_module_with_callbacks_and_hyperparameters_of_its_own_is_tempered_and_resumes(
-    request_for: Any, listener: Any, tmp_path: Path
+    request_for: Any, tmp_path: Path
 ) -> None:
-    def run(channel: Any, **overrides: Any) -> Run:
-        return Run(
-            request_for("OwnCallbacks", parameters=HOT, checkpoints=str(tmp_path), **overrides), channel
-        )
-
-    reference_run = run(listener())
-    reference_result = reference_run.execute()
+    request = request_for("OwnCallbacks", parameters=HOT)
+    reference_run, reference_result, _ = check_resume(request, tmp_path, die_at=6)
     assert [step for step, _ in reference_result.reports] == [4, 8]
     assert reference_run.tempered.progress == pytest.approx(7 / 23)
-    killed_channel, resumed_channel = listener(die_at=6), listener()
-    with pytest.raises(SystemExit):
-        run(killed_channel).execute()
-    assert (
-        run(resumed_channel, attempt=2, resume=killed_channel.saved).execute().reports
-        == reference_result.reports
-    )
-    assert resumed_channel.messages_of(Started)[0].step == 4
 
 
 def test_a_run_that_ends_early_is_measured_at_the_temperature_that_is_asked(

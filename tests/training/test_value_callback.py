@@ -14,7 +14,7 @@ from torch import nn
 
 from tempopt import AttachError, SpecError, UsageError, ValueCallback, attach_value, load_checkpoint
 from tempopt.temperature import progress
-from tests.training.plain_lightning import SaveAt, assert_same_state, quiet_trainer
+from tests.training.shared_trainings import SaveAt, assert_same_state, quiet_trainer
 
 STEPS = 12
 LINEAR = {"schedule": "linear", "temperature_final": 0.1}

@@ -1,13 +1,19 @@
-"""What tests of trainings without a study have in common: a quiet Trainer, checkpoints, equal weights."""
+"""What tests of trainings have in common: a quiet Trainer, checkpoints, equal weights, interrupted runs."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import lightning as L
+import pytest
 import torch
 from torch import nn
+
+from tempopt.training.messages import Finished, RunRequest, Started
+from tempopt.training.run import Run
+from tests.training_fixtures import Listener
 
 
 def quiet_trainer(*callbacks: L.Callback, **options: Any) -> L.Trainer:
@@ -46,3 +52,27 @@ def assert_same_state(module: nn.Module, other_module: nn.Module) -> None:
     state, other_state = module.state_dict(), other_module.state_dict()
     assert state.keys() == other_state.keys()
     assert [name for name, value in state.items() if not torch.equal(value, other_state[name])] == []
+
+
+def check_resume(request: RunRequest, folder: Path, *, die_at: int = 10) -> tuple[Run, Finished, Run]:
+    """Kill a run, resume it, and require that it ends as one that was left alone.
+
+    Returns:
+        The run that was left alone, its result, and the run that was resumed.
+    """
+    request = dataclasses.replace(request, checkpoints=str(folder))
+    killed_channel, resumed_channel = Listener(die_at=die_at), Listener()
+    reference_run = Run(request, Listener())
+    reference_result = reference_run.execute()
+    with pytest.raises(SystemExit):
+        Run(request, killed_channel).execute()
+    resumed_request = dataclasses.replace(request, attempt=2, resume=killed_channel.saved)
+    resumed_run = Run(resumed_request, resumed_channel)
+    resumed_result = resumed_run.execute()
+    assert [message.step for message in resumed_channel.messages_of(Started)] == [
+        killed_channel.saved[0].step
+    ]
+    for name in ("state", "reports", "measurements", "curves", "maps"):
+        assert getattr(resumed_result, name) == getattr(reference_result, name), name
+    assert_same_state(resumed_run.module, reference_run.module)
+    return reference_run, reference_result, resumed_run
