@@ -27,11 +27,6 @@ def test_a_stored_batch_keeps_its_fields_together() -> None:
     assert batch.nothing is None
 
 
-def test_every_stored_item_comes_once_when_nothing_is_shuffled() -> None:
-    numbers = [number for batch in batches(make_stored(10), 4) for number in batch.number.tolist()]
-    assert numbers == list(range(10))
-
-
 def test_a_shuffled_loader_has_batches_of_one_size_in_an_order_that_follows_the_generator() -> None:
     orders = []
     for seed in (1, 1, 2):

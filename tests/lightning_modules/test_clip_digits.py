@@ -101,27 +101,6 @@ def test_each_tower_sees_its_half_alone() -> None:
     assert not torch.equal(module(masked_pixels)[1], right_output)
 
 
-def test_the_temperature_moves_the_loss_and_not_the_metric(validate: Validate) -> None:
-    module, batch = towers(), validation_halves()
-    losses, metrics, of_images = set(), set(), []
-    for temperature in TEMPERATURES:
-        module.criterion.temperature = temperature
-        losses.add(module.training_step(batch, 0).item())
-        logged, ranked = validate(module, DigitsData(), "val_mrr")
-        metrics.add(logged)
-        of_images.append(ranked)
-    assert len(losses) == 3
-    assert len(metrics) == 1
-    assert all(torch.equal(values, of_images[0]) for values in of_images)
-
-
-def test_testing_logs_the_metric_of_the_test_split() -> None:
-    trainer = L.Trainer(logger=False, enable_progress_bar=False, accelerator="cpu")
-    (logged,) = trainer.test(towers(), datamodule=DigitsData(), verbose=False)
-    assert list(logged) == ["test_mrr"]
-    assert 0.0 < logged["test_mrr"] < 1.0
-
-
 def test_a_training_finds_many_more_matches_than_chance(fit: Fit) -> None:
     trainer = fit(towers(), DigitsData(), steps=60)
     count = len(validation_halves().label_B)

@@ -112,21 +112,6 @@ def test_the_metrics_are_accuracy_and_cross_entropy_of_the_labels(validate: Vali
     assert of_images.mean().item() == pytest.approx(loss, rel=1e-5)
 
 
-@pytest.mark.parametrize("metric", ["val_accuracy", "val_loss"])
-def test_the_temperature_moves_the_loss_and_no_metric(metric: str, validate: Validate) -> None:
-    module, images = student(), lesson(taught())
-    losses, metrics, of_images = set(), set(), []
-    for temperature in TEMPERATURES:
-        module.criterion.temperature = temperature
-        losses.add(module.training_step(images, 0).item())
-        logged, measured = validate(module, TaughtDigits(), metric)
-        metrics.add(logged)
-        of_images.append(measured)
-    assert len(losses) == 3
-    assert len(metrics) == 1
-    assert all(torch.equal(values, of_images[0]) for values in of_images)
-
-
 def test_a_student_learns_more_from_its_teacher_than_from_the_labels_alone(fit: Fit) -> None:
     def accuracy(mix: float) -> float:
         trainer = fit(student(mix=mix), TaughtDigits(), steps=300)

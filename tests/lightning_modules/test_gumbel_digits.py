@@ -17,8 +17,6 @@ from lightning_modules.gumbel_digits import GumbelDigits, GumbelSoftmax, diverge
 
 Fit = Callable[..., L.Trainer]
 Validate = Callable[..., tuple[float, torch.Tensor]]
-# the middle of each is the temperature as found
-TEMPERATURES = (0.1, 1.0, 10.0)
 
 
 def validation_images() -> Images:
@@ -111,30 +109,6 @@ def test_the_negative_elbo_bounds_the_negative_log_evidence(validate: Validate) 
     assert metric > -evidence.mean()
     # at the beginning the codes tell little, so the bound is close
     assert metric == pytest.approx(-evidence.mean(), rel=0.05)
-
-
-def test_the_temperature_moves_the_loss_and_not_the_metric(validate: Validate) -> None:
-    module, images = autoencoder(), validation_images()
-    losses, metrics, of_images = set(), set(), []
-    for seed, temperature in enumerate(TEMPERATURES):
-        module.sampler.temperature = temperature
-        torch.manual_seed(0)
-        losses.add(module.training_step(images, 0).item())
-        torch.manual_seed(seed)
-        logged, nats = validate(module, DigitsData(), "val_nelbo")
-        metrics.add(logged)
-        of_images.append(nats)
-    assert len(losses) == 3
-    assert len(metrics) == 1
-    assert all(torch.equal(values, of_images[0]) for values in of_images)
-
-
-def test_testing_logs_the_metric_of_the_test_split() -> None:
-    trainer = L.Trainer(logger=False, enable_progress_bar=False, accelerator="cpu")
-    (logged,) = trainer.test(autoencoder(), datamodule=DigitsData(), verbose=False)
-    assert list(logged) == ["test_nelbo"]
-    # not trained yet: near a coin for each of 64 pixels
-    assert logged["test_nelbo"] == pytest.approx(64 * math.log(2), rel=0.1)
 
 
 def test_a_training_beats_pixels_that_are_independent(fit: Fit) -> None:

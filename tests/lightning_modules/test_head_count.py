@@ -9,7 +9,6 @@ import torch
 
 from lightning_modules import AssociativeRecall
 from lightning_modules.associative_recall import draw_recall
-from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.load import load_spec
 from tempopt.spec.study_spec import StudySpec
 
@@ -19,11 +18,6 @@ NUM_HEADS = (1, 2, 4, 8)
 @pytest.fixture(scope="module")
 def spec() -> StudySpec:
     return load_spec(Path(__file__).parents[2] / "studies" / "head_count.yaml")
-
-
-def test_every_number_of_heads_divides_the_width(spec: StudySpec) -> None:
-    width = spec.model["init_args"]["d_model"]
-    assert all(width % heads == 0 for heads in NUM_HEADS)
 
 
 def test_every_number_of_heads_has_the_same_parameters_and_computes_something_else(spec: StudySpec) -> None:
@@ -38,9 +32,3 @@ def test_every_number_of_heads_has_the_same_parameters_and_computes_something_el
         outputs.append(module(recall))
     assert len(shapes) == 1
     assert not any(torch.equal(outputs[0], output) for output in outputs[1:])
-
-
-def test_the_numbers_of_heads_can_be_compared_in_pairs() -> None:
-    spec = comparison_spec("head_count", vary={"model.num_heads": NUM_HEADS}, all_pairs=True)
-    assert spec.compare is not None
-    assert [variant.parameters for variant in spec.compare] == [{"num_heads": heads} for heads in NUM_HEADS]

@@ -35,6 +35,7 @@ from tempopt import ValueCallback
 from tempopt.attention.attach.query_rows import query_rows
 
 Fit = Callable[..., L.Trainer]
+Validate = Callable[..., tuple[float, torch.Tensor]]
 
 TEMPERED = [AssociativeRecall, DigitsViT, GraphWalks, MaxRetrieval, QKNormLM, SourceLM]
 BEST = {
@@ -67,11 +68,11 @@ def test_importing_the_package_is_light() -> None:
 
 
 OF_A_LOSS = [
-    (ClipDigits, DigitsData, "criterion.temperature"),
-    (DistilledDigits, TaughtDigits, "criterion.temperature"),
-    (GumbelDigits, DigitsData, "sampler.temperature"),
+    (ClipDigits, DigitsData, "criterion.temperature", ["val_mrr"]),
+    (DistilledDigits, TaughtDigits, "criterion.temperature", ["val_accuracy", "val_loss"]),
+    (GumbelDigits, DigitsData, "sampler.temperature", ["val_nelbo"]),
 ]
-"""Modules whose temperature is not attention's, their data and where the temperature is."""
+"""Modules whose temperature is not attention's, their data, where the temperature is, and their metrics."""
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ OF_A_LOSS = [
         (MaxRetrieval, MaxRetrievalData, BEST),
         (QKNormLM, SourceData, BEST),
         (SourceLM, SourceData, BEST),
-        *((module_class, data, {"temperature": 0.2, "lr": 0.002}) for module_class, data, _ in OF_A_LOSS),
+        *((module_class, data, {"temperature": 0.2, "lr": 0.002}) for module_class, data, *_ in OF_A_LOSS),
     ],
 )
 def test_a_checkpoint_makes_the_module_again(
@@ -102,9 +103,40 @@ def test_a_checkpoint_makes_the_module_again(
         assert torch.equal(parameter, module.get_parameter(name))
 
 
-@pytest.mark.parametrize(("module_class", "data_class", "path"), OF_A_LOSS)
+@pytest.mark.parametrize(("module_class", "data_class", "path", "metrics"), OF_A_LOSS)
+def test_the_temperature_moves_the_loss_and_no_metric(
+    module_class: type[L.LightningModule],
+    data_class: type[L.LightningDataModule],
+    path: str,
+    metrics: list[str],
+    validate: Validate,
+) -> None:
+    L.seed_everything(0, verbose=False)
+    module, data = module_class(), data_class()
+    data.setup("fit")
+    batch = next(iter(data.train_dataloader()))
+    holder, _, name = path.partition(".")
+    losses: set[float] = set()
+    measured: list[list[tuple[float, torch.Tensor]]] = []
+    for seed, temperature in enumerate((0.1, 1.0, 8.0)):
+        setattr(getattr(module, holder), name, temperature)
+        torch.manual_seed(0)
+        losses.add(module.training_step(batch, 0).item())
+        torch.manual_seed(seed)
+        measured.append([validate(module, data, metric) for metric in metrics])
+    assert len(losses) == 3
+    for values in measured[1:]:
+        for (value, of_images), (first_value, first_of_images) in zip(values, measured[0], strict=True):
+            assert value == first_value and torch.equal(of_images, first_of_images)
+
+
+@pytest.mark.parametrize(("module_class", "data_class", "path", "metrics"), OF_A_LOSS)
 def test_a_training_follows_its_seed_and_its_schedule(
-    module_class: type[L.LightningModule], data_class: type[L.LightningDataModule], path: str, fit: Fit
+    module_class: type[L.LightningModule],
+    data_class: type[L.LightningDataModule],
+    path: str,
+    metrics: list[str],
+    fit: Fit,
 ) -> None:
     def trained_weights(seed: int, *callbacks: L.Callback) -> torch.Tensor:
         L.seed_everything(seed, verbose=False)
@@ -117,6 +149,15 @@ def test_a_training_follows_its_seed_and_its_schedule(
     assert not torch.equal(plain, trained_weights(1))
     schedule = {"schedule": "exponential", "temperature_final": 0.05}
     assert not torch.equal(plain, trained_weights(0, ValueCallback(path, schedule)))
+
+
+@pytest.mark.parametrize(("module_class", "metric"), [(ClipDigits, "mrr"), (GumbelDigits, "nelbo")])
+def test_testing_logs_the_metric_of_the_test_split(
+    module_class: type[L.LightningModule], metric: str
+) -> None:
+    trainer = L.Trainer(logger=False, enable_progress_bar=False, accelerator="cpu")
+    (logged,) = trainer.test(module_class(), datamodule=DigitsData(), verbose=False)
+    assert list(logged) == [f"test_{metric}"] and logged[f"test_{metric}"] > 0.0
 
 
 # behind QK-norm a temperature that is baked in is undone, though there are rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
@@ -127,12 +126,3 @@ def test_it_learns_in_a_plain_trainer(objective: str, sources: Path, fit: Fit) -
 def test_an_objective_that_is_not_known_is_refused() -> None:
     with pytest.raises(SpecError, match='Unknown objective "mask"'):
         SourceLM(objective="mask")
-
-
-def test_the_standard_library_of_this_interpreter_is_enough() -> None:
-    texts = read_sources(Path(sysconfig.get_path("stdlib")), max_bytes=200_000)
-    assert {split: len(text) for split, text in texts.items()} == {
-        "train": 160_000,
-        "val": 20_000,
-        "test": 20_000,
-    }
