@@ -55,6 +55,7 @@ from tempopt.training.messages import (
     Report,
     RunRequest,
     Started,
+    Stop,
 )
 from tempopt.training.module import TemperedModule
 from tempopt.training.named_values import NamedValues, tempered_of
@@ -111,17 +112,10 @@ class Run:
         self._notes: list[str] = []
         self._code = run_code(self.module, self.datamodule)
         self._checkpoints = self._own_checkpoints()
-        self.wishes = StopSignals(
-            ranks, lambda: channel.stop(request), interval_seconds=request.checkpoint_every
-        )
+        self.wishes = StopSignals(ranks, self._poll_stop, interval_seconds=request.checkpoint_every)
         self.wishes.keeps = self._checkpoints is not None
         self._callback = ReportCallback(
-            metric=request.program.metric,
-            on_report=lambda step, value, metrics: self._send(
-                Report, step=step, value=value, metrics=metrics
-            ),
-            on_heartbeat=self._beat,
-            wishes=self.wishes,
+            metric=request.program.metric, on_report=self._report, on_heartbeat=self._beat, wishes=self.wishes
         )
         self._keeping = CheckpointCallback(
             self._checkpoints,
@@ -130,10 +124,10 @@ class Run:
             wishes=self.wishes,
             on_saved=lambda saved: self._send(CheckpointSaved, saved=saved),
         )
-        self._observed: AttentionObserver | None = None
         # what is compiled would have to be compiled once more, to be looked into
-        if request.observe and request.program.compile is None:
-            self._observed = AttentionObserver(self.tempered, request.seed, maps=request.maps)
+        is_observed = request.observe and request.program.compile is None
+        observer = AttentionObserver(self.tempered, request.seed, maps=request.maps)
+        self._observed = observer if is_observed else None
         self._units = PerItemMetricCallback(request.program.metric)
         self._follow = TemperatureCallback(validate_at=request.program.validate_at, tempered=self.tempered)
         self._trackers = Trackers(
@@ -175,7 +169,7 @@ class Run:
         except BaseException:
             self._trackers.close(None)
             raise
-        self._trackers.close(finished, self._channel.stop(self.request))
+        self._trackers.close(finished, self._poll_stop())
         return dataclasses.replace(finished, notes=[*finished.notes, *self._trackers.new_faults()])
 
     def _executed(self) -> Finished:
@@ -296,10 +290,9 @@ class Run:
         request = self.request
         if request.checkpoints is None or request.task != "train" or request.program.weights is not None:
             return None
-        run = run_identity(request)
         return RunCheckpoints(
             request,
-            run=run,
+            run=run_identity(request),
             ranks=self._ranks,
             not_kept=lambda reason: self._send(CheckpointFailed, why=reason),
         )
@@ -369,9 +362,6 @@ class Run:
         disable_signal_handlers(trainer)
         return trainer
 
-    def _on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        self._started(current_step(trainer), total_steps(trainer))
-
     def _started(self, step: int, total_steps: int) -> None:
         # a module brings callbacks of its own when training begins
         refuse_control(self.trainer.callbacks, planned=self._target.controls)  # type: ignore[attr-defined]
@@ -387,9 +377,15 @@ class Run:
             notes=self._notes,
         )
 
+    def _poll_stop(self) -> Stop | None:
+        return self._channel.stop(self.request)
+
     def _send(self, message_type: Callable[..., Message], **fields: Any) -> None:
         ticket, attempt = self.request.ticket, self.request.attempt
         self._channel.send(message_type(ticket=ticket, attempt=attempt, **fields))
+
+    def _report(self, step: int, value: float, metrics: dict[str, float]) -> None:
+        self._send(Report, step=step, value=value, metrics=metrics)
 
     def _beat(self, step: int) -> None:
         now = time.monotonic()
