@@ -68,7 +68,10 @@ def listener() -> type[Listener]:
 
 @pytest.fixture
 def request_for(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunRequest]:
-    """Return a function that makes a request; its keyword arguments go to the program or the request."""
+    """Return a function that makes a request; its keyword arguments go to the program or the request.
+
+    A module without a dot is one of ``toy_modules``.
+    """
     monkeypatch.syspath_prepend(str(TRAINING_TESTS))
     monkeypatch.setattr("tempopt.training.run.BEAT_SECONDS", 0.0)
 
@@ -77,6 +80,7 @@ def request_for(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunRequest]:
         *,
         init: dict[str, Any] | None = None,
         data: dict[str, Any] | None = None,
+        data_class: str = "ToyData",
         trainer: dict[str, Any] | None = None,
         attach: dict[str, Any] | None = None,
         metric: str = "val_loss",
@@ -84,13 +88,18 @@ def request_for(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunRequest]:
         weights: str | None = None,
         compile: str | None = None,
         compared: bool = False,
+        values: dict[str, dict[str, Any]] | None = None,
+        reads_temperature: bool = False,
         parameters: dict[str, Any] | None = None,
         **request: Any,
     ) -> RunRequest:
         length = {"max_steps": 24, "val_check_interval": 4, "check_val_every_n_epoch": None}
         program = Program(
-            model={"class_path": f"toy_modules.{module}", "init_args": init or {}},
-            data={"class_path": "toy_modules.ToyData", "init_args": data or {}},
+            model={
+                "class_path": module if "." in module else f"toy_modules.{module}",
+                "init_args": init or {},
+            },
+            data={"class_path": f"toy_modules.{data_class}", "init_args": data or {}},
             trainer={**length, "accelerator": "cpu", **(trainer or {})},
             attach=attach,
             metric=metric,
@@ -99,11 +108,17 @@ def request_for(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunRequest]:
             weights=weights,
             compile=compile,
             compared=compared,
+            values={
+                name: {"value": None, "transform": "identity", "as_found": None, **value}
+                for name, value in (values or {}).items()
+            },
+            metric_reads_temperature=reads_temperature,
         )
         fields = {"ticket": 1, "attempt": 1, "seed": 5, **request}
         return RunRequest(program=program, parameters=parameters or {}, **fields)
 
     yield make
-    sys.modules.pop("toy_modules", None)
+    for name in ("toy_modules", "learned_modules", "hugging_modules"):
+        sys.modules.pop(name, None)
     # or the next test would get classes whose module is gone
     build._prepared.cache_clear()

@@ -165,9 +165,8 @@ def test_every_checkpoint_is_exact_whatever_the_module_goes_by(
 def test_every_checkpoint_is_exact_for_a_stream_that_knows_its_position(
     request_for: Any, listener: Any, tmp_path: Path
 ) -> None:
-    request = request_for(parameters=HOT, checkpoints=str(tmp_path), trainer={"max_steps": 12})
-    data = {"class_path": "toy_modules.StreamData", "init_args": {}}
-    request = dataclasses.replace(request, program=dataclasses.replace(request.program, data=data))
+    options = {"data_class": "StreamData", "trainer": {"max_steps": 12}}
+    request = request_for(parameters=HOT, checkpoints=str(tmp_path), **options)
     assert assert_exact_from_every_checkpoint(request, listener)
 
 
@@ -277,9 +276,7 @@ def test_a_validation_within_an_accumulated_gradient_is_kept_after_the_step(
 def test_a_run_on_a_stream_that_does_not_know_its_position_begins_again_and_says_so(
     request_for: Any, listener: Any, tmp_path: Path
 ) -> None:
-    request = request_for(checkpoints=str(tmp_path))
-    data = {"class_path": "toy_modules.StreamData", "init_args": {"positioned": False}}
-    request = dataclasses.replace(request, program=dataclasses.replace(request.program, data=data))
+    request = request_for(checkpoints=str(tmp_path), data_class="StreamData", data={"positioned": False})
     channel, restarted_channel = listener(stop_at=6, keep=True), listener()
     with pytest.warns(UserWarning, match="do not know their position"):
         finished = Run(request, channel).execute()

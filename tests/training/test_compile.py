@@ -112,17 +112,13 @@ def test_one_set_of_graphs_serves_every_temperature_of_an_attached_module(
 def test_one_set_of_graphs_serves_every_value_of_a_temperature_that_is_registered(
     request_for: Any, listener: Any, trace_only: None, learned: bool
 ) -> None:
-    value = {"value": None, "transform": "identity", "as_found": None}
-    model = {"class_path": "contrast_modules.Registered", "init_args": {}}
+    options = {"metric": "val_gap", "compile": "default", "values": {"contrast": {}}}
     ends = []
     for last in (0.5, 0.1, 0.03):
-        moving = {"contrast.as_found": 0.5, "contrast.schedule": "linear", "contrast.temperature_final": last}
-        request = request_for(metric="val_gap", compile="default", parameters=moving)
-        if learned:
-            learned_parameters = with_learned_temperatures({"contrast.as_found": 0.5}, 10.0 * last)
-            request = dataclasses.replace(request, parameters=learned_parameters)
-        program = dataclasses.replace(request.program, model=model, values={"contrast": value})
-        run = Run(dataclasses.replace(request, program=program), listener())
+        parameters = {"contrast.as_found": 0.5}
+        moving = {**parameters, "contrast.schedule": "linear", "contrast.temperature_final": last}
+        parameters = with_learned_temperatures(parameters, 10.0 * last) if learned else moving
+        run = Run(request_for("contrast_modules.Registered", parameters=parameters, **options), listener())
         run.execute()
         ends.append(run.values.attachments["contrast"].temperatures[0])
         # one for the training step, two for the validation step, which logs in between

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +37,10 @@ CURRICULUM = {
     "control_start": 0.95,
 }
 SETUPS: dict[str, dict[str, Any]] = {
-    "tempered module": {"model": "TemperedLogitsToy"},
-    "query rows": {"model": "Stock", "attach": {"layers": "auto"}},
+    "tempered module": {"module": "learned_modules.TemperedLogitsToy"},
+    "query rows": {"module": "Stock", "attach": {"layers": "auto"}},
     "attention interface": {
-        "model": "TextReader",
+        "module": "learned_modules.TextReader",
         "attach": {"layers": "auto", "method": "attention_interface"},
     },
 }
@@ -51,20 +49,16 @@ Controls = Callable[..., RunRequest]
 
 
 @pytest.fixture
-def controls(request_for: Any) -> Iterator[Controls]:
+def controls(request_for: Any) -> Controls:
     """Return a maker of requests for entropy-controlled runs in one of the SETUPS."""
 
     def make_one(setup_name: str, **options: Any) -> RunRequest:
-        spec = SETUPS[setup_name]
-        home = "toy_modules" if spec["model"] == "Stock" else "learned_modules"
-        options = {"parameters": CONTRAST, "ticket": next(TICKETS), **options}
-        request: RunRequest = request_for(attach=spec.get("attach"), **options)
-        model = {"class_path": f"{home}.{spec['model']}", "init_args": {}}
-        return dataclasses.replace(request, program=dataclasses.replace(request.program, model=model))
+        request: RunRequest = request_for(
+            **{**SETUPS[setup_name], "parameters": CONTRAST, "ticket": next(TICKETS), **options}
+        )
+        return request
 
-    yield make_one
-    for name in ("learned_modules", "hugging_modules"):
-        sys.modules.pop(name, None)
+    return make_one
 
 
 def temperatures(run: Run) -> tuple[float, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -170,10 +169,7 @@ def test_batches_are_pinned_for_a_card_and_only_for_one(
 def test_streams_are_not_pinned(request_for: Any, listener: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Run, "_device", CUDA)
     monkeypatch.setattr(gpu_memory, "start_memory_tracking", lambda device, share: None)
-    request = request_for()
-    data = {"class_path": "toy_modules.StreamData", "init_args": {"positioned": False}}
-    program = dataclasses.replace(request.program, data=data)
-    run = Run(dataclasses.replace(request, program=program), listener())
+    run = Run(request_for(data_class="StreamData", data={"positioned": False}), listener())
     run.datamodule.setup("fit")
     with pytest.warns(UserWarning, match="do not know their position"):
         loader = run.datamodule.train_dataloader()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,14 +20,12 @@ MOVING = {"entropy_lambda": 0.5, "entropy_lambda_final": 0.0, "entropy_schedule"
 
 
 @pytest.fixture
-def make_hugging_request(request_for: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    def make(*, attach: Any = INTERFACE_ATTACH, init: Any = None, trainer: Any = None, **options: Any) -> Any:
-        request = request_for(attach=attach, trainer={"max_steps": 12, **(trainer or {})}, **options)
-        model = {"class_path": "hugging_modules.HuggingFaceModule", "init_args": init or {}}
-        return dataclasses.replace(request, program=dataclasses.replace(request.program, model=model))
+def make_hugging_request(request_for: Callable[..., Any]) -> Callable[..., Any]:
+    def make(*, attach: Any = INTERFACE_ATTACH, trainer: Any = None, **options: Any) -> Any:
+        options = {"attach": attach, "trainer": {"max_steps": 12, **(trainer or {})}, **options}
+        return request_for("hugging_modules.HuggingFaceModule", **options)
 
-    yield make
-    sys.modules.pop("hugging_modules", None)
+    return make
 
 
 def weights(run: Run) -> list[torch.Tensor]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,42 +27,41 @@ __all__ = ["_compiler", "make", "pair", "trace_only"]
 
 RATIO = 10.0
 TICKETS = itertools.count(1)
-NAMED = {"transform": "identity", "as_found": None}
 ATTENTION = {"temperature_init": 1.0}
 LOGITS = {"logits.as_found": 0.5}
 
 SETUPS: dict[str, dict[str, Any]] = {
     "number": {
-        "model": "SoftenedPool",
-        "values": {"logits": {**NAMED, "value": "stored_tau"}},
+        "module": "learned_modules.SoftenedPool",
+        "values": {"logits": {"value": "stored_tau"}},
         "parameters": LOGITS,
     },
     "parameter": {
-        "model": "SoftenedPool",
+        "module": "learned_modules.SoftenedPool",
         "init": {"parameter": True},
-        "values": {"logits": {**NAMED, "value": "stored_tau", "transform": "log_inverse"}},
+        "values": {"logits": {"value": "stored_tau", "transform": "log_inverse"}},
         "parameters": {"logits.as_found": math.exp(-0.7)},
     },
     "tempered module": {
-        "model": "TemperedLogitsToy",
-        "values": {"logits": {**NAMED, "value": None}},
+        "module": "learned_modules.TemperedLogitsToy",
+        "values": {"logits": {"value": None}},
         "parameters": {**ATTENTION, **LOGITS},
     },
-    "query rows": {"model": "Stock", "attach": {"layers": "auto"}, "parameters": ATTENTION},
+    "query rows": {"module": "Stock", "attach": {"layers": "auto"}, "parameters": ATTENTION},
     "attention interface": {
-        "model": "TextReader",
+        "module": "learned_modules.TextReader",
         "attach": {"layers": "auto", "method": "attention_interface"},
         "parameters": ATTENTION,
     },
     "heads of a tempered module": {
-        "model": "TemperedLogitsToy",
+        "module": "learned_modules.TemperedLogitsToy",
         "init": {"heads": 2},
-        "values": {"logits": {**NAMED, "value": None}},
+        "values": {"logits": {"value": None}},
         "parameters": {**ATTENTION, **LOGITS},
         "of": "per_head",
     },
     "heads of the interface": {
-        "model": "TextReader",
+        "module": "learned_modules.TextReader",
         "attach": {"layers": "auto", "method": "attention_interface"},
         "parameters": ATTENTION,
         "of": "per_head",
@@ -76,33 +73,20 @@ Learns = Callable[..., RunRequest]
 
 
 @pytest.fixture
-def learns(request_for: Any) -> Iterator[Learns]:
+def learns(request_for: Any) -> Learns:
     """Return a maker of requests for runs that learn temperatures in one of the SETUPS."""
 
     def make_one(setup_name: str, *, ratio: float = RATIO, **options: Any) -> RunRequest:
-        spec = SETUPS[setup_name]
-        home = "toy_modules" if spec["model"] == "Stock" else "learned_modules"
+        setup = {name: value for name, value in SETUPS[setup_name].items() if name != "of"}
+        setup["parameters"] = with_learned_temperatures(
+            setup["parameters"], ratio, learns=SETUPS[setup_name].get("of", True)
+        )
         request: RunRequest = request_for(
-            attach=spec.get("attach"),
-            **{
-                "parameters": with_learned_temperatures(
-                    spec["parameters"], ratio, learns=spec.get("of", True)
-                ),
-                "ticket": next(TICKETS),
-                **options,
-            },
+            **{**setup, "ticket": next(TICKETS), "reads_temperature": True, **options}
         )
-        program = dataclasses.replace(
-            request.program,
-            model={"class_path": f"{home}.{spec['model']}", "init_args": spec.get("init", {})},
-            values=spec.get("values", {}),
-            metric_reads_temperature=True,
-        )
-        return dataclasses.replace(request, program=program)
+        return request
 
-    yield make_one
-    for name in ("learned_modules", "hugging_modules"):
-        sys.modules.pop(name, None)
+    return make_one
 
 
 def temperatures(run: Run) -> list[float]:

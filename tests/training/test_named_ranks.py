@@ -47,7 +47,11 @@ def two(request_for: Any, tmp_path: Path) -> Any:
 
     def make(reads: str, transform: str, *, named: bool = True, **options: Any) -> RunRequest:
         recorder = {"class_path": "contrast_modules.RankRecorder", "init_args": {"folder": str(tmp_path)}}
+        value = {"value": f"criterion.{reads}", "transform": transform}
         request: RunRequest = request_for(
+            "contrast_modules.AllUsed",
+            init={"reads": reads},
+            values={"contrast": value} if named else {},
             metric="val_gap",
             trainer={"devices": 2, "callbacks": [recorder]},
             ticket=next(TICKETS),
@@ -57,12 +61,7 @@ def two(request_for: Any, tmp_path: Path) -> Any:
             compared=not named,
             **options,
         )
-        value = {"value": f"criterion.{reads}", "transform": transform, "as_found": None}
-        model = {"class_path": "contrast_modules.AllUsed", "init_args": {"reads": reads}}
-        program = dataclasses.replace(
-            request.program, model=model, values={"contrast": value} if named else {}
-        )
-        return dataclasses.replace(request, program=program)
+        return request
 
     return make
 

@@ -30,20 +30,16 @@ NUMBERS = [
 def make_request(request_for: Any) -> Any:
     """Return a maker of requests for a module and the paths of its temperatures."""
 
-    def make(module: str, *paths: str, metric: str = "val_gap", **options: Any) -> RunRequest:
-        transform = options.pop("transform", "identity")
+    def make(module: str, *paths: str, transform: str = "identity", **options: Any) -> RunRequest:
+        values = {
+            name: {"value": path, "transform": transform}
+            for name, path in zip(["named", "other"], paths, strict=False)
+        }
+        options = {"metric": "val_gap", "evaluations": [Evaluation(name="test", on="test")], **options}
         request: RunRequest = request_for(
-            metric=metric, evaluations=[Evaluation(name="test", on="test")], **options
+            module if "." in module else f"{MODULES}.{module}", values=values, **options
         )
-        program = dataclasses.replace(
-            request.program,
-            model={"class_path": module if "." in module else f"{MODULES}.{module}", "init_args": {}},
-            values={
-                name: {"value": path, "transform": transform, "as_found": None}
-                for name, path in zip(["named", "other"], paths, strict=False)
-            },
-        )
-        return dataclasses.replace(request, program=program)
+        return request
 
     return make
 

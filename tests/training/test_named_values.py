@@ -41,27 +41,11 @@ def linear(first: float = 0.5, last: float = 0.1, count: int = STEPS) -> list[fl
 def make_request(request_for: Any) -> RequestMaker:
     """Return a maker of requests for contrastive modules, whose loss has the temperature ``contrast``."""
 
-    def make(
-        values: dict[str, Any] | None = None,
-        *,
-        module: str = "Contrast",
-        init: dict[str, Any] | None = None,
-        metric: str = "val_gap",
-        reads_temperature: bool = False,
-        **options: Any,
-    ) -> RunRequest:
-        request: RunRequest = request_for(metric=metric, **options)
+    def make(values: dict[str, Any] | None = None, *, module: str = "Contrast", **options: Any) -> RunRequest:
         contrast = {"contrast": {"value": "criterion.temperature"}}
-        program = dataclasses.replace(
-            request.program,
-            model={"class_path": f"contrast_modules.{module}", "init_args": init or {}},
-            values={
-                name: {"transform": "identity", "as_found": None, **value_spec}
-                for name, value_spec in (contrast if values is None else values).items()
-            },
-            metric_reads_temperature=reads_temperature,
-        )
-        return dataclasses.replace(request, program=program)
+        options = {"metric": "val_gap", "values": contrast if values is None else values, **options}
+        request: RunRequest = request_for(f"contrast_modules.{module}", **options)
+        return request
 
     return make
 

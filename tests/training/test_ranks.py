@@ -313,13 +313,8 @@ def test_a_number_that_is_not_finite_on_one_rank_ends_all_as_diverged(
 def test_ranks_that_left_in_the_middle_of_an_epoch_go_on_exactly(
     pair: WorkerProcess, two: Any, tmp_path: Path, module: str, data: str, trainer: dict[str, Any]
 ) -> None:
-    base_request = two(module, parameters=HOT, data={}, trainer=trainer, checkpoint_every=0.001)
-    base_request = dataclasses.replace(
-        base_request,
-        program=dataclasses.replace(
-            base_request.program, data={"class_path": f"toy_modules.{data}", "init_args": {}}
-        ),
-    )
+    options = {"parameters": HOT, "data": {}, "data_class": data, "trainer": trainer}
+    base_request = two(module, **options, checkpoint_every=0.001)
     reference_messages = carry_out(pair, base_request)
     undisturbed = recorded_lines(tmp_path)
     assert same(undisturbed[0]) == same(undisturbed[1])

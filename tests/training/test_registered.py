@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from tests.training.shared_trainings import check_resume
 
 STEPS = 24
 LINEAR = {"contrast.as_found": 0.5, "contrast.schedule": "linear", "contrast.temperature_final": 0.1}
-REGISTERED_VALUE = {"value": None, "transform": "identity", "as_found": None}
 RequestMaker = Callable[..., RunRequest]
 
 
@@ -37,16 +35,12 @@ class Plain(TemperedModule):
 def make_request(request_for: Any) -> RequestMaker:
     """Return a maker of requests for a module that registers the temperature ``contrast``."""
 
-    def make(
-        *names: str, module: str = "Registered", init: dict[str, Any] | None = None, **options: Any
-    ) -> RunRequest:
-        request: RunRequest = request_for(**{"metric": "val_gap", **options})
-        program = dataclasses.replace(
-            request.program,
-            model={"class_path": f"contrast_modules.{module}", "init_args": init or {}},
-            values=dict.fromkeys(names or ("contrast",), REGISTERED_VALUE),
+    def make(*names: str, module: str = "Registered", **options: Any) -> RunRequest:
+        values: dict[str, Any] = {name: {} for name in names or ("contrast",)}
+        request: RunRequest = request_for(
+            f"contrast_modules.{module}", **{"metric": "val_gap", "values": values, **options}
         )
-        return dataclasses.replace(request, program=program)
+        return request
 
     return make
 

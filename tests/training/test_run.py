@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -80,9 +79,7 @@ def test_a_data_module_that_splits_in_its_constructor_holds_out_the_same_in_ever
     request_for: Any, listener: Any
 ) -> None:
     def held_out(seed: int) -> list[int]:
-        request = request_for(seed=seed)
-        data = {"class_path": "toy_modules.SplitsAtOnce", "init_args": {}}
-        request = dataclasses.replace(request, program=dataclasses.replace(request.program, data=data))
+        request = request_for(seed=seed, data_class="SplitsAtOnce")
         return list(Run(request, listener()).datamodule.parts[2].indices)
 
     assert held_out(1) == held_out(2)
