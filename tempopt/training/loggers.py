@@ -192,7 +192,6 @@ _ADAPTERS: dict[type[Logger], LoggerAdapter] = {
     CSVLogger: _Csv(),
     WandbLogger: _Wandb(),
     MLFlowLogger: _MLFlow(),
-    Logger: LoggerAdapter(),
 }
 
 
@@ -236,7 +235,8 @@ class GivenLogger:
     @property
     def kind(self) -> LoggerAdapter:
         """What is particular to it."""
-        return next(adapter for cls, adapter in _ADAPTERS.items() if issubclass(self.cls, cls))
+        adapters = (adapter for cls, adapter in _ADAPTERS.items() if issubclass(self.cls, cls))
+        return next(adapters, LoggerAdapter())
 
     def make(self, label: RunLabel) -> Logger:
         """Return a new logger for the run of that name.

@@ -34,6 +34,7 @@ from tempopt.training.callbacks import (
     ReportCallback,
     SeedCallback,
     TemperatureCallback,
+    TemperatureTarget,
     metric_of,
     seed_generators,
 )
@@ -425,9 +426,9 @@ class Run:
     def _measured(self) -> Finished:
         step = current_step(self.trainer)
         # at the end of a plan, or of a constant one, the current temperature is the final one
+        scheduled: list[TemperatureTarget] = [self.tempered, *self.values.attachments.values()]
         has_ended = all(
-            tempered.progress == 1.0 or isinstance(tempered.plan.schedule, Constant)
-            for tempered in (self.tempered, *self.values.attachments.values())
+            tempered.progress == 1.0 or isinstance(tempered.plan.schedule, Constant) for tempered in scheduled
         )
         metrics_by_key: dict[tuple[str, str, str], dict[str, float]] = {}
         if self._callback.has_report_at(step):

@@ -112,7 +112,8 @@ def test_the_temperature_moves_the_loss_and_no_metric(
     validate: Validate,
 ) -> None:
     L.seed_everything(0, verbose=False)
-    module, data = module_class(), data_class()
+    module: Any = module_class()
+    data = data_class()
     data.setup("fit")
     batch = next(iter(data.train_dataloader()))
     holder, _, name = path.partition(".")

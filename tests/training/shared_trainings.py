@@ -18,7 +18,7 @@ from tests.training_fixtures import Listener
 
 def quiet_trainer(*callbacks: L.Callback, **options: Any) -> L.Trainer:
     """Return a Trainer on the CPU that shows and writes nothing by itself."""
-    settings = {
+    settings: dict[str, Any] = {
         "accelerator": "cpu",
         "logger": False,
         "enable_checkpointing": False,

@@ -115,7 +115,7 @@ def test_one_set_of_graphs_serves_every_value_of_a_temperature_that_is_registere
     options = {"metric": "val_gap", "compile": "default", "values": {"contrast": {}}}
     ends = []
     for last in (0.5, 0.1, 0.03):
-        parameters = {"contrast.as_found": 0.5}
+        parameters: dict[str, Any] = {"contrast.as_found": 0.5}
         moving = {**parameters, "contrast.schedule": "linear", "contrast.temperature_final": last}
         parameters = with_learned_temperatures(parameters, 10.0 * last) if learned else moving
         run = Run(request_for("contrast_modules.Registered", parameters=parameters, **options), listener())
