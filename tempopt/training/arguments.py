@@ -132,7 +132,10 @@ class Arguments:
         target[last_segment] = value
 
     def _make(self, namespace: Namespace, init_args: Mapping[str, Any]) -> dict[str, Any]:
-        objects = self._parser.instantiate(_wrapped(namespace))[_KEY]
+        from jsonargparse import Namespace
+
+        wrapper: Namespace = Namespace(**{_KEY: namespace})  # type: ignore[no-untyped-call]
+        objects = self._parser.instantiate(wrapper)[_KEY]
         return {name: objects[name] for name in init_args}
 
     def _parse(self, init_args: Mapping[str, Any]) -> Namespace:
@@ -160,8 +163,10 @@ class Arguments:
         from jsonargparse import ArgumentError
 
         lines = []
-        for name in _required(self.cls, self.names):
-            if name not in init_args:
+        for name in self.names:
+            init_parameter = parameter(self.cls, name)
+            is_required = init_parameter is not None and init_parameter.default is init_parameter.empty
+            if is_required and name not in init_args:
                 lines.append(
                     f"{self.section}: {self.called} needs the argument {name} "
                     f"({_allowed(self.cls, name)}). Give it under {self._init_args_path}."
@@ -202,13 +207,6 @@ def _parser(cls: type, argument_name: str | None = None) -> tuple[ArgumentParser
     return parser, list(dict.fromkeys(name.split(".")[1] for name in argument_paths))
 
 
-def _wrapped(namespace: Namespace) -> Namespace:
-    from jsonargparse import Namespace
-
-    wrapper: Namespace = Namespace(**{_KEY: namespace})  # type: ignore[no-untyped-call]
-    return wrapper
-
-
 def parameter(cls: type, name: str) -> inspect.Parameter | None:
     """Return an init parameter of a class, from whichever class above it has it under that name."""
     for base_class in cls.__mro__:
@@ -217,15 +215,6 @@ def parameter(cls: type, name: str) -> inspect.Parameter | None:
             if init_parameter is not None:
                 return init_parameter
     return None
-
-
-def _required(cls: type, names: list[str]) -> list[str]:
-    parameters = {name: parameter(cls, name) for name in names}
-    return [
-        name
-        for name, init_parameter in parameters.items()
-        if init_parameter is not None and init_parameter.default is init_parameter.empty
-    ]
 
 
 def _allowed(cls: type, name: str) -> str:
