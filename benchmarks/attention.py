@@ -19,8 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tempopt.attention.functional.entropy import attention_with_entropy
-from tempopt.attention.functional.sampled_entropy import sampled_entropy
+from tempopt.attention.functional.entropy import attention_with_entropy, sampled_entropy
 
 Inputs = tuple[Tensor, Tensor, Tensor]
 AttentionFn = Callable[[Tensor, Tensor, Tensor, bool], tuple[Tensor, ...]]

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from benchmarks.attention import AttentionFn, Inputs, peak_bytes, seconds, work
 from tempopt.attention.functional.attention import tempered_attention
-from tempopt.attention.functional.local_heads import local_attention, local_mask, query_positions
+from tempopt.attention.functional.local_heads import NearKeys, local_attention, local_mask, query_positions
 from tempopt.temperature import ExponentialHeads
 
 RATIO = 4.0
@@ -52,18 +52,14 @@ class Local:
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> tuple[Tensor, ...]:
         num_heads, length = q.shape[1:3]
         position_Q = query_positions(length, length, is_causal=is_causal, device=q.device)
-        options = {
-            "num_local": round(self.share * num_heads),
-            "window": self.window,
-            "position_Q": position_Q,
-            "is_causal": is_causal,
-        }
+        near = NearKeys(round(self.share * num_heads), self.window, position_Q)
         if self.one_mask:
-            mask = local_mask(num_heads, length, **options)
+            mask = local_mask(num_heads, length, near=near, is_causal=is_causal)
             return (F.scaled_dot_product_attention(q, k, v, attn_mask=mask),)
         # with another mask both groups of heads take one
         mask = torch.ones(1, 1, 1, length, dtype=torch.bool, device=q.device) if self.masked else None
-        return (local_attention(q, k, v, inverse_temperature=1.0, attn_mask=mask, **options),)
+        options = {"inverse_temperature": 1.0, "attn_mask": mask, "is_causal": is_causal}
+        return (local_attention(q, k, v, near=near, **options),)
 
 
 def check(name: str, attend: AttentionFn, inputs: Inputs, is_causal: bool, window: int) -> None:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from tempopt.api.server import connect as connect
     from tempopt.attention.attach.attachment import Attachment as Attachment
     from tempopt.attention.attach.attachment import attach as attach
-    from tempopt.attention.attach.bake import bake as bake
     from tempopt.attention.attach.checkpoints import load_checkpoint as load_checkpoint
+    from tempopt.attention.attach.scalings import bake as bake
     from tempopt.attention.attach.values import ValueAttachment as ValueAttachment
     from tempopt.attention.attach.values import attach_value as attach_value
     from tempopt.errors import AccessDenied as AccessDenied
@@ -53,8 +53,8 @@ _NAMES_BY_MODULE = {
     "tempopt.api.handle": ("StudyHandle",),
     "tempopt.api.server": ("Server", "connect"),
     "tempopt.attention.attach.attachment": ("Attachment", "attach"),
-    "tempopt.attention.attach.bake": ("bake",),
     "tempopt.attention.attach.checkpoints": ("load_checkpoint",),
+    "tempopt.attention.attach.scalings": ("bake",),
     "tempopt.attention.attach.values": ("ValueAttachment", "attach_value"),
     "tempopt.errors": (
         "AccessDenied",

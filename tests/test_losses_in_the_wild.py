@@ -16,9 +16,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tempopt import AttachError, attach_value
+from tempopt import attach_value
 from tempopt.training.named_values import NamedValues
-from tests.foreign_losses import DINO, FOREIGN, ITEMS, ForeignLoss, argument, of_teacher, quantizer_of_codes
+from tests.foreign_losses import FOREIGN, ITEMS, ForeignLoss
 
 # These libraries warn of themselves.
 pytestmark = [
@@ -120,24 +120,6 @@ def test_at_a_temperature_it_computes_what_one_does_that_was_made_at_it(
     assert max(changes) > 1e-3
 
 
-@FOR_EACH_LOSS
-def test_training_follows_the_schedule_and_as_found_it_is_what_it_was(case: ForeignLoss) -> None:
-    plain, as_found = trained_without(case), train_module(LossModule(case))
-    for plain_param, found_param in zip(plain.parameters(), as_found.parameters(), strict=True):
-        assert torch.equal(plain_param, found_param)
-    schedule = {"named.schedule": "exponential", "named.temperature_final": case.default_temperature / 4}
-    model = train_module(LossModule(case), **schedule)
-    expected = [case.default_temperature * 0.25 ** (step / (STEPS - 1)) for step in range(STEPS)]
-    stored_values = [STORED[case.transform](tau) for tau in expected]
-    assert model.step_temperatures == pytest.approx(stored_values, rel=1e-3, abs=1e-6)
-    param_pairs = zip(model.named_parameters(), plain.parameters(), strict=True)
-    assert any(
-        not torch.equal(param, plain_param)
-        for (name, param), plain_param in param_pairs
-        if name != model.path
-    )
-
-
 def trained_without(case: ForeignLoss) -> LossModule:
     """Train by Lightning as the class is."""
     model = LossModule(case)
@@ -154,50 +136,22 @@ def trained_without(case: ForeignLoss) -> LossModule:
     return model
 
 
-def test_the_warm_up_of_dino_is_refused_with_the_table_that_is_read() -> None:
-    def in_warm_up(criterion: Any, z_NE: Tensor) -> Tensor:
-        left_view, right_view = z_NE.chunk(2)
-        loss: Tensor = criterion([left_view.detach(), right_view.detach()], [left_view, right_view], epoch=3)
-        return loss
-
-    make_arguments = argument("teacher_temp", **DINO | {"warmup_teacher_temp_epochs": 30})
-    model = LossModule(
-        ForeignLoss("lightly", "loss.DINOLoss", "teacher_temp", 0.04, in_warm_up, make_arguments)
+@FOR_EACH_LOSS
+def test_training_follows_the_schedule_and_as_found_it_is_what_it_was(case: ForeignLoss) -> None:
+    plain, as_found = trained_without(case), train_module(LossModule(case))
+    for plain_param, found_param in zip(plain.parameters(), as_found.parameters(), strict=True):
+        assert torch.equal(plain_param, found_param)
+    schedule = {"named.schedule": "exponential", "named.temperature_final": case.default_temperature / 4}
+    model = train_module(LossModule(case), **schedule)
+    expected = [case.default_temperature * 0.25 ** (step / (STEPS - 1)) for step in range(STEPS)]
+    stored_values = [STORED[case.transform](tau) for tau in expected]
+    assert model.step_temperatures == pytest.approx(stored_values, rel=1e-3, abs=1e-6)
+    param_pairs = zip(model.named_parameters(), plain.parameters(), strict=True)
+    assert any(
+        not torch.equal(param, plain_param)
+        for (name, param), plain_param in param_pairs
+        if name != model.path
     )
-    with pytest.raises(AttachError) as error:
-        attach_value(model, model.path, {}, loss=model.loss)
-    assert str(error.value) == (
-        "The training loss and its gradient are the same but for rounding at the temperature 0.04, at a "
-        'sixteenth of it and at sixteen times it: nothing reads "criterion.teacher_temp" in training. It may '
-        "have been copied when the module was made, be held between bounds, or be undone by a norm that "
-        "follows, or training reads a table by step or epoch in its place (criterion.teacher_temp_schedule). "
-        "Other numbers of this model are criterion.student_temp."
-    )
-    with pytest.raises(AttachError) as error:
-        attach_value(model, "criterion.teacher_temp_schedule", {})
-    assert str(error.value) == (
-        '"criterion.teacher_temp_schedule" is a table of 30 numbers, not one real number. What is read from '
-        "a table by step or epoch is a schedule of the module's own: have the module read one attribute in "
-        "its place, and give the path of that."
-    )
-    # after its warm-up, or without one
-    unread_loss = ForeignLoss(
-        "lightly", "loss.DINOLoss", "teacher_temp", 0.04, of_teacher, argument("x", **DINO)
-    )
-    model = LossModule(unread_loss)
-    attach_value(model, model.path, {}, loss=model.loss)
-
-
-def test_codes_that_are_not_sampled_read_their_temperature_by_rounding_alone() -> None:
-    model = LossModule(quantizer_of_codes(straight_through=True, rotation_trick=False))
-    with pytest.raises(AttachError, match='the same but for rounding at .*: nothing reads "criterion._code'):
-        attach_value(model, model.path, {}, loss=model.loss)
-
-
-def test_a_loss_that_is_given_its_scale_has_no_number_of_its_own() -> None:
-    open_clip = pytest.importorskip("open_clip", exc_type=ImportError)
-    with pytest.raises(AttachError, match=r'Unknown name "logit_scale" in ClipLoss\.'):
-        attach_value(open_clip.ClipLoss(), "logit_scale", {})
 
 
 def test_the_page_lists_each_class_with_what_is_found() -> None:

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from tempopt.attention.analysis.heatmap import heatmap
 from tempopt.attention.analysis.specialisation import HeadSpecialisation
-from tempopt.attention.analysis.statistics import attention_weights, visible_pairs
+from tempopt.attention.analysis.statistics import attention_weights
+from tempopt.attention.functional.logits import visible_pairs
 from tempopt.training.messages import MOMENTS
 
 MOST_BYTES = 300 * 1024

@@ -14,8 +14,8 @@ import lightning as L
 import torch
 from torch import Tensor
 
-from tempopt.attention.attach.heads import HeadFactors
 from tempopt.attention.attach.learning import (
+    HeadFactors,
     HeadTemperatures,
     require_gradients,
     restore_precision,
@@ -24,7 +24,8 @@ from tempopt.attention.attach.learning import (
 from tempopt.attention.attach.observers import Observe, Observers, check_temperatures
 from tempopt.attention.functional.attention import temper_query, tempered_attention
 from tempopt.attention.functional.entropy import regularised_attention
-from tempopt.attention.functional.local_heads import local_arguments, local_attention, local_mask
+from tempopt.attention.functional.local_heads import local_attention, local_mask, near_keys
+from tempopt.attention.functional.logits import AttentionOptions
 from tempopt.class_loading import load_schedule
 from tempopt.errors import SpecError, UsageError, unknown
 from tempopt.temperature import (
@@ -447,10 +448,10 @@ class TemperedModule(L.LightningModule):
         masking: dict[str, Any] = {"attn_mask": attn_mask, "is_causal": is_causal}
         options: dict[str, Any] = {"dropout_p": dropout_p if self.training else 0.0, "scale": scale}
         is_observed = self._observers.present and self._plan.normaliser.name == SoftmaxNormaliser.name
-        local = local_arguments(self._plan.local, q_BHQD, k_BHKD, window=self._window, **masking)
+        near = near_keys(self._plan.local, q_BHQD, k_BHKD, window=self._window, **masking)
         full_masking = masking
-        if local and (is_observed or self._regularises):
-            mask = local_mask(q_BHQD.shape[1], k_BHKD.shape[-2], **masking, **local)
+        if near is not None and (is_observed or self._regularises):
+            mask = local_mask(q_BHQD.shape[1], k_BHKD.shape[-2], near=near, **masking)
             full_masking = {"attn_mask": mask, "is_causal": False}
         if is_observed:
             tempered_BHQD = temper_query(q_BHQD, k_BHKD.shape[-2], **tempering, **full_masking)
@@ -461,16 +462,15 @@ class TemperedModule(L.LightningModule):
                 tempered_BHQD,
                 k_BHKD,
                 v_BHKD,
+                AttentionOptions(**full_masking, **options),
                 weight=self.auxiliary_weight * self._entropy_weight,
                 target=self._entropy_target if self.entropy.has_target else None,
                 valid_BQ=valid_BQ,
-                **full_masking,
-                **options,
             )
-        attention = local_attention if local else tempered_attention
-        return attention(
-            q_BHQD, k_BHKD, v_BHKD, **self._normaliser(), **tempering, **masking, **options, **local
-        )
+        arguments = {**self._normaliser(), **tempering, **masking, **options}
+        if near is None:
+            return tempered_attention(q_BHQD, k_BHKD, v_BHKD, **arguments)
+        return local_attention(q_BHQD, k_BHKD, v_BHKD, near=near, **arguments)
 
     def _tempering(self, layer: int, q_BHQD: Tensor, inverse_temperature: Tensor | None) -> dict[str, Any]:
         factor = self.inverse_temperature[layer]

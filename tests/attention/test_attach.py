@@ -113,16 +113,6 @@ def test_a_run_that_was_saved_and_resumed_at_temperature_1_is_training_without()
     assert equal_states(resumed_model, plain_model)
 
 
-def test_validation_at_temperature_1_is_validation_without_to_the_last_bit() -> None:
-    plain, attached = classifier().eval(), classifier().eval()
-    attach(attached, NEUTRAL)
-    x = batches(1)[0][0]
-    with torch.no_grad():
-        assert torch.equal(attached(x), plain(x))
-    with torch.inference_mode():
-        assert torch.equal(attached(x), plain(x))
-
-
 def test_a_temperature_that_is_set_for_validation_and_back_leaves_training_as_it_was() -> None:
     plain, attached = classifier(), classifier()
     attachment = attach(attached, TemperatureParameters(temperature_final=0.25, schedule="linear"))
@@ -149,13 +139,6 @@ def test_each_layer_gets_the_temperature_of_the_plan(progress) -> None:
     torch.testing.assert_close(model(x), baked(x), rtol=1e-6, atol=1e-6)
 
 
-def test_an_attachment_starts_at_the_first_step_and_names_its_layers() -> None:
-    attachment = attach(classifier(), LINEAR)
-    assert attachment.progress == 0.0
-    assert attachment.layers == ["encoder.layers.0.self_attn", "encoder.layers.1.self_attn"]
-    assert attachment.plan == LINEAR.plan(2)
-
-
 def test_another_plan_is_used_at_the_same_progress() -> None:
     model, other_model = classifier().eval(), classifier().eval()
     attachment = attach(model, NEUTRAL)
@@ -165,15 +148,6 @@ def test_another_plan_is_used_at_the_same_progress() -> None:
     x = batches(1)[0][0]
     assert torch.equal(model(x), other_model(x))
     assert attachment.plan == LINEAR.plan(2)
-
-
-def test_layers_that_were_not_chosen_stay_as_they_are() -> None:
-    model, baked = classifier().eval(), classifier().eval()
-    attachment = attach(model, TemperatureParameters(temperature_init=0.5), layers=["encoder.layers.1"])
-    assert attachment.layers == ["encoder.layers.1.self_attn"]
-    query_rows(baked)[1].scale_(2.0)
-    x = batches(1)[0][0]
-    assert torch.equal(model(x), baked(x))
 
 
 def test_detaching_leaves_the_model_as_it_was() -> None:
@@ -206,15 +180,6 @@ def test_as_a_context_manager_it_detaches_at_the_end() -> None:
     assert type(model.encoder.layers[0].self_attn) is nn.MultiheadAttention
     with pytest.raises(AttachError, match="detached"):
         attachment.use(NEUTRAL)
-
-
-def test_the_temperatures_that_are_set_can_be_read() -> None:
-    attachment = attach(classifier(), LINEAR)
-    assert attachment.method == "query_rows"
-    assert attachment.temperatures == LINEAR.plan(2).temperatures(0.0)
-    attachment.set_progress(0.25)
-    assert attachment.temperatures == LINEAR.plan(2).temperatures(0.25)
-    assert attachment.entropy.entropy_lambda == 0.0
 
 
 def test_a_second_attachment_is_refused() -> None:
@@ -250,17 +215,6 @@ def test_what_query_rows_cannot_deliver_is_refused_with_the_reason(parameters, m
             refused()
         assert message in str(error.value)
     assert type(model.encoder.layers[0].self_attn) is nn.MultiheadAttention
-
-
-def test_what_is_refused_says_to_write_a_tempered_module() -> None:
-    with pytest.raises(AttachError, match=r"write the module as a tempopt\.TemperedModule"):
-        attach(classifier(), {"entropy_lambda": 0.1})
-
-
-def test_parameters_may_be_a_mapping() -> None:
-    neutral = {"entropy_lambda": 0.0, "output_temperature": 1.0, "length_scaling": "none"}
-    attachment = attach(classifier(), {"temperature_init": 2.0, **neutral})
-    assert attachment.plan == TemperatureParameters(temperature_init=2.0).plan(2)
 
 
 def test_an_example_is_tested_and_a_model_that_fails_is_given_back_untouched() -> None:

@@ -101,16 +101,6 @@ def test_longformers_global_queries_share_the_temperature_of_their_layer() -> No
     }
 
 
-def test_a_state_space_is_refused_for_what_it_is() -> None:
-    with pytest.raises(AttachError, match=r"MambaMixer\) mix tokens without a softmax"):
-        attach(build_family("Mamba"), HOT)
-
-
-def test_the_first_half_of_a_query_of_low_rank_is_refused_and_the_second_named() -> None:
-    with pytest.raises(AttachError, match=r'first half of a query of low rank.*layers=\["[\w.]*q_b_proj"\]'):
-        attach(build_family("DeepseekV2 q_lora"), HOT, layers=["*q_a_proj"], method="query_rows")
-
-
 @pytest.mark.parametrize("name", ["ConvBert", "Swinv2", "CodeGen", "Bloom", "Hiera"])
 def test_what_cannot_be_tempered_is_refused_by_every_way(name) -> None:
     outcomes = outcomes_of(name)
@@ -126,12 +116,6 @@ def test_a_model_that_names_inputs_of_its_own_is_tested_without_an_example(name)
     assert torch.equal(torch.get_rng_state(), before)
     assert model.training
     assert (attachment.tested, attachment.not_tested) == (True, "")
-
-
-def test_what_query_rows_cannot_do_is_found_without_an_example() -> None:
-    assert attach(build_family("GPTBigCode MHA"), HOT).method == "attention_interface"
-    with pytest.raises(AttachError, match="does not act as it should"):
-        attach(build_family("GPTBigCode MHA"), HOT, method="query_rows")
 
 
 @pytest.mark.long

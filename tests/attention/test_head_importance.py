@@ -80,13 +80,6 @@ def test_an_outputs_change_is_its_distance_relative_to_its_size() -> None:
     assert interval(changes) == numbers_of(head.without)
 
 
-def test_a_head_that_does_nothing_changes_nothing() -> None:
-    model = zero_heads(make_model(PackedAttention), {0: [1]})
-    head = contributions(gates_of(model), loss_of(model), examples())[1]
-    assert (head.without.mean, head.without.low, head.without.high) == (0.0, 0.0, 0.0)
-    assert head.alone.mean != 0.0
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_model_is_given_back_to_the_bit(kind: type[nn.Module]) -> None:
     model = make_model(kind).train()
@@ -146,18 +139,6 @@ def test_importance_has_the_interval_of_a_jackknife_over_batches(normalise: bool
         assert (mean, mean - half[index], mean + half[index]) == numbers_of(head_interval.importance)
 
 
-def test_importance_of_batches_of_one_size_has_the_plain_t_interval() -> None:
-    model = make_model(PackedAttention)
-    gates = gates_of(model)
-    single = [
-        torch.stack(gates.importance(loss_of(model), [batch], normalise=False)).flatten().tolist()
-        for batch in examples()
-    ]
-    head_intervals = importance_intervals(gates, loss_of(model), examples(), normalise=False)
-    for values, head_interval in zip(zip(*single, strict=True), head_intervals, strict=True):
-        assert interval(list(values)) == numbers_of(head_interval.importance)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_curve_is_the_loss_of_copies_without_the_least_important_heads(kind: type[nn.Module]) -> None:
     model = make_model(kind).eval()
@@ -176,28 +157,6 @@ def test_the_curve_is_the_loss_of_copies_without_the_least_important_heads(kind:
         changes = [loss - before for loss, before in zip(losses, base_losses, strict=True)]
         assert interval(changes) == numbers_of(point.change)
     assert curve.batches == len(judge)
-
-
-def test_some_points_of_the_curve_are_those_of_the_whole() -> None:
-    model = make_model(PackedAttention)
-    parts: dict[str, Any] = {"choose": examples()[:2], "judge": examples()[2:]}
-    full_curve = pruning_curve(gates_of(model), loss_of(model), **parts)
-    partial_curve = pruning_curve(gates_of(model), loss_of(model), counts=[5, 2], **parts)
-    assert partial_curve.points == tuple(full_curve.points[count] for count in (0, 2, 5))
-    assert partial_curve.rows()[1]["loss"]["mean"] == partial_curve.points[1].loss.mean
-    lines = str(partial_curve).splitlines()
-    assert lines[0] == "loss with the least important heads masked, mean over 3 batches (95 %)"
-    assert [line.split()[0] for line in lines[2:]] == ["0", "2", "5"]
-    losses = [point.loss.mean for point in partial_curve.points]
-    bars = [line.count("█") for line in lines[2:]]
-    assert bars.index(30) == losses.index(max(losses))
-    assert bars.index(0) == losses.index(min(losses))
-
-
-def test_choosing_and_judging_on_the_same_batches_is_refused() -> None:
-    model, batches = make_model(PackedAttention), examples()
-    with pytest.raises(UsageError, match="both to choose heads on and to judge"):
-        pruning_curve(gates_of(model), loss_of(model), choose=batches[:3], judge=batches[2:])
 
 
 def losses_of(value: float) -> Callable[[Example], Tensor]:

@@ -18,7 +18,7 @@ import tempopt
 from tempopt import AttachError, TemperedModule, attach
 from tempopt.attention.attach.checkpoints import put_beside
 from tempopt.attention.functional.entropy import attention_entropy
-from tempopt.temperature import HEAD_PATTERNS, TemperatureParameters
+from tempopt.temperature import HEAD_PATTERNS
 from tests.attention.test_interface import HEADS, bert, llama, text, transformers
 
 PATTERNED = [name for name in HEAD_PATTERNS if name != "uniform"]
@@ -93,21 +93,6 @@ def test_it_goes_with_length_scaling_and_with_a_learned_factor() -> None:
     np.testing.assert_allclose(out.numpy(), by_loops(q, k, v, tau_HQ), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("neutral", [{}, {"head_pattern": "exp", "head_ratio": 1.0}, {"head_ratio": 9.0}])
-def test_a_neutral_pattern_is_plain_attention_to_the_bit(neutral: dict[str, Any]) -> None:
-    q, k, v = (tensor.float() for tensor in draw_qkv())
-    plain = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-    assert torch.equal(PatternHeads(**neutral).attend(q, k, v, layer=0, is_causal=True), plain)
-
-
-def test_the_gradient_is_that_of_finite_differences() -> None:
-    q, k, v = (tensor.requires_grad_(True) for tensor in draw_qkv(n=4))
-    module = PatternHeads(head_pattern="linear", head_ratio=RATIO).double()
-    assert torch.autograd.gradcheck(
-        lambda *tensors: module.attend(*tensors, layer=0, is_causal=True), (q, k, v)
-    )
-
-
 def test_the_entropy_term_is_of_each_heads_own_weights() -> None:
     q, k, v = draw_qkv()
     module = PatternHeads(head_pattern="exp", head_ratio=RATIO, entropy_lambda=0.3).double().train()
@@ -119,15 +104,6 @@ def test_the_entropy_term_is_of_each_heads_own_weights() -> None:
     share = attention_entropy(tempered, k, is_causal=True)[..., 1:] / torch.arange(2, 8).double().log()
     (by_hand,) = torch.autograd.grad(out.sum() - 0.3 / 2 * share.mean(), q)
     torch.testing.assert_close(by_module, by_hand, rtol=1e-5, atol=1e-8)
-
-
-def test_observers_see_queries_at_each_heads_temperature() -> None:
-    q, k, v = draw_qkv()
-    module, queries = PatternHeads(head_pattern="alternate", head_ratio=RATIO).double(), list[Tensor]()
-    with module.observed(lambda layer, q_BHQD, k_BHKD, **masking: queries.append(q_BHQD)):
-        module.attend(q, k, v, layer=0)
-    tau = torch.from_numpy(factors("alternate", 4))[:, None, None]
-    torch.testing.assert_close(queries[0], q / tau, rtol=1e-6, atol=1e-8)
 
 
 def test_learned_heads_begin_at_the_pattern_and_say_so() -> None:
@@ -158,36 +134,6 @@ def test_learned_layers_keep_the_pattern() -> None:
     slope = (loss(1.5 * math.exp(step)) - loss(1.5 * math.exp(-step))).item() / (2 * step)
     assert gradients is not None
     assert gradients[0] == pytest.approx(slope, rel=1e-2)
-
-
-def test_one_module_serves_layers_of_any_number_of_heads_and_types() -> None:
-    module = PatternHeads(head_pattern="exp", head_ratio=RATIO).eval()
-    for num_heads in (4, 2, 4, 1):
-        q, k, v = draw_qkv(num_heads)
-        tau = factors("exp", num_heads) if num_heads > 1 else np.ones(1)
-        expected = by_loops(q, k, v, each_query(tau))
-        for dtype, atol in ((torch.float64, 1e-6), (torch.float32, 1e-5), (torch.bfloat16, 5e-2)):
-            out = module.attend(*(tensor.to(dtype) for tensor in (q, k, v)), layer=0, is_causal=True)
-            assert out.dtype == dtype
-            np.testing.assert_allclose(out.double().numpy(), expected, rtol=0, atol=atol)
-
-
-def test_one_graph_serves_every_ratio() -> None:
-    from torch._dynamo.testing import CompileCounter
-
-    torch._dynamo.reset()
-    counter = CompileCounter()
-    compiled = torch.compile(lambda module, x: module.attend(x, x, x, layer=0), backend=counter)
-    x = torch.randn(2, 4, 6, 8, generator=torch.Generator().manual_seed(0))
-    for ratio in (2.0, 5.0, 0.3):
-        module = PatternHeads(head_pattern="exp", head_ratio=ratio).eval()
-        # a number of heads that is new to a module breaks the graph once
-        torch.testing.assert_close(module.attend(x, x, x, layer=0), compiled(module, x))
-        before = compiled(module, x)
-        module.use(TemperatureParameters(head_pattern="exp", head_ratio=7.0))
-        torch.testing.assert_close(compiled(module, x), module.attend(x, x, x, layer=0))
-        assert not torch.equal(compiled(module, x), before)
-    assert counter.frame_count == 1
 
 
 # ---- the attention interface of transformers
@@ -228,16 +174,6 @@ def test_each_query_head_of_transformers_has_its_temperature(make, implementatio
     ours, theirs, plain = model(**inputs)[0], hand(**inputs)[0], make(implementation)(**inputs)[0]
     torch.testing.assert_close(ours[valid], theirs[valid], rtol=1e-4, atol=1e-5)
     assert (ours - plain)[valid].abs().max() > 1e-2
-
-
-def test_generation_with_a_cache_is_that_without() -> None:
-    model = llama("sdpa")
-    attach(model, {"head_pattern": "exp", "head_ratio": RATIO})
-    generated = [
-        model.generate(**text(None), max_new_tokens=6, do_sample=False, use_cache=cache)
-        for cache in (True, False)
-    ]
-    assert torch.equal(*generated)
 
 
 def test_it_is_tested_copied_pickled_and_taken_off_with_the_model() -> None:

@@ -129,14 +129,6 @@ def test_importance_is_exact_in_batches_too_where_the_sum_over_a_batch_cancels()
     assert bool((cancelled < 0.9 * single).any())
 
 
-def test_both_kinds_of_gates_agree() -> None:
-    model = make_model(CausalAttention)
-    by_projection = ProjectionGates(model, projections=["out_proj.*"], num_heads=H)
-    expected = by_projection.importance(loss_of(model), examples())
-    importance = AttendGates(model, num_heads=H).importance(loss_of(model), examples())
-    torch.testing.assert_close(importance, expected)
-
-
 def test_importance_is_normalised_layer_by_layer() -> None:
     model = make_model(PackedAttention)
     gates = ProjectionGates(model)
@@ -163,14 +155,6 @@ def test_importance_leaves_the_model_as_it_was(kind: type[nn.Module]) -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def test_frozen_projections_have_importance() -> None:
-    model = make_model(PackedAttention)
-    expected = ProjectionGates(model).importance(loss_of(model), examples())
-    model.requires_grad_(False)
-    torch.testing.assert_close(ProjectionGates(model).importance(loss_of(model), examples()), expected)
-    assert not any(param.requires_grad for param in model.parameters())
-
-
 @pytest.mark.parametrize("kind", [CausalAttention, PackedAttention])
 @pytest.mark.parametrize("grad", [True, False])
 def test_a_pruned_head_is_left_out_and_comes_back_to_the_bit(kind: type[nn.Module], grad: bool) -> None:
@@ -188,31 +172,6 @@ def test_a_pruned_head_is_left_out_and_comes_back_to_the_bit(kind: type[nn.Modul
         gates.restore()
         assert torch.equal(model(x), untouched)
     assert gates.pruned == {}
-
-
-def test_pruned_weights_come_back_to_the_bit() -> None:
-    model = make_model(PackedAttention)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    gates = ProjectionGates(model)
-    gates.prune({0: range(H), 1: [2]})
-    assert not model.layers[0].out_proj.weight.any()
-    gates.restore()
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
-@pytest.mark.parametrize("kind", [CausalAttention, PackedAttention])
-def test_a_pruned_head_has_no_importance(kind: type[nn.Module]) -> None:
-    model = make_model(kind)
-    gates = gates_of(model)
-    gates.prune({1: [2]})
-    importance = gates.importance(loss_of(model), examples())
-    assert [bool(value) for value in importance[1]] == [True, True, False, True]
-
-
-def test_a_head_that_does_nothing_is_pruned_first() -> None:
-    model = scale_head(make_model(PackedAttention), 1, 2, 0.0)
-    importance = ProjectionGates(model).importance(loss_of(model), examples())
-    assert least_important(importance, 1) == {1: (2,)}
 
 
 def test_the_least_important_heads_leave_one_in_each_layer() -> None:
@@ -247,19 +206,6 @@ def test_gates_work_on_a_tempered_module_and_go_without_a_trace() -> None:
     assert vars(model).keys() == attributes.keys()
 
 
-def test_gates_are_the_losss_own_under_activation_checkpointing() -> None:
-    model = make_model(CausalAttention)
-    gates = AttendGates(model, num_heads=H)
-    plain = gates.importance(loss_of(model), examples())
-
-    def checkpointed_loss(batch: Example) -> Tensor:
-        run = functools.partial(torch.utils.checkpoint.checkpoint, model, use_reentrant=False)
-        out: Tensor = run(batch[0].clone().requires_grad_())
-        return (out - batch[1]).square().mean()
-
-    torch.testing.assert_close(gates.importance(checkpointed_loss, examples()), plain)
-
-
 def test_a_conv1d_keeps_its_inputs_in_rows() -> None:
     def transposed(linear: nn.Linear) -> Conv1D:
         layer = Conv1D(linear.out_features, linear.in_features).to(linear.weight.dtype)
@@ -286,11 +232,11 @@ def test_what_has_no_heads_to_gate_is_refused() -> None:
         AttendGates(packed, num_heads=H)
     with pytest.raises(AttachError, match=r"no nn.MultiheadAttention"):
         ProjectionGates(attending)
-    with pytest.raises(AttachError, match="num_heads is missing"):
+    with pytest.raises(AttachError, match="num_heads=None"):
         ProjectionGates(attending, projections=["out_proj.*"])
     with pytest.raises(AttachError, match="matches no module"):
         ProjectionGates(attending, projections=["o_proj.*"], num_heads=H)
-    with pytest.raises(AttachError, match="single text"):
+    with pytest.raises(AttachError, match="Give a list"):
         ProjectionGates(attending, projections="out_proj", num_heads=H)  # type: ignore[arg-type]
     with pytest.raises(AttachError, match="3 heads do not divide"):
         ProjectionGates(attending, projections=["out_proj.*"], num_heads=3)
@@ -310,7 +256,7 @@ def test_what_gates_cannot_do_is_said() -> None:
         AttendGates(model, num_heads=H)
     with pytest.raises(UsageError, match="layers 0 to 1"):
         gates.prune({2: [0]})
-    with pytest.raises(UsageError, match="heads 0 to 3"):
+    with pytest.raises(UsageError, match=r"heads \[4\] of layer 0"):
         gates.prune({0: [4]})
     assert gates.pruned == {}
     with pytest.raises(UsageError, match="no batch"):
@@ -325,3 +271,24 @@ def test_what_gates_cannot_do_is_said() -> None:
     wrong = AttendGates(model, num_heads=2)
     with pytest.raises(UsageError, match="number of heads"):
         wrong.importance(loss_of(model), examples())
+
+
+def test_gates_are_the_losss_own_under_activation_checkpointing() -> None:
+    model = make_model(CausalAttention)
+    gates = AttendGates(model, num_heads=H)
+    plain = gates.importance(loss_of(model), examples())
+
+    def checkpointed_loss(batch: Example) -> Tensor:
+        run = functools.partial(torch.utils.checkpoint.checkpoint, model, use_reentrant=False)
+        out: Tensor = run(batch[0].clone().requires_grad_())
+        return (out - batch[1]).square().mean()
+
+    torch.testing.assert_close(gates.importance(checkpointed_loss, examples()), plain)
+
+
+def test_frozen_projections_have_importance() -> None:
+    model = make_model(PackedAttention)
+    expected = ProjectionGates(model).importance(loss_of(model), examples())
+    model.requires_grad_(False)
+    torch.testing.assert_close(ProjectionGates(model).importance(loss_of(model), examples()), expected)
+    assert not any(param.requires_grad for param in model.parameters())

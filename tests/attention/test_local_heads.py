@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import tempopt
 from tempopt import AttachError, TemperedModule, attach
 from tempopt.attention.functional import local_heads
 from tempopt.attention.functional.attention import keys_counted
 from tempopt.attention.functional.entropy import attention_entropy
-from tempopt.attention.functional.local_heads import local_mask, near_keys, query_positions
-from tempopt.attention.functional.masks import visible
+from tempopt.attention.functional.local_heads import NearKeys, local_mask, query_positions
 from tempopt.errors import UsageError
 from tempopt.temperature import LocalHeads
 from tests.attention.test_interface import HEADS, bert, llama, same_with_a_cache, text, transformers
@@ -113,44 +112,6 @@ def test_blocks_of_queries_are_the_whole_matrix(length: int, causal: bool, monke
             torch.testing.assert_close(grad, expected_grad)
 
 
-def test_blocks_are_taken_for_long_texts_without_a_mask_alone(monkeypatch: Any) -> None:
-    lengths, in_blocks = list[int](), local_heads._in_blocks
-
-    def record_length(q_BHQD: Tensor, *args: Any, **options: Any) -> Tensor:
-        lengths.append(q_BHQD.shape[-2])
-        return in_blocks(q_BHQD, *args, **options)
-
-    monkeypatch.setattr(local_heads, "_in_blocks", record_length)
-    monkeypatch.setattr(local_heads, "_BLOCK", 2)
-    q, k, v = draw_qkv()
-    for window, mask, expected_lengths in (
-        (2, None, [N]),
-        (3, None, []),
-        (2, torch.ones(N, N, dtype=torch.bool), []),
-    ):
-        lengths.clear()
-        LocalMask(window=window).double().attend(q, k, v, layer=0, attn_mask=mask)
-        assert lengths == expected_lengths
-    with keys_counted():
-        LocalMask(window=2).double().attend(q, k, v, layer=0)
-    assert not lengths
-
-
-@pytest.mark.parametrize("share", [0.0, 0.1])
-def test_without_a_local_head_attention_is_plain_to_the_bit(share: float) -> None:
-    q, k, v = (tensor.float() for tensor in draw_qkv())
-    plain = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-    assert torch.equal(LocalMask(local_share=share).attend(q, k, v, layer=0, is_causal=True), plain)
-
-
-def test_heads_without_a_window_are_plain_to_the_bit() -> None:
-    q, k, v = (tensor.float() for tensor in draw_qkv())
-    plain = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-    out = LocalMask().attend(q, k, v, layer=0, is_causal=True)
-    assert torch.equal(out[:, 2:], plain[:, 2:])
-    assert not torch.equal(out[:, :2], plain[:, :2])
-
-
 def test_padding_and_biases_are_combined_with_the_window() -> None:
     q, k, v = draw_qkv()
     generator = torch.Generator().manual_seed(1)
@@ -199,10 +160,8 @@ def test_more_queries_than_keys_are_refused() -> None:
 @pytest.mark.parametrize("causal", [True, False])
 def test_one_mask_for_all_heads_is_what_the_groups_see(causal: bool) -> None:
     position_Q = query_positions(N, N, is_causal=causal)
-    mask = local_mask(4, N, num_local=2, window=WINDOW, position_Q=position_Q, is_causal=causal)
+    mask = local_mask(4, N, near=NearKeys(2, WINDOW, position_Q), is_causal=causal)
     assert np.array_equal(mask[0].numpy(), allowed_keys(4, 2, N, causal=causal))
-    near = near_keys(position_Q, N, WINDOW).numpy()
-    assert np.array_equal(near, allowed_keys(1, 1, N, causal=False)[0])
 
 
 def test_length_scaling_follows_the_keys_that_a_head_sees() -> None:
@@ -216,34 +175,6 @@ def test_length_scaling_follows_the_keys_that_a_head_sees() -> None:
     pattern_H = 4.0 ** (np.arange(4) / 3) / 2.0
     expected = by_loops(q, k, v, visible_HQK, tau_HQ=pattern_H[:, None] / grown_HQ)
     np.testing.assert_allclose(out.numpy(), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_the_gradient_is_that_of_finite_differences() -> None:
-    q, k, v = (tensor[:1].requires_grad_(True) for tensor in draw_qkv(num_heads=2))
-    module = LocalMask(window=2).double()
-    assert torch.autograd.gradcheck(
-        lambda *tensors: module.attend(*tensors, layer=0, is_causal=True), (q, k, v)
-    )
-
-
-@pytest.mark.parametrize("normaliser", ["top_k", "threshold", "sparsemax", "entmax15", "linear"])
-def test_other_normalisers_see_the_same_keys(normaliser: str) -> None:
-    q, k, v = draw_qkv()
-    out = (
-        LocalMask(normaliser=normaliser, top_k=2, min_weight=0.1)
-        .double()
-        .attend(q, k, v, layer=0, is_causal=True)
-    )
-    for head, keys in ((0, slice(N - WINDOW, N)), (3, slice(0, N))):
-        # the last query alone, over the keys that it sees
-        alone = (
-            LocalMask(normaliser=normaliser, top_k=2, min_weight=0.1, local_share=0.0)
-            .double()
-            .attend(
-                q[:, head : head + 1, -1:], k[:, head : head + 1, keys], v[:, head : head + 1, keys], layer=0
-            )
-        )
-        torch.testing.assert_close(out[:, head : head + 1, -1:], alone)
 
 
 def test_the_entropy_term_is_over_the_keys_that_a_head_sees() -> None:
@@ -270,8 +201,8 @@ def test_observers_are_told_what_each_head_sees() -> None:
     assert np.array_equal(maskings[0]["attn_mask"][0].numpy(), allowed_keys(4, 2, N, causal=True))
     assert torch.equal(out, module.attend(q, k, v, layer=0, is_causal=True))
     # a window of 1 leaves nothing to choose
-    entropy = attention_entropy(q, k, attn_mask=local_mask(
-        4, N, num_local=2, window=1, position_Q=torch.arange(N)))  # fmt: skip
+    mask = local_mask(4, N, near=NearKeys(2, 1, torch.arange(N)))
+    entropy = attention_entropy(q, k, attn_mask=mask)
     assert entropy[:, :2].abs().max() == 0.0
 
 
@@ -345,18 +276,6 @@ def test_generation_with_a_cache_is_that_without(implementation, padded, cache) 
     attach(model, LOCAL | {"length_scaling": "log_n", "n0": 4.0})
 
     same_with_a_cache(model, text(padded), cache, max_new_tokens=6)
-
-
-@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-def test_looking_on_changes_no_bit_and_shows_what_heads_see(implementation) -> None:
-    inputs, model = text(None), llama(implementation)
-    attachment = attach(model, LOCAL)
-    plain, masks = model(**inputs)[0], list[Tensor]()
-    with attachment.observed(lambda layer, q, k, *, attn_mask, **_: masks.append(visible(attn_mask))):
-        assert torch.equal(model(**inputs)[0], plain)
-    assert len(masks) == 2
-    for mask in masks:
-        assert np.array_equal(mask.expand(2, -1, -1, -1)[1].numpy(), allowed_keys(4, 2, N, causal=True))
 
 
 def test_without_local_heads_and_after_detaching_a_model_is_itself_to_the_bit() -> None:

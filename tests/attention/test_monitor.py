@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -11,39 +12,51 @@ import torch
 from torch import Tensor
 
 from tempopt.attention.analysis.histories import NAMES, QUERY_KEY_MAGNITUDE, trend
-from tempopt.attention.analysis.metrics import AttentionEntropy, QueryKeyMagnitude
 from tempopt.attention.analysis.monitor import AttentionMonitor
-from tempopt.attention.analysis.statistics import STATISTICS, attention_weights
+from tempopt.attention.analysis.statistics import STATISTICS, attended, attention_weights, head_sums
 from tempopt.errors import SpecError, UsageError
-from tests.attention.test_metrics import METRICS
-from tests.attention.test_statistics import MASKS, D, H, by_definition, qk, valid
+from tests.attention.test_statistics import DEFINITIONS, MASKS, B, D, H, Q, by_definition, qk, rows, valid
 
 
 def last_values(monitor: AttentionMonitor, statistic: str) -> list[float]:
     return [history.last for history in monitor.report().of(statistic)]
 
 
+def exact_entropy(q: Tensor, k: Tensor, **masking: Any) -> np.ndarray:
+    weights = attention_weights(q, k, is_causal=masking.get("is_causal", False))
+    total_H, count_H = head_sums(*STATISTICS["entropy"](attended(weights, **masking)))
+    return (total_H / count_H).numpy()
+
+
 @pytest.mark.parametrize("masking", MASKS.values(), ids=MASKS.keys())
-def test_a_monitor_that_sees_every_query_sees_what_the_metrics_see(masking: dict[str, Any]) -> None:
+def test_a_monitor_that_sees_every_query_sees_what_is_defined(masking: dict[str, Any]) -> None:
     q, k = qk()
     monitor = AttentionMonitor()
     monitor.update(0, 0, q, k, **masking, valid_BQ=valid())
-    by_weights = AttentionMonitor()
-    by_weights.update_weights(0, 0, attention_weights(q, k, **masking), **masking, valid_BQ=valid())
-    for name in METRICS:
-        expected = by_definition(name, True, masking)
-        np.testing.assert_allclose(last_values(monitor, name), expected, rtol=1e-9)
-        np.testing.assert_allclose(last_values(by_weights, name), expected, rtol=1e-9)
-    norm = QueryKeyMagnitude(H, average="none")
-    norm.update(q, k, **masking, valid_BQ=valid())
-    assert last_values(monitor, "query_key_magnitude") == pytest.approx(norm.compute()[0].tolist(), rel=1e-6)
-    assert last_values(by_weights, "query_key_magnitude") == []
+    for name in [*DEFINITIONS, "self_attention"]:
+        np.testing.assert_allclose(last_values(monitor, name), by_definition(name, True, masking), rtol=1e-9)
+    expected: list[list[float]] = [[] for _ in range(H)]
+    visible_rows = rows(q, k, **masking)
+    for b, h in itertools.product(range(B), range(H)):
+        counting = [i for i in range(Q) if len(visible_rows[b, h, i][0]) > 1 and valid()[b, i]]
+        keys = sorted({j for i in counting for j in visible_rows[b, h, i][0].tolist()})
+        mean = np.mean([np.linalg.norm(k[b, h, j].numpy()) for j in keys])
+        expected[h] += [np.linalg.norm(q[b, h, i].numpy()) * mean / math.sqrt(D) for i in counting]
+    norms = [np.mean(values) for values in expected]
+    np.testing.assert_allclose(last_values(monitor, "query_key_magnitude"), norms, rtol=1e-6)
+
+
+def test_shared_keys_are_shared_by_groups_of_heads() -> None:
+    q = torch.randn(B, 4, Q, D, dtype=torch.float64)
+    k = torch.randn(B, 2, Q, D, dtype=torch.float64)
+    shared, repeated = AttentionMonitor(), AttentionMonitor()
+    shared.update(0, 0, q, k)
+    repeated.update(0, 0, q, k[:, [0, 0, 1, 1]])
+    assert shared.report() == repeated.report()
 
 
 def test_a_monitor_looks_at_some_queries_which_follow_from_seed_step_and_layer() -> None:
     q, k = (torch.randn(4, H, 200, D, generator=torch.Generator().manual_seed(i)) for i in range(2))
-    exact = AttentionEntropy(H, average="none")
-    exact.update(attention_weights(q, k, is_causal=True), is_causal=True)
     torch.manual_seed(5)
     before = torch.get_rng_state()
     values = []
@@ -53,7 +66,7 @@ def test_a_monitor_looks_at_some_queries_which_follow_from_seed_step_and_layer()
         values.append(last_values(monitor, "entropy"))
     assert torch.equal(torch.get_rng_state(), before)
     assert values[0] == values[1] != values[2]
-    np.testing.assert_allclose(values[0], exact.compute()[0].numpy(), atol=0.05)
+    np.testing.assert_allclose(values[0], exact_entropy(q, k, is_causal=True), atol=0.05)
 
 
 def test_a_monitor_never_has_the_whole_matrix() -> None:
@@ -78,9 +91,7 @@ def test_a_padded_query_is_not_drawn() -> None:
     valid[0, 90:] = True
     monitor = AttentionMonitor(queries=10)
     monitor.update(0, 0, q, k, valid_BQ=valid)
-    exact = AttentionEntropy(1)
-    exact.update(attention_weights(q, k), valid_BQ=valid)
-    assert last_values(monitor, "entropy") == pytest.approx([exact.compute().item()])
+    assert last_values(monitor, "entropy") == pytest.approx(exact_entropy(q, k, valid_BQ=valid))
     monitor.update(100, 0, q, k, valid_BQ=torch.zeros(2, 100, dtype=torch.bool))
     assert monitor.report().of("entropy")[0].steps == (0,)
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tempopt import attach
-from tempopt.attention.attach.observers import Observers, fused_attention_observed
+from tempopt.attention.attach.observers import fused_attention_observed
 
 X = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
 
@@ -118,28 +117,3 @@ def test_looking_on_changes_no_bit_of_a_frozen_encoder_on_its_fast_path() -> Non
     with attachment.observed(recorder):
         encoder(X)
     assert recorder.layers == [(0, 2), (1, 2)]
-
-
-def test_after_looking_nothing_is_left_behind() -> None:
-    original_attention, model = F.scaled_dot_product_attention, ProjectedAttention(2).train()
-    with (
-        pytest.raises(RuntimeError, match="in between"),
-        fused_attention_observed(model, ["q_proj"], LayerRecorder()),
-    ):
-        raise RuntimeError("in between")
-    assert F.scaled_dot_product_attention is original_attention
-    assert not model.q_proj._forward_pre_hooks and not model._forward_hooks
-
-
-def test_several_may_look_on_and_leave_in_any_order() -> None:
-    observers, first, second = Observers(), LayerRecorder(), LayerRecorder()
-    first_context, second_context = observers.observer_added(first), observers.observer_added(second)
-    q = X[:, None]
-    first_context.__enter__()
-    second_context.__enter__()
-    observers.show(0, q, q)
-    first_context.__exit__(None, None, None)
-    observers.show(1, q, q)
-    second_context.__exit__(None, None, None)
-    assert not observers.present
-    assert (first.layers, second.layers) == ([(0, 1)], [(0, 1), (1, 1)])

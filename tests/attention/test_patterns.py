@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from tempopt.attention.analysis.metrics import PatternScore
 from tempopt.attention.analysis.monitor import AttentionMonitor
 from tempopt.attention.analysis.patterns import PATTERNS, POSITION_PATTERNS, pattern_keys, pattern_score
-from tempopt.attention.analysis.statistics import attention_weights, visible_pairs
+from tempopt.attention.analysis.statistics import attention_weights
+from tempopt.attention.functional.logits import visible_pairs
 from tempopt.errors import SpecError, UsageError
-from tests.attention.test_statistics import MASKS, B, H, K, Q, qk, rows, valid
+from tests.attention.test_statistics import MASKS, B, H, K, Q, qk, rows
 
 TOKENS = torch.tensor([[3, 5, 3, 3, 9, 5], [1, 2, 1, 2, 1, 7]])
 
@@ -57,21 +57,6 @@ def test_a_score_is_the_weight_on_the_patterns_keys_above_chance(
     assert {tuple(index) for index in counts.nonzero().tolist()} == set(expected)
     for index in itertools.product(range(B), range(H), range(Q)):
         assert score[index].item() == pytest.approx(expected.get(index, 0.0), abs=1e-12)
-
-
-@pytest.mark.parametrize("masking", [MASKS["none"], MASKS["padding and causal"]])
-@pytest.mark.parametrize("pattern", ["diagonal", "previous_token", "first_token", "local"])
-def test_the_metric_is_the_mean_over_queries_that_have_the_choice(
-    pattern: str, masking: dict[str, Any]
-) -> None:
-    metric = PatternScore(H, pattern=pattern, average="none")
-    metric.update(attention_weights(*qk(), **masking), **masking, valid_BQ=valid())
-    valid_scores = {
-        index: value for index, value in scores(pattern, masking).items() if valid()[index[0], index[2]]
-    }
-    for head in range(H):
-        expected = np.mean([value for (_, h, _), value in valid_scores.items() if h == head])
-        assert metric.compute()[0, head].item() == pytest.approx(expected, rel=2e-6)
 
 
 def test_the_monitor_follows_patterns_of_position() -> None:

@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tempopt.attention.functional.entropy import attention_entropy, normalised_entropy
-from tempopt.attention.functional.masks import visible_keys
-from tempopt.attention.functional.sampled_entropy import sampled_entropy
+from tempopt.attention.functional.entropy import attention_entropy, normalised_entropy, sampled_entropy
+from tempopt.attention.functional.logits import visible_keys
 from tempopt.errors import UsageError
 
 B, H, Q, K, D = 3, 4, 10, 12, 5

@@ -83,25 +83,6 @@ def test_a_model_whose_temperature_acts_passes(make) -> None:
     prove(make())
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_a_model_of_another_type_passes(dtype) -> None:
-    prove(nn.Sequential(SelfTestBlock(), SelfTestBlock()).to(dtype), batch().to(dtype))
-
-
-def test_a_small_initialisation_passes() -> None:
-    model = nn.Sequential(SelfTestBlock(), SelfTestBlock())
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.02)
-    prove(model)
-
-
-def test_a_sharp_attention_passes() -> None:
-    model = SelfTestBlock()
-    with torch.no_grad():
-        model.q_proj.weight.mul_(30)
-    prove(model)
-
-
 def test_a_branch_that_starts_closed_passes_and_stays_closed() -> None:
     model = nn.Sequential(SelfTestBlock(), SelfTestBlock())
     for block in model:
@@ -175,12 +156,6 @@ def test_a_forward_that_does_not_repeat_itself_is_refused() -> None:
         attachment.self_test(lambda: model(torch.randn(BATCH, TOKENS, WIDTH, generator=draws)))
 
 
-def test_a_forward_that_returns_no_tensor_is_refused() -> None:
-    attachment = attach(SelfTestBlock(), HOT)
-    with pytest.raises(AttachError, match="returned no tensor"):
-        attachment.self_test(lambda: None)
-
-
 def test_outputs_may_be_nested_and_infinite() -> None:
     @dataclass
     class Output:
@@ -195,13 +170,6 @@ def test_outputs_may_be_nested_and_infinite() -> None:
         return Output(masked, {"classes": logits.argmax(-1), "more": [None, (logits > 0,)]})
 
     attach(model, HOT).self_test(forward)
-
-
-def test_a_compiled_model_passes() -> None:
-    model = SelfTestBlock()
-    compiled = torch.compile(model, backend="eager")
-    x = batch()
-    attach(model, HOT).self_test(lambda: compiled(x))
 
 
 class Busy(nn.Module):
@@ -249,14 +217,3 @@ def test_the_model_is_left_as_it_was(training) -> None:
     assert random.getstate() == states[1]
     assert (np.random.get_state()[1] == states[2]).all()
     assert torch.equal(model.block(x), before.block(x))
-
-
-def test_the_model_is_left_as_it_was_when_the_test_fails() -> None:
-    model = nn.Sequential(SelfTestBlock(), SelfTestBlock(Normalise()))
-    before = copy.deepcopy(model.state_dict())
-    attachment = attach(model, HOT)
-    with pytest.raises(AttachError):
-        attachment.self_test(lambda: model(batch()))
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert model.training
-    assert torch.equal(model[0].q_proj.weight, 0.5 * before["0.q_proj.weight"])

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-from transformers import BertConfig, BertModel, GPT2Config, GPT2Model
 
 from tempopt.attention.analysis.head_measures import Specialisations
 from tempopt.attention.analysis.patterns import PATTERNS, pattern_score
 from tempopt.attention.analysis.specialisation import HeadSpecialisation
-from tempopt.attention.analysis.specialise_model import specialisations
-from tempopt.errors import AttachError, UsageError
 from tests.attention.planted import PLANTED, Heads, planted_heads, random_heads
 
 
@@ -88,36 +83,3 @@ def test_what_is_measured_has_its_reference_and_its_interval() -> None:
             assert measures[name].value > 0.5 > measures[name].chance
     assert len(report.rows()) == len(report.measures)
     assert "previous_token" in str(report)
-
-
-def test_one_input_has_no_interval() -> None:
-    with pytest.raises(UsageError, match="Give at least two"):
-        specialisations_of(planted_heads(length=16, inputs=1, seed=0))
-
-
-@pytest.mark.parametrize("kind", ["bert", "gpt2"])
-def test_no_head_of_an_untrained_model_of_transformers_is_named(kind: str) -> None:
-    torch.manual_seed(0)
-    if kind == "bert":
-        sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-        model: Any = BertModel(BertConfig(vocab_size=50, attn_implementation="eager", **sizes))
-    else:
-        sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
-        model = GPT2Model(GPT2Config(vocab_size=50, attn_implementation="eager", **sizes))
-    batches = [torch.randint(50, (4, 32)) for _ in range(2)]
-    report = specialisations(
-        model,
-        batches,
-        weights=lambda batch: model(batch, output_attentions=True).attentions,
-        masking=lambda batch: {"is_causal": kind == "gpt2"},
-        tokens=lambda batch: batch,
-    )
-    assert report.inputs == 8
-    assert len({(head_measure.layer, head_measure.head) for head_measure in report.measures}) == 8
-    assert report.names == {}
-    assert model.training
-
-
-def test_a_model_that_shows_no_attention_is_refused() -> None:
-    with pytest.raises(AttachError, match="Give weights"):
-        specialisations(torch.nn.Linear(2, 2), [torch.zeros(2, 2)])

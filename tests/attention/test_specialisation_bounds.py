@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,7 @@ from lightning_modules import AssociativeRecall
 from lightning_modules.associative_recall import draw_recall
 from tempopt.attention.analysis.head_measures import HeadMeasure, Specialisations
 from tempopt.attention.analysis.patterns import pattern_score
-from tempopt.attention.analysis.specialisation import HeadSpecialisation
-from tempopt.attention.analysis.specialise_model import specialisations
+from tempopt.attention.analysis.specialisation import HeadSpecialisation, specialisations
 from tempopt.errors import SpecError, UsageError
 from tests.attention.planted import PLANTED, Heads, planted_heads, random_heads
 
@@ -67,14 +65,6 @@ def test_the_bound_is_above_the_chance_over_all_choices_of_keys(sharp: float) ->
         assert exact_chance(weights[:, 0].numpy(), np.arange(5)) <= diagonal.p <= 1.0
 
 
-def test_the_bound_of_a_pure_head_is_the_product_of_the_chances_of_its_queries() -> None:
-    weights = torch.eye(9, dtype=torch.float64).expand(3, 1, 9, 9)
-    [causal] = measure(one_of(weights, is_causal=True), "diagonal")
-    assert causal.p == pytest.approx(1.0 / math.factorial(9), rel=1e-6)
-    [full] = measure(one_of(weights), "diagonal")
-    assert full.p == pytest.approx(9.0**-9, rel=1e-6)
-
-
 def test_the_bound_holds_its_level_for_heads_that_follow_positions() -> None:
     draw = torch.Generator().manual_seed(0)
     logits = 12.0 * torch.randn(1, 1000, 8, 8, generator=draw)
@@ -117,16 +107,6 @@ def test_a_uniform_head_is_one_beside_a_selective_one_only() -> None:
         assert one_of(softmax_of(*logits)).names == {}
 
 
-def test_uniformity_is_measured_beside_the_most_selective_head() -> None:
-    draw = torch.Generator().manual_seed(0)
-    weights = softmax_of(*(size * torch.randn(4, 12, 12, generator=draw) for size in (0.2, 1.0, 3.0)))
-    gaps = 1.0 - scipy.stats.entropy(weights.numpy(), axis=-1).mean(axis=(0, 2)) / math.log(12)
-    for head_measure in measure(one_of(weights), "uniform"):
-        assert head_measure.value == pytest.approx(1.0 - gaps[head_measure.head])
-        assert head_measure.chance == pytest.approx(1.0 - gaps[2])
-        assert head_measure.score == pytest.approx(1.0 - gaps[head_measure.head] / gaps[2])
-
-
 def test_a_score_has_scipys_t_interval_where_inputs_have_as_many_queries() -> None:
     heads = planted_heads(length=20, seed=0, size=1.0)
     report = report_of(heads)
@@ -144,16 +124,6 @@ def test_a_score_has_scipys_t_interval_where_inputs_have_as_many_queries() -> No
             assert (head_measure.score, head_measure.low, head_measure.high) == pytest.approx(
                 (values.mean(), low, high), rel=1e-6
             )
-
-
-def test_queries_of_unlike_inputs_weigh_the_same() -> None:
-    heads = planted_heads(length=20, seed=0, size=1.0, padded=True, is_causal=True)
-    visible = heads.masking["attn_mask"] & torch.ones(20, 20, dtype=torch.bool).tril()
-    score, counts = pattern_score(heads.weights_BHQK, "local", visible)
-    counts = counts & heads.masking["valid_BQ"].unsqueeze(1)
-    for head_measure in measure(report_of(heads), "local"):
-        values = score[:, head_measure.head][counts[:, head_measure.head]]
-        assert head_measure.score == pytest.approx(values.double().mean().item(), rel=1e-6)
 
 
 def common_share(gaps: list[np.ndarray]) -> float:
@@ -228,13 +198,6 @@ def test_batches_are_the_parts_of_one() -> None:
             assert full_measure.p is None or full_measure.p == pytest.approx(split_measure.p, rel=1e-9)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_changes_no_name(dtype: torch.dtype) -> None:
-    heads = planted_heads(length=48, seed=1)
-    half = Heads(weights_BHQK=heads.weights_BHQK.to(dtype), masking=heads.masking, tokens_BK=heads.tokens_BK)
-    assert report_of(half).names == report_of(heads).names != {}
-
-
 def test_a_report_is_plain_values_and_a_table() -> None:
     report = report_of(planted_heads(length=20, seed=0))
     [first, *_] = json.loads(json.dumps(report.rows()))
@@ -245,29 +208,6 @@ def test_a_report_is_plain_values_and_a_table() -> None:
     assert len(lines) == 2 + len(PLANTED)
     assert "previous_token 0.9" in lines[3]
     assert lines[-1].endswith("  -")
-
-
-def test_a_wider_window_is_local_farther_away() -> None:
-    near = (torch.arange(32)[:, None] - torch.arange(32)).abs() <= 6
-    weights = (near / near.sum(dim=-1, keepdim=True)).expand(4, 1, 32, 32)
-    assert one_of(weights, window=2).names == {}
-    assert one_of(weights, window=6).names == {(0, 0): ("local",)}
-
-
-def test_a_tempered_module_shows_what_its_queries_and_keys_do() -> None:
-    torch.manual_seed(0)
-    model = AssociativeRecall(vocabulary=32, d_model=16, num_heads=4, temperature_init=0.5)
-    batch = draw_recall(6, 8, vocabulary=32, generator=torch.Generator().manual_seed(0))
-    report = specialisations(model, [batch], tokens=lambda recall: recall.tokens_BN)
-    assert report.names == {}
-    specialisation = HeadSpecialisation()
-    with model.eval().observed(
-        lambda layer, q, k, **masking: specialisation.update(
-            layer, q, k, tokens_BK=batch.tokens_BN, **masking
-        )
-    ):
-        model(batch)
-    assert specialisation.report() == report
 
 
 def test_what_cannot_be_looked_at_is_said() -> None:

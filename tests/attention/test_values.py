@@ -177,12 +177,6 @@ def test_a_learned_number_is_held_while_it_follows_a_schedule_and_learned_again_
     assert scale.item() == pytest.approx(math.log(1 / 0.07))
 
 
-def test_a_whole_number_is_given_back_as_it_was(model: ScaledModel) -> None:
-    with attach_value(model, "criterion.steps.0", {"temperature_init": 0.2}):
-        assert model.criterion.steps[0] == 0.2
-    assert repr(model.criterion.steps[0]) == "1"
-
-
 def test_it_follows_a_buffer_that_a_conversion_has_replaced(model: ScaledModel) -> None:
     attachment = attach_value(model, "criterion.tau", COSINE)
     model.double()
@@ -278,14 +272,6 @@ def test_one_number_has_one_schedule(model: ScaledModel) -> None:
     attach_value(model, "losses.0.tau", COSINE)
 
 
-def test_what_was_detached_sets_nothing(model: ScaledModel) -> None:
-    attachment = attach_value(model, "criterion.temperature", COSINE)
-    attachment.detach()
-    attachment.detach()
-    with pytest.raises(AttachError, match=r'"criterion.temperature" was detached'):
-        attachment.set_progress(1.0)
-
-
 @pytest.mark.parametrize("path", [path for path in PATHS if path.startswith("criterion")])
 def test_the_self_test_sees_each_number_that_the_loss_reads(model: ScaledModel, path: str) -> None:
     x = torch.randn(4, 4)
@@ -317,19 +303,10 @@ def test_the_self_test_refuses_a_loss_that_tells_nothing(model: ScaledModel) -> 
         return model(torch.full((4, 4), float(next(numbers))))
 
     numbers = iter(range(99))
-    with pytest.raises(AttachError, match=r"The loss of one batch is not the same twice"):
+    with pytest.raises(AttachError, match="is not the same twice"):
         attach_value(model, "criterion.temperature", {}, loss=another)
     with pytest.raises(AttachError, match=r"The loss returned no tensor"):
         attach_value(model, "criterion.temperature", {}, loss=lambda: None)
-
-
-def test_the_self_test_names_a_loss_that_is_no_number(model: ScaledModel) -> None:
-    with pytest.raises(AttachError) as excinfo:
-        attach_value(model, "criterion.tau", {}, loss=lambda: model(torch.full((4, 4), math.nan)))
-    assert str(excinfo.value) == (
-        "The loss of one batch or its gradient is NaN at the temperature 0.5, so it cannot be told whether "
-        '"criterion.tau" moves it. Give it weights and a batch that train.'
-    )
 
 
 def test_a_temperature_that_cancels_but_for_rounding_is_not_read(model: ScaledModel) -> None:
@@ -359,21 +336,6 @@ def test_a_number_of_numpy_is_one_and_is_given_back_as_it_was(model: ScaledModel
     assert model.criterion.temperature == pytest.approx(0.05)
     attachment.detach()
     assert type(model.criterion.temperature) is kind and model.criterion.temperature == kind(0.5)
-
-
-@pytest.mark.parametrize("table", [np.linspace(0.04, 0.07, 30), torch.linspace(0.04, 0.07, 30), [0.04] * 30])
-def test_a_table_of_temperatures_over_epochs_is_told_from_a_number(model: ScaledModel, table: Any) -> None:
-    model.criterion.temp_schedule = table
-    with pytest.raises(AttachError) as excinfo:
-        attach_value(model, "criterion.temp_schedule", {})
-    assert str(excinfo.value) == (
-        '"criterion.temp_schedule" is a table of 30 numbers, not one real number. What is read from a table '
-        "by step or epoch is a schedule of the module's own: have the module read one attribute in its "
-        "place, and give the path of that."
-    )
-    model.criterion.temp = 0.04
-    with pytest.raises(AttachError, match=r"reads a table by .* in its place \(criterion\.temp_schedule\)"):
-        attach_value(model, "criterion.temp", {}, loss=lambda: model(torch.ones(4, 4)))
 
 
 def test_codes_that_are_sampled_straight_through_move_by_their_gradient_alone() -> None:
@@ -413,83 +375,6 @@ def test_a_loss_that_keeps_statistics_in_a_buffer_is_tested_and_left_as_it_was()
     loss, x = CentredLoss(), torch.randn(8, 4)
     attach_value(loss, "teacher_temp", COSINE, loss=lambda: loss(x))
     assert torch.equal(loss.center, torch.zeros(4))
-
-
-def test_the_scale_of_clip_and_the_temperature_of_wav2vec2_are_read_in_training() -> None:
-    transformers = pytest.importorskip("transformers")
-    from transformers.models.wav2vec2.modeling_wav2vec2 import Wav2Vec2GumbelVectorQuantizer
-
-    torch.manual_seed(0)
-    sizes = {
-        "hidden_size": 8,
-        "intermediate_size": 8,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-    }
-    text = {"vocab_size": 9, "max_position_embeddings": 4, "eos_token_id": 2, "bos_token_id": 1}
-    clip = transformers.CLIPModel(
-        transformers.CLIPConfig(
-            text_config=sizes | text, vision_config=sizes | {"image_size": 4, "patch_size": 2}
-        )
-    )
-    tokens, pixels = torch.tensor([[1, 3, 4, 2], [1, 5, 6, 2]]), torch.randn(2, 3, 4, 4)
-    attachment = attach_value(
-        clip,
-        "logit_scale",
-        {"temperature_init": 0.5},
-        transform="log_inverse",
-        loss=lambda: clip(input_ids=tokens, pixel_values=pixels, return_loss=True).loss,
-    )
-    assert attachment.initial_temperature == pytest.approx(0.07, rel=1e-3)
-    assert clip(input_ids=tokens, pixel_values=pixels).logits_per_text.abs().max() <= 1 / 0.5
-
-    quantizer = Wav2Vec2GumbelVectorQuantizer(
-        transformers.Wav2Vec2Config(
-            conv_dim=(8,), conv_stride=(2,), conv_kernel=(3,), num_feat_extract_layers=1, codevector_dim=8
-        )
-    )
-    nn.init.normal_(quantizer.codevectors)
-    states = torch.randn(1, 6, 8)
-    schedule = {"schedule": "exponential", "temperature_final": 0.5}
-    assert (
-        attach_value(
-            quantizer, "temperature", schedule, loss=lambda: quantizer(states)[0]
-        ).initial_temperature
-        == 2.0
-    )
-
-
-@pytest.mark.parametrize("factor", [0.25, 3.0])
-@pytest.mark.parametrize("transform", ["identity", "inverse", "log_inverse"])
-def test_the_best_constant_moves_with_a_factor_inside_of_the_loss(transform: str, factor: float) -> None:
-    """A planted answer: if the module multiplies the value by a factor, the best value is divided by it."""
-    torch.manual_seed(1)
-    logits_NC = 4.0 * torch.randn(400, 5)
-    labels_N = torch.distributions.Categorical(logits=logits_NC / 2.0).sample()
-
-    class Loss(nn.Module):
-        def __init__(self, factor: float) -> None:
-            super().__init__()
-            self.register_buffer("number", torch.tensor(0.0 if transform == "log_inverse" else 1.0))
-            self.factor = factor
-
-        def forward(self) -> torch.Tensor:
-            tau = {
-                "identity": self.number,
-                "inverse": 1 / self.number,
-                "log_inverse": (-self.number).exp(),
-            }[transform]
-            return nn.functional.cross_entropy(logits_NC / (tau * self.factor), labels_N)
-
-    def best(loss: Loss) -> float:
-        attachment = attach_value(loss, "number", {}, transform=transform)  # type: ignore[arg-type]
-        losses = {}
-        for tau in torch.logspace(-1.5, 1.5, 601).tolist():
-            attachment.set_temperatures([tau])
-            losses[tau] = float(loss())
-        return min(losses, key=losses.__getitem__)
-
-    assert best(Loss(factor)) == pytest.approx(best(Loss(1.0)) / factor, rel=0.02)
 
 
 def test_what_was_learned_as_found_is_there_again_after_another_plan_and_after_detaching(

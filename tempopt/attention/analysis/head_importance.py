@@ -17,8 +17,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tempopt.attention.analysis.t_interval import half_width
-from tempopt.attention.modules.head_gates import HeadGates, evaluating, least_important, normalised
+from tempopt.attention.analysis.head_measures import half_width
+from tempopt.attention.modules.head_gates import (
+    HeadGates,
+    checked_loss,
+    evaluating,
+    least_important,
+    normalised,
+)
 from tempopt.errors import UsageError
 
 Batch = TypeVar("Batch")
@@ -264,7 +270,7 @@ def pruning_curve(
     for count in pruning_counts:
         heads = least_important(importance, count)
         with gates.closed(heads), evaluating(gates.model), torch.no_grad():
-            losses = np.array([_number(_result(loss, batch)) for batch in judge_batches])
+            losses = np.array([checked_loss(loss, batch).item() for batch in judge_batches])
         base_losses = losses if base_losses is None else base_losses
         points.append(
             PruningPoint(
@@ -281,14 +287,6 @@ def _result(measure: Callable[[Batch], Tensor | float], batch: Batch) -> Tensor:
             "Given a loss, metric or output that is not finite. Give a model that has not diverged."
         )
     return result
-
-
-def _number(result: Tensor) -> float:
-    if result.numel() != 1:
-        raise UsageError(
-            f"Given a loss of shape {tuple(result.shape)}. Give a scalar, the mean over examples."
-        )
-    return result.item()
 
 
 def _change(base_result: Tensor, new_result: Tensor) -> float:

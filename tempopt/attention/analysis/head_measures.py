@@ -6,6 +6,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from scipy.stats import t
+
 FALSE_ALARMS = 0.01
 """Share of models of random heads in which one is named, whatever number of heads they have."""
 
@@ -93,3 +95,13 @@ class Specialisations:
             )
             lines.append(f"{layer:5}{head:6}{share:12.2f}  {description or '-'}")
         return "\n".join(lines)
+
+
+def half_width(standard_error: float, samples: int) -> float:
+    """Return half the width of the 95 % t interval.
+
+    Args:
+        standard_error: Standard error of the mean, >= 0.
+        samples: Number of samples that it is of, >= 2.
+    """
+    return float(t.ppf(0.975, samples - 1)) * standard_error

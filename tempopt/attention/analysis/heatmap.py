@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tempopt.attention.functional.precision import widened
+from tempopt.attention.functional.logits import widened
 from tempopt.attention.modules.learned import check_count
 from tempopt.errors import UsageError
 

@@ -17,15 +17,14 @@ import torch
 from torch import Tensor
 
 from tempopt.attention.analysis.histories import QUERY_KEY_MAGNITUDE, HeadHistory, MonitorReport
-from tempopt.attention.analysis.metrics import counted_query_key_magnitude
 from tempopt.attention.analysis.statistics import (
     STATISTICS,
     attended,
     attention_weights,
-    check_weights,
     head_sums,
-    visible_pairs,
+    query_key_magnitude,
 )
+from tempopt.attention.functional.logits import visible_pairs
 from tempopt.attention.modules.learned import check_count
 from tempopt.errors import UsageError
 
@@ -114,62 +113,31 @@ class AttentionMonitor:
             return
         b, q = self._draw(step, layer, q_BHQD, valid_BQ)
         q_BHQD, k_BHKD = q_BHQD.detach()[b][:, :, q], k_BHKD.detach()[b]
-        attn_mask = _part(attn_mask, b, q)
+        q_len, k_len = len(q), k_BHKD.shape[-2]
         valid_BQ = None if valid_BQ is None else valid_BQ[b][:, q]
+        masking = _part(attn_mask, b, q), is_causal
         weights_BHQK = attention_weights(
-            q_BHQD, k_BHKD, scale=scale, attn_mask=attn_mask, is_causal=is_causal, position_Q=q
+            q_BHQD, k_BHKD, scale=scale, attn_mask=masking[0], is_causal=is_causal, position_Q=q
         )
-        pairs = _pairs(weights_BHQK, attn_mask, is_causal, q)
-        size_BHQ, counts_BHQ = counted_query_key_magnitude(
-            q_BHQD, k_BHKD, pairs, scale=scale, valid_BQ=valid_BQ
+        attention = attended(
+            weights_BHQK,
+            attn_mask=visible_pairs(q_len, k_len, *masking, position_Q=q, device=q.device),
+            valid_BQ=valid_BQ,
+            position_Q=q,
+            temperature=temperature,
         )
+        results = {
+            name: statistic(attention)
+            for name, statistic in STATISTICS.items()
+            if weights_BHQK.shape[1] > 1 or name != "head_similarity"
+        }
+        # the mean is over the keys that some query sees that counts
+        counts_BHQ = attention.counts_BHQ
+        seen_BHK = (attention.visible_BHQK & counts_BHQ.unsqueeze(-1)).any(dim=-2)
+        size_BHQ = query_key_magnitude(q_BHQD, k_BHKD, scale=scale, seen_BHK=seen_BHK)
         tau = torch.as_tensor(temperature, device=size_BHQ.device)
-        self._observe(
-            step,
-            layer,
-            weights_BHQK,
-            extra_results={QUERY_KEY_MAGNITUDE: (size_BHQ * tau, counts_BHQ)},
-            temperature=temperature,
-            attn_mask=pairs,
-            valid_BQ=valid_BQ,
-            position_Q=q,
-        )
-
-    @torch.no_grad()
-    def update_weights(
-        self,
-        step: int,
-        layer: int,
-        weights_BHQK: Tensor,
-        *,
-        temperature: Tensor | float = 1.0,
-        attn_mask: Tensor | None = None,
-        is_causal: bool = False,
-        valid_BQ: Tensor | None = None,
-    ) -> None:
-        """Observe attention of any normaliser from its weights, before dropout; else as :meth:`update`.
-
-        Raises:
-            UsageError: if the weights are negative or do not sum to 1.
-        """
-        if not self._take(step, layer):
-            return
-        b, q = self._draw(step, layer, weights_BHQK, valid_BQ)
-        weights_BHQK = weights_BHQK[b][:, :, q]
-        attn_mask = _part(attn_mask, b, q)
-        valid_BQ = None if valid_BQ is None else valid_BQ[b][:, q]
-        pairs = _pairs(weights_BHQK, attn_mask, is_causal, q)
-        check_weights(attended(weights_BHQK, attn_mask=pairs, valid_BQ=valid_BQ))
-        self._observe(
-            step,
-            layer,
-            weights_BHQK,
-            extra_results={},
-            temperature=temperature,
-            attn_mask=pairs,
-            valid_BQ=valid_BQ,
-            position_Q=q,
-        )
+        results[QUERY_KEY_MAGNITUDE] = (size_BHQ * tau, counts_BHQ)
+        self._keep(step, layer, results)
 
     def report(self) -> MonitorReport:
         """Return what was observed so far."""
@@ -242,32 +210,7 @@ class AttentionMonitor:
         order = torch.randperm(len(queries), generator=generator)[: self.queries]
         return examples.to(rows_BHQX.device), queries[order].sort().values.to(rows_BHQX.device)
 
-    def _observe(
-        self,
-        step: int,
-        layer: int,
-        weights_BHQK: Tensor,
-        *,
-        extra_results: Mapping[str, tuple[Tensor, Tensor]],
-        temperature: Tensor | float,
-        attn_mask: Tensor,
-        valid_BQ: Tensor | None,
-        position_Q: Tensor,
-    ) -> None:
-        attention = attended(
-            weights_BHQK,
-            attn_mask=attn_mask,
-            valid_BQ=valid_BQ,
-            position_Q=position_Q,
-            temperature=temperature,
-        )
-        has_one_head = weights_BHQK.shape[1] == 1
-        results = {
-            name: statistic(attention)
-            for name, statistic in STATISTICS.items()
-            if not (has_one_head and name == "head_similarity")
-        }
-        results.update(extra_results)
+    def _keep(self, step: int, layer: int, results: Mapping[str, tuple[Tensor, Tensor]]) -> None:
         sums = [head_sums(*result) for result in results.values()]
         # One transfer from the device for all of them.
         totals, counts = torch.stack(
@@ -291,11 +234,3 @@ def _part(attn_mask: Tensor | None, b: Tensor, q: Tensor) -> Tensor | None:
     if attn_mask.ndim == 4 and attn_mask.shape[0] > 1:
         attn_mask = attn_mask[b]
     return attn_mask[..., q, :] if attn_mask.ndim >= 2 and attn_mask.shape[-2] > 1 else attn_mask
-
-
-def _pairs(weights_BHQK: Tensor, attn_mask: Tensor | None, is_causal: bool, position_Q: Tensor) -> Tensor:
-    """Return who may see whom, of the queries at some positions."""
-    q_len, k_len = weights_BHQK.shape[-2:]
-    return visible_pairs(
-        q_len, k_len, attn_mask, is_causal, position_Q=position_Q, device=weights_BHQK.device
-    )

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from tempopt.attention.functional.precision import widened
+from tempopt.attention.functional.logits import widened
 from tempopt.errors import SpecError, UsageError, unknown
 
 WINDOW = 2

@@ -28,18 +28,24 @@ in common: 1 for a head that follows positions alone, 0 for one that follows the
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tempopt.attention.analysis.head_measures import FALSE_ALARMS, HeadMeasure, Specialisations
+from tempopt.attention.analysis.head_measures import (
+    FALSE_ALARMS,
+    HeadMeasure,
+    Specialisations,
+    half_width,
+)
 from tempopt.attention.analysis.patterns import (
     CONTENT_PATTERNS,
     POSITION_PATTERNS,
@@ -55,9 +61,11 @@ from tempopt.attention.analysis.statistics import (
     check_weights,
     weight_entropy,
 )
-from tempopt.attention.analysis.t_interval import half_width
+from tempopt.attention.modules.head_gates import evaluating
 from tempopt.attention.modules.learned import check_count
-from tempopt.errors import UsageError
+from tempopt.errors import AttachError, UsageError
+
+Batch = TypeVar("Batch")
 
 LEAST_SCORE = 0.5
 """Score from which a head can be named: half of the weight that uniform attention puts elsewhere. Ours."""
@@ -210,6 +218,77 @@ class HeadSpecialisation:
             measures += _positional(layer, np.concatenate(parts, axis=-1))
         measures.sort(key=lambda measure: (measure.layer, measure.head))
         return Specialisations(measures=tuple(measures), inputs=inputs)
+
+
+def specialisations(
+    model: nn.Module,
+    batches: Iterable[Batch],
+    *,
+    run: Callable[[Batch], Any] | None = None,
+    weights: Callable[[Batch], Sequence[Tensor]] | None = None,
+    masking: Callable[[Batch], Mapping[str, Any]] | None = None,
+    tokens: Callable[[Batch], Tensor] | None = None,
+    window: int = WINDOW,
+) -> Specialisations:
+    """Return what the heads of a model specialise in, over the inputs of some batches, in eval mode.
+
+    A :class:`tempopt.TemperedModule` shows its queries and keys as it runs. For any other model give
+    ``weights``: of a model of transformers that was loaded with ``attn_implementation="eager"`` it is
+    ``lambda batch: model(**batch, output_attentions=True).attentions``.
+
+    Args:
+        model: The model.
+        batches: Whole inputs, at least two in all and better two or more in each batch.
+        run: Runs the model on a batch; None for ``model(batch)``. Not used with ``weights``.
+        weights: Runs the model on a batch and returns the attention weights (B, H, Q, K) of each layer in
+            depth order; None for a model that shows its attention.
+        masking: With ``weights``: returns how they were masked, by ``attn_mask``, ``is_causal`` and
+            ``valid_BQ`` as for :meth:`HeadSpecialisation.update_weights`; None if every query sees all keys.
+        tokens: Returns whole numbers (B, K) that tell the tokens of a batch, for ``same_token`` and
+            ``induction``; None to leave these out.
+        window: Distance of the farthest keys that are ``local``, >= 1.
+
+    Raises:
+        AttachError: if the model shows no attention and ``weights`` is None.
+        UsageError: if no attention was seen, fewer than two inputs were, or weights do not sum to 1.
+    """
+    specialisation = HeadSpecialisation(window=window)
+    observed: Any = getattr(model, "observed", None)
+    if weights is None and not callable(observed):
+        raise AttachError(
+            f"{type(model).__name__} does not show its attention, as a TemperedModule does. Give weights, a "
+            "function that returns the attention weights of each layer for a batch."
+        )
+    num_batches = 0
+    with evaluating(model), torch.no_grad():
+        for batch in batches:
+            token_arguments: dict[str, Any] = {} if tokens is None else {"tokens_BK": tokens(batch)}
+            if weights is None:
+                look = functools.partial(_look, specialisation, token_arguments)
+                with observed(look):
+                    model(batch) if run is None else run(batch)
+            else:
+                mask_arguments = {} if masking is None else masking(batch)
+                for layer, weights_BHQK in enumerate(weights(batch)):
+                    specialisation.update_weights(layer, weights_BHQK, **mask_arguments, **token_arguments)
+            num_batches += 1
+    if num_batches and not specialisation.layers:
+        raise UsageError(
+            "The model ran and no attention was seen: only softmax attention is shown, and compiled code is "
+            "not. Give weights, a function that returns the attention weights of each layer for a batch."
+        )
+    return specialisation.report()
+
+
+def _look(
+    specialisation: HeadSpecialisation,
+    token_arguments: Mapping[str, Any],
+    layer: int,
+    q: Tensor,
+    k: Tensor,
+    **masking: Any,
+) -> None:
+    specialisation.update(layer, q, k, **masking, **token_arguments)
 
 
 class _PatternSums:
@@ -425,19 +504,9 @@ def _uniform(layer: int, flatness_H2N: Floats) -> list[HeadMeasure]:
 
 def _positional(layer: int, shared_H2N: Floats) -> list[HeadMeasure]:
     ratios = _ratios(shared_H2N[:, 0], shared_H2N[:, 1], terms=2.0, min_denominator=_ROUNDING)
+    common: dict[str, Any] = {"layer": layer, "measure": "positional", "chance": 0.0}
     return [
-        HeadMeasure(
-            layer=layer,
-            head=head,
-            measure="positional",
-            score=share,
-            low=low,
-            high=high,
-            value=share,
-            chance=0.0,
-            p=None,
-            named=False,
-        )
+        HeadMeasure(head=head, score=share, low=low, high=high, value=share, p=None, named=False, **common)
         for head, (share, low, high) in ratios.items()
     ]
 

@@ -19,36 +19,15 @@ from torch import Tensor
 
 from tempopt.attention.analysis.patterns import POSITION_PATTERNS, pattern_score
 from tempopt.attention.functional.entropy import normalised_entropy
-from tempopt.attention.functional.logits import biased_logits, for_each_head
-from tempopt.attention.functional.masks import hidden_keys
-from tempopt.attention.functional.precision import wide_type, widened
+from tempopt.attention.functional.logits import (
+    AttentionOptions,
+    biased_logits,
+    for_each_head,
+    visible_pairs,
+    wide_type,
+    widened,
+)
 from tempopt.errors import UsageError
-
-
-def visible_pairs(
-    q_len: int,
-    k_len: int,
-    attn_mask: Tensor | None = None,
-    is_causal: bool = False,
-    *,
-    position_Q: Tensor | None = None,
-    device: torch.device | None = None,
-) -> Tensor:
-    """Return who may see whom, as a boolean that broadcasts to (B, H, Q, K) and has all of Q and K.
-
-    Args:
-        q_len: Number of queries.
-        k_len: Number of keys.
-        attn_mask: Boolean or floating mask that broadcasts to (B, H, Q, K), or None.
-        is_causal: Whether a query sees the keys up to its own position only, in addition to ``attn_mask``.
-        position_Q: Which key each query is; None for 0 to Q - 1. With a cache or some of the queries only
-            they are others.
-        device: Where it is wanted; a mask's own device has precedence.
-    """
-    device = device if attn_mask is None else attn_mask.device
-    hidden = hidden_keys(q_len, k_len, attn_mask, is_causal, position_Q=position_Q, device=device)
-    pairs = torch.ones(q_len, k_len, dtype=torch.bool, device=device)
-    return pairs if hidden is None else pairs & ~hidden
 
 
 def attention_weights(
@@ -66,13 +45,12 @@ def attention_weights(
         q_BHQD: Queries, tempered already (:func:`tempopt.attention.functional.attention.temper_query`).
         k_BHKD: Keys; of fewer heads than the queries where groups of heads share them.
         scale: Factor on the logits; None is 1 / sqrt(D).
-        attn_mask: As for :func:`visible_pairs`, and the arguments that follow too.
+        attn_mask: As for :func:`~tempopt.attention.functional.logits.visible_pairs`, and the others too.
         is_causal: As there.
         position_Q: As there.
     """
-    logits_BHQK, hidden, empty = biased_logits(
-        q_BHQD, k_BHKD, scale=scale, attn_mask=attn_mask, is_causal=is_causal, position_Q=position_Q
-    )
+    options = AttentionOptions(attn_mask=attn_mask, is_causal=is_causal, scale=scale)
+    logits_BHQK, hidden, empty = biased_logits(q_BHQD, k_BHKD, options, position_Q=position_Q)
     if hidden is None or empty is None:
         return logits_BHQK.softmax(dim=-1)
     return logits_BHQK.masked_fill(hidden, float("-inf")).softmax(dim=-1).masked_fill(empty, 0.0)

@@ -17,28 +17,27 @@ from typing import Any, Literal, Self
 from torch import nn
 
 from tempopt.attention.attach.baked_marker import refuse_baked
-from tempopt.attention.attach.examples import infer_example_inputs
-from tempopt.attention.attach.hf_interface import BINDING
-from tempopt.attention.attach.hf_layers import (
+from tempopt.attention.attach.hf_interface import (
+    BINDING,
+    INTERFACE,
     RECIPE,
+    Interface,
     InterfaceLayer,
     check_deliverable,
     interface_layers,
-    normalises_query,
 )
 from tempopt.attention.attach.learning import HeadTemperatures
-from tempopt.attention.attach.mechanisms import (
-    INTERFACE,
-    ROWS,
-    HFInterfaceMechanism,
-    Mechanism,
-    QueryRowsMechanism,
-)
 from tempopt.attention.attach.observers import Observe, check_temperatures
-from tempopt.attention.attach.projection import TemperedProjection, factors_of, restore
+from tempopt.attention.attach.projection import (
+    ROWS,
+    QueryRowsMechanism,
+    TemperedProjection,
+    factors_of,
+    restore,
+)
 from tempopt.attention.attach.proof import UnfitError
-from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE, Layers, query_rows
-from tempopt.attention.attach.self_check import Forward, self_test
+from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE, Layers, query_norm, query_rows
+from tempopt.attention.attach.self_check import Forward, Mechanism, infer_example_inputs, self_test
 from tempopt.class_loading import load_schedule
 from tempopt.errors import AttachError, unknown
 from tempopt.temperature import (
@@ -103,7 +102,7 @@ class Attachment:
         self._is_whole_model = is_whole_model
         self.tested = False
         self.not_tested = _NO_EXAMPLE
-        self.layers = mechanism.tempered.names
+        self.layers = mechanism.names
         self.progress = 0.0
         self.entropy = EntropyParameters()
         self._override_temperatures: tuple[float, ...] | None = None
@@ -153,7 +152,8 @@ class Attachment:
         """
         self._require_attached()
         self.progress = progress
-        self._mechanism.set(self.temperatures, self.entropy.weight(progress))
+        inverse = [1.0 / temperature for temperature in self.temperatures]
+        self._mechanism.set_values(inverse, self.entropy.weight(progress))
 
     def set_temperatures(self, temperatures: Sequence[float]) -> None:
         """Hold each layer at a temperature of its own, whatever the plan says, until :meth:`use`.
@@ -252,7 +252,7 @@ class Attachment:
         self._require_attached()
         unused = self_test(
             self._model,
-            self._mechanism.tempered,
+            self._mechanism,
             forward,
             is_whole_model=self._is_whole_model,
             thorough=thorough,
@@ -305,7 +305,7 @@ def attach(
             ``tested`` and ``not_tested`` of what is returned say what came of it. Where it is not tested,
             call :meth:`Attachment.self_test` before the attachment is relied upon. None tests nothing.
         allow_baked: Whether to attach to weights that have a temperature in them already, by
-            :func:`~tempopt.attention.attach.bake.bake`. What is attached then comes on top of it.
+            :func:`~tempopt.attention.attach.scalings.bake`. What is attached then comes on top of it.
 
     Raises:
         AttachError: if there is no attention to be found, or a projection or parameter that cannot be
@@ -327,7 +327,9 @@ def attach(
         except AttachError as error:
             refusals.append(error)
     if len(refusals) == 1:
-        raise AttachError(f"{refusals[0]}{_suggest_interface(model, layers, method)}") from refusals[0]
+        is_advised = method == ROWS and interface_layers(model, layers)
+        advice = f' Or attach with method="{INTERFACE}".' if is_advised else ""
+        raise AttachError(f"{refusals[0]}{advice}") from refusals[0]
     raise AttachError(f"{refusals[0]} By the attention interface: {refusals[1]}") from refusals[0]
 
 
@@ -338,20 +340,19 @@ def _attached(
     method: str,
     example: Forward | Literal["auto"] | None,
 ) -> Attachment:
-    values, is_whole_model = _named(parameters), layers == "auto"
-    _refuse_undeliverable(values, method, model)
-    temperature_parameters, entropy = _read(parameters, EntropyParameters())
+    is_whole_model = layers == "auto"
+    _refuse_undeliverable(_named(parameters), method, model)
+    mechanism: Mechanism
     if method == INTERFACE:
         attention_layers = _require_interface_layers(model, layers)
         if is_whole_model:
             _refuse_partial(model, attention_layers)
+        temperature_parameters, entropy = _read(parameters, EntropyParameters())
         check_deliverable(attention_layers, temperature_parameters.plan(len(attention_layers)), entropy)
-        attachment = Attachment(
-            model, HFInterfaceMechanism(model, attention_layers), is_whole_model=is_whole_model
-        )
+        mechanism = Interface(model, attention_layers)
     else:
-        rows = query_rows(model, layers)
-        attachment = Attachment(model, QueryRowsMechanism(model, rows), is_whole_model=is_whole_model)
+        mechanism = QueryRowsMechanism(model, query_rows(model, layers))
+    attachment = Attachment(model, mechanism, is_whole_model=is_whole_model)
     try:
         attachment.use(parameters)
         if example == "auto":
@@ -397,19 +398,12 @@ def detach(model: nn.Module) -> None:
 def _choose(model: nn.Module, layers: Layers, values: Mapping[str, object]) -> list[str]:
     """Return the ways to try: the interface where it alone can do what is wanted, else rows before it."""
     attention_layers = interface_layers(model, layers)
-    needs_interface = any(values.get(name, NEUTRAL[name]) != NEUTRAL[name] for name in _BESIDE_THE_QUERY)
     if not attention_layers:
         return [ROWS]
-    return (
-        [INTERFACE] if needs_interface or any(map(normalises_query, attention_layers)) else [ROWS, INTERFACE]
-    )
-
-
-def _suggest_interface(model: nn.Module, layers: Layers, method: AttachMethod) -> str:
-    """Return the advice to take the interface where query rows are refused and the model has it."""
-    if method != ROWS or not interface_layers(model, layers):
-        return ""
-    return f' Or attach with method="{INTERFACE}", which this model of transformers has.'
+    needs_interface = any(values.get(name, NEUTRAL[name]) != NEUTRAL[name] for name in _BESIDE_THE_QUERY)
+    # a norm behind the projection (QK-norm) undoes a factor on its rows
+    is_normalised = any(query_norm(layer.module) is not None for layer in attention_layers)
+    return [INTERFACE] if needs_interface or is_normalised else [ROWS, INTERFACE]
 
 
 def _refuse_partial(model: nn.Module, attention_layers: Sequence[InterfaceLayer]) -> None:

@@ -4,7 +4,7 @@ The mark goes with a state dict as metadata beside the version that PyTorch keep
 with a configuration of transformers as one more entry. Both are kept in files, and a process without tempopt
 reads neither. A module does not remember what was loaded into it, so ``torch.nn.Module.load_state_dict`` is
 wrapped when this is imported, to read those metadata. What is marked is decided in
-``tempopt.attention.attach.bake``.
+``tempopt.attention.attach.scalings``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from torch import nn
 
 from tempopt.attention.attach.hf_interface import BINDING as BY_INTERFACE
-from tempopt.attention.attach.hf_layers import config_of
+from tempopt.attention.attach.hf_interface import config_of
 from tempopt.attention.attach.projection import TemperedProjection
 from tempopt.errors import AttachError
 

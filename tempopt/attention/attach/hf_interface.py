@@ -1,10 +1,10 @@
 """Tempers models of Hugging Face transformers where they ask for their attention function.
 
-Owns that function, its mask beside it, and what it reads: the temperature of each layer and whatever needs
-the keys, as length scaling, entropy term and normaliser. What they are is decided in
-``tempopt.attention.attach.attachment``; transformers itself is loaded only for a model of its own.
+Finds the modules that ask, and owns that function, its mask beside it, and what it reads: the temperature of
+each layer and whatever needs the keys, as length scaling, entropy term and normaliser. What they are is
+decided in ``tempopt.attention.attach.attachment``; transformers itself is loaded only for a model of its own.
 
-Shape suffixes as in attention.py.
+Shape suffixes as in attention.py; G is the heads of the keys.
 """
 
 from __future__ import annotations
@@ -12,52 +12,59 @@ from __future__ import annotations
 import functools
 import gc
 import importlib
+import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from tempopt.attention.attach.heads import HeadFactors
-from tempopt.attention.attach.hf_layers import (
-    IMPLEMENTATIONS,
-    SETTING,
-    InterfaceLayer,
-    attention_by,
-    check_implementation,
-    config_of,
-    implementation_of,
-    interface_layers,
-    own_attention,
+from tempopt.attention.attach.learning import (
+    HeadFactors,
+    HeadTemperatures,
+    by_sums,
+    require_gradients,
+    taken_gradient,
 )
-from tempopt.attention.attach.hf_masks import (
-    GLOBAL,
-    is_causal_by_flag,
-    local_heads,
-    local_heads_mask,
-    valid_queries,
-)
-from tempopt.attention.attach.hf_numbers import Numbers, place_of
-from tempopt.attention.attach.learning import HeadTemperatures, by_sums, require_gradients, taken_gradient
-from tempopt.attention.attach.observers import Observers
+from tempopt.attention.attach.observers import Observe, Observers
+from tempopt.attention.attach.preserve_state import halved, own_scales
+from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE, Layers, baked, query_rows
 from tempopt.attention.functional.attention import temper_query, tempered_attention
 from tempopt.attention.functional.entropy import add_to_gradient, entropy_term, regularised_attention
-from tempopt.attention.functional.local_heads import local_attention
+from tempopt.attention.functional.local_heads import NearKeys, local_attention, local_mask, near_keys
+from tempopt.attention.functional.logits import AttentionOptions, visible
 from tempopt.errors import AttachError
 from tempopt.temperature import (
     NORMALISERS,
     EntropyParameters,
     LengthScaling,
+    LocalHeads,
     NoLengthScaling,
     SoftmaxNormaliser,
     TemperaturePlan,
+    UniformHeads,
 )
+
+INTERFACE = "attention_interface"
+"""Name of this way of attaching."""
 
 BINDING = "_tempopt_interface"
 """Name under which a tempered module holds what it reads."""
+
+SETTING = "_attn_implementation_internal"
+"""Where a configuration keeps the name of its implementation; its property would change parts of it too."""
+
+IMPLEMENTATIONS = ("sdpa", "eager")
+"""Names of the implementations that can be tempered."""
+
+RECIPE = """\
+attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+output, weights = attend(self, query, key, value, attention_mask, scaling=self.scaling, dropout=dropout)"""
+"""What a model of transformers has to write in place of a softmax of its own."""
 
 # The registered name of each implementation that can be tempered: its own function does the rest.
 _NAMES = {implementation: f"tempopt_{implementation}" for implementation in IMPLEMENTATIONS}
@@ -65,6 +72,125 @@ _IMPLEMENTATION_BY_NAME = {name: implementation for implementation, name in _NAM
 
 # What some models hand over beside query, key and mask, and what then cannot be computed beside it.
 _MORE_IN_THE_LOGITS = ("softcap", "s_aux", "sinks", "position_bias", "cache")
+_CROSS = ("cross", "encoder_attn", "encdec")
+_GLOBAL = LocalHeads(window=1, local_share=0.0)
+_SOFT_CAPS = ("attn_logit_softcapping", "attn_logit_soft_cap")
+
+
+@dataclass(frozen=True, slots=True)
+class InterfaceLayer:
+    """An attention module that asks transformers for its attention function.
+
+    Args:
+        name: Its name in the model, as in ``named_modules``.
+        module: The module.
+    """
+
+    name: str
+    module: nn.Module
+
+
+def interface_layers(model: nn.Module, layers: Layers = "auto") -> list[InterfaceLayer]:
+    """Return the attention modules that ask for their attention function, in depth order.
+
+    Args:
+        model: Any module; not changed.
+        layers: ``"auto"`` for all, or patterns as in ``fnmatch``. A pattern takes a module that it matches,
+            or one inside of which or around which it matches a module, as its query projection.
+    """
+    all_layers = [InterfaceLayer(name, module) for name, module in model.named_modules() if _asks(module)]
+    if layers == "auto":
+        return all_layers
+    return [layer for layer in all_layers if any(_matches(layer, pattern) for pattern in layers)]
+
+
+def _asks(module: nn.Module) -> bool:
+    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names and config_of(module) is not None
+
+
+def _matches(layer: InterfaceLayer, pattern: str) -> bool:
+    parts = layer.name.split(".")
+    ancestors = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
+    descendants = (f"{layer.name}.{name}" for name, _ in layer.module.named_modules() if name)
+    return any(fnmatchcase(name, pattern) for name in (*ancestors, *descendants))
+
+
+def config_of(module: nn.Module) -> Any:
+    config = module.__dict__.get("config")
+    return config if hasattr(config, "_attn_implementation") else None
+
+
+def check_implementation(layer: InterfaceLayer) -> None:
+    implementation = getattr(config_of(layer.module), SETTING, None)
+    if implementation not in IMPLEMENTATIONS:
+        raise AttachError(
+            f'"{layer.name}" attends by "{implementation}"; a temperature can be put on '
+            f"{' and '.join(IMPLEMENTATIONS)}. Call "
+            'model.set_attn_implementation("sdpa") before attaching.'
+        )
+    if implementation == "eager" and getattr(config_of(layer.module), "reorder_and_upcast_attn", False):
+        raise AttachError(
+            f'"{layer.name}" computes its attention itself where reorder_and_upcast_attn is set, past the '
+            'attention interface. Build the model without it, or attach with method="query_rows".'
+        )
+
+
+def own_attention(layer: InterfaceLayer) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    """Return the function that an attention module would use if nothing was attached.
+
+    Raises:
+        AttachError: if it cannot be found.
+    """
+    implementation = getattr(config_of(layer.module), SETTING, None)
+    try:
+        return attention_by(str(implementation), layer.module)
+    except KeyError:
+        raise AttachError(
+            f'"{layer.name}" attends by "{implementation}", but where that is cannot be found: its file has '
+            'no eager_attention_forward. Call model.set_attn_implementation("sdpa") before attaching, or '
+            'attach with method="query_rows".'
+        ) from None
+
+
+def attention_by(implementation: str, module: nn.Module) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    """Return the function that transformers has under a name for an attention module."""
+    names = inspect.unwrap(type(module).forward).__globals__
+    attention: Any = (
+        names["eager_attention_forward"]
+        if implementation == "eager"
+        else names["ALL_ATTENTION_FUNCTIONS"][implementation]
+    )
+    return attention  # type: ignore[no-any-return]
+
+
+def check_deliverable(
+    layers: Sequence[InterfaceLayer], plan: TemperaturePlan, entropy: EntropyParameters
+) -> None:
+    """Refuse what the logits of these layers do not allow.
+
+    Raises:
+        AttachError: if an entropy term or another normaliser is wanted where logits are soft-capped, or an
+            entropy term of another normaliser than softmax.
+    """
+    normaliser = plan.normaliser.name
+    option = f'normaliser="{normaliser}"' if normaliser != SoftmaxNormaliser.name else ""
+    if entropy.has_term:
+        if option:
+            raise AttachError(
+                f"entropy_lambda={entropy.entropy_lambda!r} cannot be had with {option}: the entropy term is "
+                "that of softmax, whose weights these are not. Give entropy_lambda=0.0, or "
+                'normaliser="softmax".'
+            )
+        option = f"entropy_lambda={entropy.entropy_lambda!r}"
+    for layer in layers if option else ():
+        for name in _SOFT_CAPS:
+            if getattr(config_of(layer.module), name, None) is not None:
+                raise AttachError(
+                    f'{option} cannot be had in "{layer.name}": its logits are capped ({name}) behind the '
+                    "temperature, and what is computed beside its attention would be of others. Take "
+                    f"{option} out, or {AS_TEMPERED_MODULE}."
+                )
 
 
 @dataclass(slots=True)
@@ -77,8 +203,25 @@ class InterfaceBinding:
     attention: Callable[..., tuple[Tensor, Tensor | None]]
 
 
+class Numbers(NamedTuple):
+    """What one layer reads, as views of one tensor, so that a compiled graph serves all values."""
+
+    inverse_temperature: Tensor
+    entropy_weight: Tensor
+    entropy_target: Tensor
+    length_constant: Tensor
+    limit: Tensor
+    window: Tensor
+
+
+def _place_of(module: nn.Module) -> tuple[torch.device, torch.dtype]:
+    """Return where a layer's numbers lie: where its parameters are, in no less than float32."""
+    parameter = next(module.parameters())
+    return parameter.device, torch.float64 if parameter.dtype == torch.float64 else torch.float32
+
+
 class Interface:
-    """The temperatures of a model's layers, as its attention function reads them.
+    """The temperatures of a model's layers, as its attention function reads them; a ``Mechanism``.
 
     It is held by the modules themselves, so that a copy of the model keeps the same temperatures.
 
@@ -91,6 +234,14 @@ class Interface:
         AttachError: if one of them is set to an attention that cannot be tempered.
     """
 
+    method: ClassVar[str] = INTERFACE
+    # The query times a power of two is, to the last bit, the same as the scale times it.
+    probe: ClassVar[float] = 2.0
+    by_hand_is: ClassVar[str] = (
+        "the same model with its scale divided by the temperature. Its attention may be another under "
+        "another name than sdpa or eager"
+    )
+
     def __init__(self, model: nn.Module, layers: Sequence[InterfaceLayer]) -> None:
         self._configs = _own_configs(model)
         for layer in layers:
@@ -101,7 +252,7 @@ class Interface:
         self.final: tuple[float, ...] = (1.0,) * len(layers)
         self.length_scaling: LengthScaling = NoLengthScaling()
         self.normaliser = SoftmaxNormaliser.name
-        self.local = GLOBAL
+        self.local = _GLOBAL
         self.entropy = EntropyParameters()
         self.observers = Observers()
         self.heads: HeadTemperatures | None = None
@@ -109,7 +260,7 @@ class Interface:
         self.loss_scale = 1.0
         self._entropy_weight = 0.0
         self._limit = 0.0
-        self._modules = [layer.module for layer in layers]
+        self.layers = list(layers)
         self._build()
         self._bind(model, layers)
         self._see_to_registration()
@@ -117,7 +268,9 @@ class Interface:
     def _bind(self, model: nn.Module, layers: Sequence[InterfaceLayer]) -> None:
         index_of = {id(layer.module): index for index, layer in enumerate(layers)}
         attention_layers = [
-            layer for layer in interface_layers(model) if implementation_of(layer.module) in _NAMES
+            layer
+            for layer in interface_layers(model)
+            if getattr(config_of(layer.module), SETTING, None) in _NAMES
         ]
         attentions = [own_attention(layer) for layer in attention_layers]
         for layer, attention in zip(attention_layers, attentions, strict=True):
@@ -126,8 +279,24 @@ class Interface:
         for config in self._configs:
             setattr(config, SETTING, _NAMES[getattr(config, SETTING)])
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the attention modules in depth order."""
+        return [layer.name for layer in self.layers]
+
+    attentions = names
+
+    def devices(self) -> set[torch.device]:
+        """Return where the modules are."""
+        return {next(layer.module.parameters()).device for layer in self.layers}
+
     def use(self, plan: TemperaturePlan, entropy: EntropyParameters) -> None:
-        """Take what a plan says beside the temperatures, and the entropy term."""
+        """Take what a plan says beside the temperatures, and the entropy term.
+
+        Raises:
+            AttachError: if the logits of a layer do not allow it.
+        """
+        check_deliverable(self.layers, plan, entropy)
         self.heads = None
         self.head_factors.use(plan.heads)
         self.length_scaling = plan.length_scaling
@@ -148,6 +317,19 @@ class Interface:
         if not is_unchanged or self._places != self._current_places():
             self.values, self._entropy_weight = tuple(values), weight
             self._write()
+
+    def end_at(self, temperatures: Sequence[float]) -> None:
+        """Take the temperatures at the end of the plan, which a model is evaluated with."""
+        self.final = tuple(temperatures)
+
+    def learn_heads(self, base: Sequence[float]) -> HeadTemperatures:
+        """Give each head a temperature of its own, from those of the layers and the head pattern."""
+        self.heads = HeadTemperatures(base, self.head_factors.pattern)
+        return self.heads
+
+    def observed(self, observe: Observe) -> AbstractContextManager[None]:
+        """Show queries and keys for a while."""
+        return self.observers.observer_added(observe)
 
     def learn(self) -> None:
         """Have backward passes leave the gradient of every temperature from now on."""
@@ -205,6 +387,37 @@ class Interface:
             for config, name in zip(self._configs, settings, strict=True):
                 setattr(config, SETTING, name)
 
+    @contextmanager
+    def by_temperature_alone(self) -> Iterator[None]:
+        """Leave out head pattern, local heads, length scaling, entropy term and normaliser."""
+        names = ("length_scaling", "normaliser", "entropy", "local")
+        pattern, settings = self.head_factors.pattern, {name: getattr(self, name) for name in names}
+        self.length_scaling, self.normaliser = NoLengthScaling(), SoftmaxNormaliser.name
+        self.entropy, self.local = EntropyParameters(), _GLOBAL
+        self.head_factors.use(UniformHeads())
+        try:
+            yield
+        finally:
+            vars(self).update(settings)
+            self.head_factors.use(pattern)
+
+    @contextmanager
+    def by_hand(self, temperatures: Mapping[int, float]) -> Iterator[None]:
+        """Have the model ask for its own functions, and change the scale of some layers."""
+        with self.own_implementation(), ExitStack() as stack:
+            for index, temperature in temperatures.items():
+                module = self.layers[index].module
+                if names := own_scales(module):
+                    stack.enter_context(halved([(module, names[0])], 1.0 / temperature))
+                else:
+                    # It scales its query itself, or not at all.
+                    stack.enter_context(baked(query_rows(module)[0], 1.0 / temperature))
+            yield
+
+    def cancelled(self, layer: int) -> AbstractContextManager[None] | None:
+        """Return None: the function is given the query by itself."""
+        return None
+
     def _see_to_registration(self) -> None:
         """Have the functions registered for as long as this is attached; a copy comes here as well."""
         if self.attached:
@@ -218,7 +431,8 @@ class Interface:
         if has_moved and self._places != self._current_places():
             self._write()
             has_moved = self._numbers[index].inverse_temperature.device != device
-        return self._numbers[index].to(device) if has_moved else self._numbers[index]
+        numbers = self._numbers[index]
+        return Numbers(*(number.to(device) for number in numbers)) if has_moved else numbers
 
     def inverse(self, index: int, q_BHQD: Tensor) -> Tensor:
         """Return 1/τ of a layer as its queries take it: one number, or one for each head."""
@@ -228,7 +442,7 @@ class Interface:
         return layer * self.head_factors.factor(q_BHQD) if self.head_factors.present else layer
 
     def _current_places(self) -> list[tuple[torch.device, torch.dtype]]:
-        return [place_of(module) for module in self._modules]
+        return [_place_of(layer.module) for layer in self.layers]
 
     def _build(self) -> None:
         self._places = self._current_places()
@@ -330,6 +544,97 @@ def _registries() -> tuple[Any, Any]:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """One call of the attention function by a tempered module.
+
+    Args:
+        implementation: Name of the implementation that the model is set to.
+        module: The attention module.
+        binding: What it knows.
+        numbers: What its layer reads.
+        q_BHQD: Queries.
+        k_BGKD: Keys; each head may serve a group of heads of queries, as may those of the values.
+        v_BGKD: Values.
+        attention_mask: The mask as the module's own function takes it.
+        options: Mask, causality, dropout and scale as ours take them.
+        kwargs: What else the module hands over.
+    """
+
+    implementation: str
+    module: nn.Module
+    binding: InterfaceBinding
+    numbers: Numbers
+    q_BHQD: Tensor
+    k_BGKD: Tensor
+    v_BGKD: Tensor
+    attention_mask: Tensor | None
+    options: AttentionOptions
+    kwargs: Mapping[str, Any]
+
+    @property
+    def tempering(self) -> dict[str, Any]:
+        """Temperature and length scaling as keyword arguments."""
+        interface, index = self.binding.interface, self.binding.index
+        assert index is not None
+        return {
+            "length_scaling": interface.length_scaling,
+            "length_constant": self.numbers.length_constant,
+            "inverse_temperature": interface.inverse(index, self.q_BHQD),
+        }
+
+    @property
+    def has_term(self) -> bool:
+        """Whether an entropy term is added to the gradient."""
+        has_term = self.binding.interface.entropy.has_term
+        return has_term and self.module.training and torch.is_grad_enabled()
+
+    @property
+    def is_softmax(self) -> bool:
+        """Whether the weights are those of softmax."""
+        return self.binding.interface.normaliser == SoftmaxNormaliser.name
+
+    @property
+    def adds_to_logits(self) -> bool:
+        """Whether the module adds to the logits, or caps them, itself."""
+        return any(self.kwargs.get(name) is not None for name in _MORE_IN_THE_LOGITS)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether attention is what ``scaled_dot_product_attention`` computes, and nothing else."""
+        is_extended = self.has_term or not self.is_softmax or self.adds_to_logits
+        return self.implementation == "sdpa" and not is_extended
+
+    @property
+    def valid_BQ(self) -> Tensor | None:
+        """Where a query is no padding, (B, Q) or (1, Q): where it sees itself among the keys."""
+        attn_mask, q_len, k_len = self.options.attn_mask, self.q_BHQD.shape[-2], self.k_BGKD.shape[-2]
+        if attn_mask is None or q_len > k_len or _is_cross(self.binding.name):
+            return None
+        seen_BHQK = visible(attn_mask).expand(-1, -1, q_len, k_len)
+        return seen_BHQK.diagonal(offset=k_len - q_len, dim1=-2, dim2=-1).any(dim=1)
+
+    def tempered(self) -> Tensor:
+        """Return the tempered queries, having shown them to observers unless the module adds to logits."""
+        interface, index = self.binding.interface, self.binding.index
+        options = self.options
+        q_BHQD = temper_query(self.q_BHQD, self.k_BGKD.shape[-2], **self.tempering, **options.masking)
+        if interface.observers.present and index is not None and not self.adds_to_logits:
+            shown: dict[str, Any] = {"scale": options.scale, "valid_BQ": self.valid_BQ, **options.masking}
+            interface.observers.show(index, q_BHQD, self.k_BGKD, **shown)
+        return q_BHQD
+
+    def require_whole(self, names: Sequence[str], option: str) -> None:
+        """Refuse what would be computed of other logits, or other keys, than the module's."""
+        for name in names:
+            if self.kwargs.get(name) is not None:
+                raise AttachError(
+                    f'{option} cannot be had in "{self.binding.name}": its attention is given {name}, which '
+                    f"changes the logits or the keys after the query. Take {option} out, or leave the layer "
+                    "out (layers=[...] takes patterns)."
+                )
+
+
 def _attend(
     implementation: str,
     module: nn.Module,
@@ -341,171 +646,119 @@ def _attend(
 ) -> tuple[Tensor, Tensor | None]:
     """Return what the module's own attention function does of the tempered query; (B, Q, H, D) and weights.
 
-    Named as transformers names its own, for some models call it by keyword. Heads of keys and values, G, may
-    each serve a group of heads of queries.
+    Named as transformers names its own, for some models call it by keyword.
     """
-    q_BHQD, k_BGKD, v_BGKD = query, key, value
     binding: InterfaceBinding | None = getattr(module, BINDING, None)
     if binding is None or binding.index is None:
         # A layer that was left out, or of another model with the same configuration.
         attention = attention_by(implementation, module) if binding is None else binding.attention
-        return attention(module, q_BHQD, k_BGKD, v_BGKD, attention_mask, **kwargs)
-    interface = binding.interface
-    numbers = interface.numbers(binding.index, q_BHQD.device)
-    arguments: dict[str, Any] = {
-        "length_scaling": interface.length_scaling,
-        "length_constant": numbers.length_constant,
-        "inverse_temperature": interface.inverse(binding.index, q_BHQD),
-        "attn_mask": None if attention_mask is None else attention_mask[..., : k_BGKD.shape[-2]],
-        "is_causal": implementation == "sdpa"
-        and is_causal_by_flag(module, q_BHQD, attention_mask, kwargs.get("is_causal")),
-    }
-    local_settings: dict[str, Any] = {"local": interface.local, "window": numbers.window}
-    if local := local_heads(binding.name, module, q_BHQD, k_BGKD, arguments, **local_settings):
-        _require_whole(binding, kwargs, ("cache",), "local_share")
-        is_plain, full_arguments = _is_plain(implementation, interface, module, kwargs), arguments
-        if not is_plain or interface.observers.present:
-            attention_mask = local_heads_mask(implementation, q_BHQD, k_BGKD, arguments, local)
-            full_arguments = {**arguments, "attn_mask": attention_mask, "is_causal": False}
-        if is_plain:
-            return _plain_local(
-                binding, q_BHQD, k_BGKD, v_BGKD, local, arguments, full_arguments, kwargs
-            ), None
-        arguments = full_arguments
-    if interface.normaliser != SoftmaxNormaliser.name:
-        return _normalised(binding, q_BHQD, k_BGKD, v_BGKD, numbers, arguments, kwargs), None
-    if not isinstance(interface.length_scaling, NoLengthScaling):
-        _require_whole(binding, kwargs, ("cache",), "length_scaling")
-    tempered_BHQD = temper_query(q_BHQD, k_BGKD.shape[-2], **arguments)
-    _show(binding, tempered_BHQD, k_BGKD, arguments, kwargs)
-    term = _entropy_arguments(binding, module, q_BHQD, k_BGKD, numbers, arguments, kwargs)
-    if term is not None and implementation == "sdpa" and not kwargs.get("dropout"):
-        # It returns nothing but the output, so that and the entropy come from one pass.
-        out_BHQD = regularised_attention(tempered_BHQD, k_BGKD, v_BGKD, **term)
-        return out_BHQD.transpose(1, 2).contiguous(), None
-    out_BQHD, weights = binding.attention(module, tempered_BHQD, k_BGKD, v_BGKD, attention_mask, **kwargs)
-    if term is not None:
-        out_BQHD = add_to_gradient(out_BQHD, entropy_term(tempered_BHQD, k_BGKD, **term))
-    return out_BQHD, weights
-
-
-def _show(
-    binding: InterfaceBinding,
-    q_BHQD: Tensor,
-    k_BGKD: Tensor,
-    arguments: Mapping[str, Any],
-    kwargs: Mapping[str, Any],
-) -> None:
-    """Show tempered queries to observers, unless the model adds to the logits itself."""
-    observers, index = binding.interface.observers, binding.index
-    if (
-        observers.present
-        and index is not None
-        and all(kwargs.get(name) is None for name in _MORE_IN_THE_LOGITS)
-    ):
-        observers.show(
-            index,
-            q_BHQD,
-            k_BGKD,
-            scale=kwargs.get("scaling"),
-            attn_mask=arguments["attn_mask"],
-            is_causal=arguments["is_causal"],
-            valid_BQ=valid_queries(binding.name, q_BHQD, k_BGKD, arguments["attn_mask"]),
-        )
-
-
-def _entropy_arguments(
-    binding: InterfaceBinding,
-    module: nn.Module,
-    q_BHQD: Tensor,
-    k_BGKD: Tensor,
-    numbers: Numbers,
-    arguments: Mapping[str, Any],
-    kwargs: Mapping[str, Any],
-) -> dict[str, Any] | None:
-    """Return what the entropy term takes beside queries and keys; None where there is no term."""
-    entropy = binding.interface.entropy
-    if not (entropy.has_term and module.training and torch.is_grad_enabled()):
-        return None
-    _require_whole(binding, kwargs, _MORE_IN_THE_LOGITS, "entropy_lambda")
-    return {
-        "weight": numbers.entropy_weight,
-        "target": numbers.entropy_target if entropy.has_target else None,
-        "scale": kwargs.get("scaling"),
-        "attn_mask": arguments["attn_mask"],
-        "is_causal": arguments["is_causal"],
-        "valid_BQ": valid_queries(binding.name, q_BHQD, k_BGKD, arguments["attn_mask"]),
-    }
-
-
-def _plain_local(
-    binding: InterfaceBinding,
-    q_BHQD: Tensor,
-    k_BGKD: Tensor,
-    v_BGKD: Tensor,
-    local: Mapping[str, Any],
-    arguments: Mapping[str, Any],
-    full_arguments: Mapping[str, Any],
-    kwargs: Mapping[str, Any],
-) -> Tensor:
-    """Return attention with local heads; ``full_arguments`` is what observers are shown of the masks."""
-    if binding.interface.observers.present:
-        _show(
-            binding, temper_query(q_BHQD, k_BGKD.shape[-2], **full_arguments), k_BGKD, full_arguments, kwargs
-        )
-    attention_options = {"dropout_p": kwargs.get("dropout", 0.0), "scale": kwargs.get("scaling")}
-    return (
-        local_attention(q_BHQD, k_BGKD, v_BGKD, **local, **arguments, **attention_options)
-        .transpose(1, 2)
-        .contiguous()
-    )
-
-
-def _is_plain(
-    implementation: str, interface: Interface, module: nn.Module, kwargs: Mapping[str, Any]
-) -> bool:
-    """Whether attention is what ``scaled_dot_product_attention`` computes, and nothing else."""
-    term = interface.entropy.has_term and module.training and torch.is_grad_enabled()
-    is_extended = term or interface.normaliser != SoftmaxNormaliser.name
-    return (
-        implementation == "sdpa"
-        and not is_extended
-        and all(kwargs.get(name) is None for name in _MORE_IN_THE_LOGITS)
-    )
-
-
-def _normalised(
-    binding: InterfaceBinding,
-    q_BHQD: Tensor,
-    k_BGKD: Tensor,
-    v_BGKD: Tensor,
-    numbers: Numbers,
-    arguments: dict[str, Any],
-    kwargs: Mapping[str, Any],
-) -> Tensor:
-    normaliser = binding.interface.normaliser
-    _require_whole(binding, kwargs, _MORE_IN_THE_LOGITS, f'normaliser="{normaliser}"')
-    out_BHQD = tempered_attention(
-        q_BHQD,
-        k_BGKD,
-        v_BGKD,
-        normaliser=normaliser,
-        **NORMALISERS[normaliser].limited(numbers.limit),
+        return attention(module, query, key, value, attention_mask, **kwargs)
+    options = AttentionOptions(
+        attn_mask=None if attention_mask is None else attention_mask[..., : key.shape[-2]],
+        is_causal=implementation == "sdpa"
+        and _is_causal_by_flag(module, query, attention_mask, kwargs.get("is_causal")),
         dropout_p=kwargs.get("dropout", 0.0),
         scale=kwargs.get("scaling"),
-        **arguments,
     )
-    return out_BHQD.transpose(1, 2).contiguous()
+    call = _Call(
+        implementation=implementation,
+        module=module,
+        binding=binding,
+        numbers=binding.interface.numbers(binding.index, query.device),
+        q_BHQD=query,
+        k_BGKD=key,
+        v_BGKD=value,
+        attention_mask=attention_mask,
+        options=options,
+        kwargs=kwargs,
+    )
+    near = _near_keys(call)
+    if near is None:
+        return _attend_by_mask(call)
+    call.require_whole(("cache",), "local_share")
+    if not call.is_plain:
+        return _attend_by_mask(_with_mask_of_all_heads(call, near))
+    if binding.interface.observers.present:
+        _with_mask_of_all_heads(call, near).tempered()
+    out_BHQD = local_attention(query, key, value, near=near, **call.tempering, **options.keywords)
+    return out_BHQD.transpose(1, 2).contiguous(), None
 
 
-def _require_whole(
-    binding: InterfaceBinding, kwargs: Mapping[str, Any], names: Sequence[str], option: str
-) -> None:
-    """Refuse what would be computed of other logits, or other keys, than the module's."""
-    for name in names:
-        if kwargs.get(name) is not None:
-            raise AttachError(
-                f'{option} cannot be had in "{binding.name}": its attention is given {name}, which changes '
-                f"the logits or the keys after the query. Take {option} out, or leave the layer out "
-                "(layers=[...] takes patterns)."
-            )
+def _attend_by_mask(call: _Call) -> tuple[Tensor, Tensor | None]:
+    """Return attention in which the mask says all that heads do not see."""
+    interface, options = call.binding.interface, call.options
+    if not call.is_softmax:
+        call.require_whole(_MORE_IN_THE_LOGITS, f'normaliser="{interface.normaliser}"')
+        out_BHQD = tempered_attention(
+            call.q_BHQD,
+            call.k_BGKD,
+            call.v_BGKD,
+            normaliser=interface.normaliser,
+            **NORMALISERS[interface.normaliser].limited(call.numbers.limit),
+            **call.tempering,
+            **options.keywords,
+        )
+        return out_BHQD.transpose(1, 2).contiguous(), None
+    if not isinstance(interface.length_scaling, NoLengthScaling):
+        call.require_whole(("cache",), "length_scaling")
+    qkv = call.tempered(), call.k_BGKD, call.v_BGKD
+    if not call.has_term:
+        return call.binding.attention(call.module, *qkv, call.attention_mask, **call.kwargs)
+    call.require_whole(_MORE_IN_THE_LOGITS, "entropy_lambda")
+    term: dict[str, Any] = {
+        "weight": call.numbers.entropy_weight,
+        "target": call.numbers.entropy_target if interface.entropy.has_target else None,
+        "valid_BQ": call.valid_BQ,
+    }
+    if call.implementation == "sdpa" and not call.kwargs.get("dropout"):
+        # It returns nothing but the output, so that and the entropy come from one pass.
+        return regularised_attention(*qkv, options, **term).transpose(1, 2).contiguous(), None
+    out_BQHD, weights = call.binding.attention(call.module, *qkv, call.attention_mask, **call.kwargs)
+    return add_to_gradient(out_BQHD, entropy_term(*qkv[:2], options, **term)), weights
+
+
+def _is_cross(name: str) -> bool:
+    """Return whether a module, by its name, has queries and keys of different sequences."""
+    return any(hint in name.lower() for hint in _CROSS)
+
+
+def _near_keys(call: _Call) -> NearKeys | None:
+    """Return which keys local heads see; None where there are no such heads, as in cross-attention.
+
+    In a causal module with a cache, a query is the last key that it sees: a cache of a fixed size has places
+    behind it.
+    """
+    if _is_cross(call.binding.name):
+        return None
+    return near_keys(
+        call.binding.interface.local,
+        call.q_BHQD,
+        call.k_BGKD,
+        window=call.numbers.window,
+        last_seen=bool(getattr(call.module, "is_causal", True)),
+        **call.options.masking,
+    )
+
+
+def _with_mask_of_all_heads(call: _Call, near: NearKeys) -> _Call:
+    """Return the call with the mask of all heads as the function takes it: ``eager`` adds it to logits."""
+    attn_mask, (num_heads, k_len) = call.options.attn_mask, (call.q_BHQD.shape[1], call.k_BGKD.shape[-2])
+    lowest = torch.finfo(call.q_BHQD.dtype).min
+    if call.implementation == "eager" and (attn_mask is None or attn_mask.dtype == torch.bool):
+        blank = torch.zeros((1, 1, 1, k_len), dtype=call.q_BHQD.dtype, device=call.q_BHQD.device)
+        attn_mask = blank if attn_mask is None else blank.masked_fill(~attn_mask, lowest)
+    # a row that is minus infinity throughout would be NaN in a softmax that is written out
+    masking: dict[str, Any] = {"attn_mask": attn_mask, "is_causal": call.options.is_causal, "hidden": lowest}
+    mask = local_mask(num_heads, k_len, near=near, **masking)
+    options = replace(call.options, attn_mask=mask, is_causal=False)
+    return replace(call, attention_mask=mask, options=options)
+
+
+def _is_causal_by_flag(
+    module: nn.Module, q_BHQD: Tensor, attention_mask: Tensor | None, is_causal: bool | None
+) -> bool:
+    """Whether the module's own function hides what comes after each query, without a mask that says so."""
+    # The shape first: compiled for all lengths, a length is not a bool.
+    if q_BHQD.shape[-2] > 1 and attention_mask is None:
+        return bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    return False

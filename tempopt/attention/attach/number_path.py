@@ -135,12 +135,6 @@ def find_number(model: nn.Module, path: str) -> AttributePath:
 
 def _check(location: AttributePath, model: nn.Module) -> None:
     value = location.value
-    if "schedule" in str(location.key) and (length := _length_of_table(value)):
-        raise AttachError(
-            f'"{location.path}" is a table of {length} numbers, not one real number. What is read from a '
-            "table by step or epoch is a schedule of the module's own: have the module read one attribute in "
-            "its place, and give the path of that."
-        )
     kind = _what_is_wrong(value)
     if kind:
         raise AttachError(
@@ -168,26 +162,6 @@ def _what_is_wrong(value: object) -> str:
             else f"a {type(value).__name__}"
         )
     return "" if math.isfinite(value) else repr(value)
-
-
-def _length_of_table(value: object) -> int:
-    """Return of how many numbers in a row something is, 0 if it is no such table."""
-    if isinstance(value, Tensor | np.ndarray):
-        return len(value) if value.ndim == 1 and len(value) > 1 else 0
-    if not isinstance(value, list | tuple) or len(value) < 2:
-        return 0
-    return 0 if any(_what_is_wrong(number) for number in value) else len(value)
-
-
-def tables_beside(location: AttributePath) -> list[str]:
-    """Return paths of the tables beside a number whose names say that they are of its temperature."""
-    attributes = {**getattr(location.owner, "__dict__", {}), **getattr(location.owner, "_buffers", {})}
-    prefix = location.path.removesuffix(str(location.key))
-    return [
-        f"{prefix}{name}"
-        for name, value in attributes.items()
-        if name.startswith(str(location.key)) and _length_of_table(value)
-    ]
 
 
 def _key(owner: Any, part: str, path: str, model: nn.Module) -> str | int:

@@ -85,6 +85,7 @@ def fused_attention_observed(model: nn.Module, names: Sequence[str], observe: Ob
         observe: What is called.
     """
     fused_attention = _FusedAttention(observe)
+    layers = fused_attention.layers
     with ExitStack() as stack:
         for layer, name in enumerate(names):
             module = model.get_submodule(name)
@@ -92,10 +93,8 @@ def fused_attention_observed(model: nn.Module, names: Sequence[str], observe: Ob
                 continue
             attends = isinstance(module, nn.MultiheadAttention)
             attention_module = module if attends else model.get_submodule(name.rpartition(".")[0])
-            enter = module.register_forward_pre_hook(lambda *_, layer=layer: fused_attention.follow(layer))
-            leave = attention_module.register_forward_hook(
-                lambda *_: fused_attention.forget(), always_call=True
-            )
+            enter = module.register_forward_pre_hook(lambda *_, layer=layer: layers.append(layer))
+            leave = attention_module.register_forward_hook(lambda *_: layers.clear(), always_call=True)
             stack.callback(enter.remove)
             stack.callback(leave.remove)
         _WATCHED.begin(fused_attention)
@@ -132,42 +131,28 @@ _WATCHED = _ObservedForward()
 
 
 class _FusedAttention:
+    """The layers whose projections were used since their attention modules were last left."""
+
     def __init__(self, observe: Observe) -> None:
         self._observe = observe
-        self._layers: list[int] = []
+        self.layers: list[int] = []
 
-    def follow(self, layer: int) -> None:
-        self._layers.append(layer)
-
-    def forget(self) -> None:
-        self._layers.clear()
-
-    def look(self, *args: Any, **kwargs: Any) -> None:
-        if len(self._layers) == 1:
-            self._show(self._layers.pop(), *args, **kwargs)
-
-    def _show(
+    def look(
         self,
-        layer: int,
         query: Tensor,
         key: Tensor,
         value: Tensor,
         attn_mask: Tensor | None = None,
         dropout_p: float = 0.0,
         is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
+        **kwargs: Any,
     ) -> None:
-        if query.ndim == 4:
-            self._observe(
-                layer,
-                query,
-                key,
-                scale=scale,
-                attn_mask=attn_mask,
-                is_causal=is_causal,
-                valid_BQ=None,
-            )
+        # scale and enable_gqa can be given by name alone
+        if len(self.layers) == 1:
+            layer, scale = self.layers.pop(), kwargs.get("scale")
+            masking: dict[str, Any] = {"attn_mask": attn_mask, "is_causal": is_causal}
+            if query.ndim == 4:
+                self._observe(layer, query, key, scale=scale, valid_BQ=None, **masking)
 
 
 def check_temperatures(temperatures: Sequence[float], num_layers: int) -> tuple[float, ...]:

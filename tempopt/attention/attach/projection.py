@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
-from tempopt.attention.attach.learning import by_sums, require_gradients, taken_gradient
-from tempopt.attention.attach.query_rows import QueryRows
+from tempopt.attention.attach.learning import HeadTemperatures, by_sums, require_gradients, taken_gradient
+from tempopt.attention.attach.observers import Observe, fused_attention_observed
+from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE, QueryRows, baked, is_packed
 from tempopt.errors import AttachError
+from tempopt.temperature import EntropyParameters, TemperaturePlan
+
+ROWS = "query_rows"
+"""Name of this way of attaching."""
 
 BINDING = "_tempopt_binding"
 """Name under which a tempered module holds what it knows."""
@@ -258,16 +263,119 @@ class TemperedProjection(nn.Module):
         return _remake, (make, arguments, self._tempered_names), *state
 
 
-def temper(layers: Sequence[QueryRows], factors: Factors) -> None:
-    """Make the modules of all layers read their query rows times ``factors``, made of them, from now on."""
-    for index, projection in enumerate(projection for layer in layers for projection in layer.every):
-        _temper(projection, index, factors)
+class QueryRowsMechanism:
+    """Query rows scaled as they are read, from now on; a ``Mechanism``.
+
+    Args:
+        model: The model.
+        rows: Its query projections, first layer first.
+    """
+
+    method: ClassVar[str] = ROWS
+    # Not a power of two, so that arithmetic in another order would show.
+    probe: ClassVar[float] = 3.0
+    by_hand_is: ClassVar[str] = (
+        "the same model with the temperature multiplied into its query weights. The forward may read a copy "
+        "or a cache of the weights"
+    )
+
+    def __init__(self, model: nn.Module, rows: Sequence[QueryRows]) -> None:
+        self._model = model
+        self._rows = list(rows)
+        self._factors = Factors(rows)
+        self.names = [layer.name for layer in rows]
+        self.attentions = [
+            layer.name if is_packed(layer.module) else layer.name.rpartition(".")[0] for layer in rows
+        ]
+        for index, layer in enumerate(self._projections):
+            binding = ProjectionBinding(name=layer.name, index=index, factors=self._factors)
+            layer.module.__dict__[BINDING] = binding
+            kind: Any = type(layer.module)
+            _become(layer.module, _tempered_class(kind, tuple(rows.parameter for rows in layer.rows)))
+
+    @property
+    def _projections(self) -> list[QueryRows]:
+        return [projection for layer in self._rows for projection in layer.every]
+
+    @property
+    def attached(self) -> bool:
+        """Whether the model still has the temperatures."""
+        return self._factors.attached
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """1 / temperature of each layer, as set."""
+        return self._factors.values
+
+    def set_values(self, values: Sequence[float], entropy_weight: float | None = None) -> None:
+        """Set 1 / temperature of each layer."""
+        self._factors.set(values)
+
+    def end_at(self, temperatures: Sequence[float]) -> None:
+        """Take the temperatures at the end of the plan, which a model is evaluated with."""
+        self._factors.final = tuple(temperatures)
+
+    def require_in_place(self) -> None:
+        """Do nothing: a module that is put in place of another is another model."""
+
+    def use(self, plan: TemperaturePlan, entropy: EntropyParameters) -> None:
+        """Do nothing: what there is beside the temperatures was refused."""
+
+    def set_loss_scale(self, loss_scale: float) -> None:
+        """Do nothing: nothing is added to the loss."""
+
+    def learn(self) -> None:
+        """Have backward passes leave the gradient of the temperatures."""
+        self._factors.learn()
+
+    def learn_heads(self, base: Sequence[float]) -> HeadTemperatures:
+        """Refuse: rows are not known by heads.
+
+        Raises:
+            AttachError: in any case.
+        """
+        raise AttachError(
+            "Temperatures of heads cannot be attached by query rows: which row is of which head is not known "
+            f'there. Attach a model of transformers with method="attention_interface", or '
+            f"{AS_TEMPERED_MODULE}. Of a study write study: {{learned: true}}, so that each layer has one."
+        )
+
+    def log_gradients(self) -> list[float] | None:
+        """Return the gradient with respect to ln τ of each layer, and forget it."""
+        return self._factors.log_gradients()
+
+    def observed(self, observe: Observe) -> AbstractContextManager[None]:
+        """Show queries and keys for a while."""
+        return fused_attention_observed(self._model, self.names, observe)
+
+    def devices(self) -> set[torch.device]:
+        """Return where the projections are."""
+        return {place_of(layer)[0] for layer in self._rows}
+
+    def by_temperature_alone(self) -> AbstractContextManager[None]:
+        """Do nothing: there is nothing else."""
+        return nullcontext()
+
+    @contextmanager
+    def by_hand(self, temperatures: Mapping[int, float]) -> Iterator[None]:
+        """Give the projections their own classes, and some the temperature in their weights."""
+        with ExitStack() as stack:
+            for layer, temperature in temperatures.items():
+                stack.enter_context(baked(self._rows[layer], 1.0 / temperature))
+            for projection in self._projections:
+                assert isinstance(projection.module, TemperedProjection)
+                stack.enter_context(untempered(projection.module))
+            yield
+
+    def cancelled(self, layer: int) -> AbstractContextManager[None] | None:
+        """Double the query and halve the key of a fused projection."""
+        return _doubled_and_halved(self._rows[layer]) if self._rows[layer].fused else None
 
 
-def _temper(layer: QueryRows, index: int, factors: Factors) -> None:
-    layer.module.__dict__[BINDING] = ProjectionBinding(name=layer.name, index=index, factors=factors)
-    kind: Any = type(layer.module)
-    _become(layer.module, _tempered_class(kind, tuple(rows.parameter for rows in layer.rows)))
+@contextmanager
+def _doubled_and_halved(layer: QueryRows) -> Iterator[None]:
+    with baked(layer, 2.0), baked(layer, 0.5, part=1):
+        yield
 
 
 def restore(module: TemperedProjection) -> None:

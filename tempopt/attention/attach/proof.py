@@ -16,15 +16,14 @@ With attention weights held, no output moves: the query is used for nothing but 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from tempopt.attention.attach.query_names import PROJECTION_NAMES
-from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE
+from tempopt.attention.attach.preserve_state import halved, own_scales
+from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE, PROJECTION_NAMES
 from tempopt.attention.attach.softmax_capture import CapturedSoftmaxes, Softmax, capture_softmaxes
 from tempopt.errors import AttachError
 
@@ -36,7 +35,6 @@ _MAX_RELATIVE_ERROR = 0.02
 _MAX_TOKEN_DEPENDENCE = 0.01
 # A key whose logit is so much below the largest has weight zero: it is masked, or as good as that.
 _MASKED = 1e3
-_SCALES = ("scaling", "scale", "softmax_scale")
 _WITHOUT = f"Leave the layer out (layers=[...] takes patterns), attach another way, or {AS_TEMPERED_MODULE}."
 
 
@@ -297,7 +295,7 @@ class _Proof:
         if not (_alike(cold, cold_halved) and _alike(cold, last_halved)):
             return
         runs = [record.softmaxes for record in (*records, cold_halved, last_halved)]
-        cases = [_Case(row, *softmaxes) for row, softmaxes in zip(rows, zip(*runs, strict=True), strict=True)]
+        cases = [_Case(row, softmaxes) for row, softmaxes in zip(rows, zip(*runs, strict=True), strict=True)]
         for layer, home in homes.items():
             indices = [
                 index for index, row in enumerate(rows) if moving[index] and _inside(row.softmax, home)
@@ -364,44 +362,13 @@ def _prove_softmax(
     return True
 
 
-def own_scales(module: nn.Module) -> list[str]:
-    """Return the names under which an attention keeps a factor on its logits."""
-    return [name for name in _SCALES if isinstance(vars(module).get(name), float)]
-
-
-@contextmanager
-def halved(scales: Sequence[tuple[nn.Module, str]], factor: float = 0.5) -> Iterator[None]:
-    """Have attributes multiplied by a factor for a while."""
-    saved_values = [(vars(module), name, vars(module)[name]) for module, name in scales]
-    for attributes, name, value in saved_values:
-        attributes[name] = value * factor
-    try:
-        yield
-    finally:
-        for attributes, name, value in saved_values:
-            attributes[name] = value
-
-
 class _Case:
     """One softmax at temperatures 1, 2 and infinity; at 1 and infinity with its own scale halved, too."""
 
-    def __init__(
-        self,
-        rows: _Rows,
-        cold: Softmax,
-        hot: Softmax,
-        last: Softmax,
-        cold_halved: Softmax,
-        last_halved: Softmax,
-    ) -> None:
+    def __init__(self, rows: _Rows, runs: Sequence[Softmax]) -> None:
         self.rows = rows
-        self.cold, self.hot, self.last, self.cold_halved, self.last_halved = (
-            cold,
-            hot,
-            last,
-            cold_halved,
-            last_halved,
-        )
+        self.cold, self.hot, self.last, self.cold_halved, self.last_halved = runs
+        cold, last, cold_halved = self.cold, self.last, self.cold_halved
         self.eps = cold.eps
         self._noise = rows.noise
         self._full_distance = rows.distance(cold, last)

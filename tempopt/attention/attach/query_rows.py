@@ -5,8 +5,10 @@ Knows projections by their place and shape; what temperature they get, and when,
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -16,24 +18,41 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
-from tempopt.attention.attach.query_names import (
-    FUSED_NAMES,
-    INTERLEAVED_NAMES,
-    MADE_OF_QUERY,
-    MORE_PARAMETERS,
-    MORE_PROJECTIONS,
-    PROJECTION_NAMES,
-    QUERY_BIASES,
-    QUERY_NAMES,
-    has_no_softmax,
-    is_first_half,
-    leaf,
-    query_norm,
-    says_query,
-)
+from tempopt.attention.attach.preserve_state import copy_back
 from tempopt.errors import AttachError
 
 Layers = Sequence[str] | Literal["auto"]
+
+# Last parts of module names, in lower case, as they are in use in public models.
+QUERY_NAMES = frozenset(
+    "q query queries q_proj q_lin q_linear query_proj query_projection proj_q proj_query to_q to_query "
+    "wq w_q q_net fc_q linear_q query_layer q_b_proj".split()
+)
+FUSED_NAMES = frozenset("qkv wqkv w_qkv in_proj in_proj_qkv qkv_proj proj_qkv to_qkv c_attn attn_qkv".split())
+INTERLEAVED_NAMES = frozenset({"query_key_value", "linear_qkv"})
+PROJECTION_NAMES = QUERY_NAMES | FUSED_NAMES | INTERLEAVED_NAMES
+
+# What makes queries beside the projection and has its temperature: those of tokens that all others attend
+# to (Longformer), those of positions (DeBERTa), and, as parameters of the attention itself, the query's
+# biases for content and for position (Transformer-XL, Conformer).
+MORE_PROJECTIONS = ("query_global", "pos_query_proj")
+MORE_PARAMETERS = ("pos_bias_u", "pos_bias_v", "bias_u", "bias_v")
+
+# What comes between projection and logits, beside the projection.
+_QUERY_NORMS = ("q_norm", "query_norm", "q_layernorm", "query_layernorm", "qk_norm", "norm_q")
+QUERY_BIASES = ("q_bias", "query_bias")
+# What the query makes beside the logits: kernels of a convolution (ConvBERT).
+MADE_OF_QUERY = ("conv_kernel_layer",)
+
+_SAYS_QUERY = re.compile(r"(^|_)(q|query|queries)(_|$)")
+# Of low rank, the query is made in two steps, with a norm between them: only the second keeps a factor.
+_FIRST_HALF = re.compile(r"(^|_)q(uery)?_(a|down)(_|$)|_(a|down)_q(_|$)")
+# What mixes tokens without a softmax, though its projections have the names that those of attention have.
+_RECURRENT = re.compile(
+    r"mamba|ssm|lightning|linear_?attention|delta_?(net|attention)|short_?conv|rwkv|retention|recurrent|"
+    r"rg_?lru|hgrn|gated_?linear|lstm",
+    re.IGNORECASE,
+)
 
 # What parametrizations, weight_norm, spectral_norm and pruning keep instead, which is refused on its own.
 _COMPUTED_FROM = frozenset({"parametrizations", "weight_g", "weight_v", "weight_orig", "bias_orig"})
@@ -106,6 +125,47 @@ class QueryRows:
     def parameters(self) -> list[tuple[ParameterRows, Tensor]]:
         """Return its own parameters as the optimizer has them, whether a temperature is attached or not."""
         return [(rows, _parameter(self.module, rows.parameter)) for rows in self.rows]
+
+
+def leaf(name: str) -> str:
+    """Return the last part of a name, in lower case."""
+    return name.rpartition(".")[2].lower()
+
+
+def says_query(name: str) -> bool:
+    """Whether the last part of a name says that the module makes queries, in one of its words."""
+    return leaf(name) in QUERY_NAMES or bool(_SAYS_QUERY.search(leaf(name)))
+
+
+def is_first_half(name: str) -> bool:
+    """Whether it is the first of two projections of low rank that make the query together."""
+    return bool(_FIRST_HALF.search(leaf(name)))
+
+
+def query_norm(attention: nn.Module) -> str | None:
+    """Return the name of what normalises the query after its projection (QK-norm), None without it."""
+    for name in _QUERY_NORMS:
+        child = attention._modules.get(name)
+        if child is not None and not isinstance(child, nn.Identity):
+            return name
+    return None
+
+
+def has_no_softmax(mixer: nn.Module) -> bool:
+    """Whether it is known for a state space, a linear attention or the like, on which no temperature acts."""
+    return bool(_RECURRENT.search(type(mixer).__name__)) or "A_log" in mixer._parameters
+
+
+@contextmanager
+def baked(layer: QueryRows, factor: float, *, part: int = 0) -> Iterator[None]:
+    """Have the rows of one part multiplied by a factor for a while (``QueryRows.scale_``)."""
+    parameters = [parameter for projection in layer.every for _, parameter in projection.parameters()]
+    saved_values = [(parameter, parameter.detach().clone()) for parameter in parameters]
+    layer.scale_(factor, part=part)
+    try:
+        yield
+    finally:
+        copy_back(saved_values)
 
 
 def query_rows(model: nn.Module, layers: Layers = "auto") -> list[QueryRows]:
@@ -367,25 +427,24 @@ def _check_behind(model: nn.Module, name: str) -> None:
             f'"{name}" is the first half of a query of low rank, which is normalised before the second half '
             f"makes the query of it: a factor on its rows is undone. {_candidates(model)}"
         )
-    norm = query_norm(attention)
-    if norm is not None:
+    others = [child for child in MADE_OF_QUERY if child in attention._modules]
+    biases = [bias for bias in QUERY_BIASES if attention._parameters.get(bias) is not None]
+    reason = ""
+    if (norm := query_norm(attention)) is not None:
+        reason = (
+            f'is normalised by "{norm}" after its projection, which undoes a factor on its rows (QK-norm)'
+        )
+    elif others:
+        reason = f'goes into "{others[0]}", too, which is no attention and would be tempered with it'
+    elif biases:
+        reason = (
+            f'gets its bias from "{biases[0]}" beside the projection, where no factor on the rows reaches'
+        )
+    if reason:
         raise AttachError(
-            f'The query of "{name}" is normalised by "{norm}" after its projection, which undoes a factor on '
-            "its rows (QK-norm). Attach a model of transformers by its attention interface, or "
+            f'The query of "{name}" {reason}. Attach a model of transformers by its attention interface, or '
             f"{AS_TEMPERED_MODULE}."
         )
-    for child in MADE_OF_QUERY:
-        if child in attention._modules:
-            raise AttachError(
-                f'The query of "{name}" goes into "{child}", too, which is no attention and would be '
-                f"tempered with it. {AS_TEMPERED_MODULE[0].upper()}{AS_TEMPERED_MODULE[1:]}."
-            )
-    for bias in QUERY_BIASES:
-        if attention._parameters.get(bias) is not None:
-            raise AttachError(
-                f'The query of "{name}" gets its bias from "{bias}" beside the projection, where a factor on '
-                f"the rows does not reach it. Make it the projection's own bias, or {AS_TEMPERED_MODULE}."
-            )
 
 
 def _check_whole(name: str, module: nn.Module) -> None:
@@ -409,34 +468,23 @@ def _check_own(
     owners: dict[int, list[str]],
 ) -> None:
     """Refuse a parameter that is computed, quantised or shared."""
-    full_name = f"{name}.{parameter}".lstrip(".")
+    full_name, value = f"{name}.{parameter}".lstrip("."), module._parameters.get(parameter)
+    reason = ""
     if isinstance(module, torch.jit.ScriptModule):
-        raise AttachError(
-            f'"{full_name}" is in TorchScript, which cannot be changed. Attach before scripting.'
+        reason = "is in TorchScript, which cannot be changed. Attach before scripting"
+    elif value is None:
+        reason = (
+            "is not a parameter but computed from others (a parametrization, weight_norm, spectral_norm or "
+            "pruning). Make it one first, as with torch.nn.utils.parametrize.remove_parametrizations"
         )
-    if module._parameters.get(parameter) is None:
-        raise AttachError(
-            f'"{full_name}" is not a parameter but computed from others (a parametrization, weight_norm, '
-            "spectral_norm or pruning). Make it one first, as with torch.nn.utils.parametrize."
-            f'remove_parametrizations(module, "{parameter}", leave_parametrized=True), or '
-            f"{AS_TEMPERED_MODULE}."
-        )
-    value = _parameter(module, parameter)
-    if is_lazy(value):
-        raise AttachError(
-            f'"{full_name}" has no shape before the first batch. Make the module with its sizes, or run a '
-            "batch through it in __init__."
-        )
-    if not value.is_floating_point():
-        raise AttachError(
-            f'"{full_name}" is quantised ({value.dtype}); rows of integers cannot be divided by a '
-            "temperature. Attach to the model in floating point."
-        )
-    if len(owners[id(value)]) > 1:
-        raise AttachError(
-            f'"{full_name}" is shared by {some_names(owners[id(value)])}. A temperature baked into it would '
-            f"act in all of them. Give each its own parameter, or {AS_TEMPERED_MODULE}."
-        )
+    elif is_lazy(value):
+        reason = "has no shape before the first batch. Make the module with its sizes"
+    elif not value.is_floating_point():
+        reason = f"is quantised ({value.dtype}). Attach to the model in floating point"
+    elif len(owners[id(value)]) > 1:
+        reason = f"is shared by {some_names(owners[id(value)])}. Give each its own parameter"
+    if reason:
+        raise AttachError(f'"{full_name}" {reason}, or {AS_TEMPERED_MODULE}.')
 
 
 def _owners(model: nn.Module) -> dict[int, list[str]]:
@@ -456,18 +504,11 @@ def _parameter(module: nn.Module, name: str) -> Tensor:
 
 
 def _nothing_found(model: nn.Module) -> str:
-    others = sorted({name.rpartition(".")[0] for name in _named_so(model)})
-    if others:
-        kind = type(model.get_submodule(others[0])).__name__
-        return (
-            f"No attention was found in {type(model).__name__}, so no temperature would act: "
-            f"{some_names(others)} ({kind}) mix tokens without a softmax, as state spaces and linear "
-            "attention do, so there is nothing that a temperature divides."
-        )
     return (
         f"No attention was found in {type(model).__name__}, so no temperature would act: it has no "
         "nn.MultiheadAttention and no projection named as queries usually are "
-        f"({', '.join(sorted(QUERY_NAMES | FUSED_NAMES))}). "
+        f"({', '.join(sorted(QUERY_NAMES | FUSED_NAMES))}) outside of state spaces and linear attention, "
+        "which have no softmax. "
         f"{_candidates(model)}{_RECIPE}"
     )
 

@@ -1,6 +1,6 @@
-"""Finds what a temperature makes of the weights of an attached model, parameter by parameter.
+"""Finds what a temperature makes of the weights of an attached model, and writes it into them.
 
-What is done with it, and when, is decided in ``tempopt.attention.attach.bake``.
+How such weights are marked is decided in ``tempopt.attention.attach.baked_marker``.
 """
 
 from __future__ import annotations
@@ -14,16 +14,24 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from tempopt.attention.attach.examples import infer_example_inputs
+from tempopt.attention.attach.attachment import detach
+from tempopt.attention.attach.baked_marker import mark, mark_configurations
 from tempopt.attention.attach.hf_interface import BINDING as BY_INTERFACE
-from tempopt.attention.attach.hf_interface import Interface
-from tempopt.attention.attach.hf_layers import InterfaceLayer, config_of
+from tempopt.attention.attach.hf_interface import Interface, InterfaceLayer, config_of
 from tempopt.attention.attach.preserve_state import copy_back
 from tempopt.attention.attach.projection import BINDING as BY_ROWS
 from tempopt.attention.attach.projection import Factors, ProjectionBinding, factors_of
-from tempopt.attention.attach.query_names import FUSED_NAMES, INTERLEAVED_NAMES, leaf, query_norm
-from tempopt.attention.attach.query_rows import QueryRows, check_own, output_axes, query_rows
-from tempopt.attention.attach.self_check import Forward, TemperedInterface, same_by_hand
+from tempopt.attention.attach.query_rows import (
+    FUSED_NAMES,
+    INTERLEAVED_NAMES,
+    QueryRows,
+    check_own,
+    leaf,
+    output_axes,
+    query_norm,
+    query_rows,
+)
+from tempopt.attention.attach.self_check import Forward, infer_example_inputs, same_by_hand
 from tempopt.errors import AttachError
 from tempopt.temperature import NoLengthScaling, SoftmaxNormaliser
 
@@ -95,6 +103,48 @@ class _Choices:
         return [scaling.at(inverse) for scaling in self.of[min(number, len(self.of) - 1)]]
 
 
+def bake(
+    model: nn.Module, *, at: Literal["final", "current"] = "final", example: Example = "auto"
+) -> dict[str, float]:
+    """Write the attached temperatures into the weights of a model, and take the attachment off.
+
+    What makes the query is multiplied by 1/temperature: the rows of its projection, or weight and bias of the
+    norm behind it (QK-norm). Attached by
+    ``query_rows``, the outputs are bit for bit what they were. By ``attention_interface`` they are for powers
+    of two, and else up to rounding. State dicts, checkpoints and ``save_pretrained`` folders of the model
+    then load in a process without tempopt.
+
+    The weights are marked, in state dicts as metadata and in configurations of transformers as
+    ``tempopt_baked``, so that :func:`tempopt.attach` refuses them. To save the module as a whole
+    (``torch.save(model)``) keeps a reference to tempopt: save its state dict.
+
+    Args:
+        model: A model with a temperature attached, or a module around it.
+        at: ``final`` for the temperatures at the end of the plan, which a trained model is evaluated with;
+            ``current`` for those in force.
+        example: A forward that proves which weights make the query, where the temperature is attached by
+            ``attention_interface``. ``auto`` takes inputs that the model or a module in it names itself, as
+            :func:`tempopt.attach` does; None goes by names alone. By query rows it is not needed.
+
+    Returns:
+        The temperature by name of each layer.
+
+    Raises:
+        AttachError: if no temperature is attached, or weights cannot hold it: head patterns, local heads,
+            length scaling, other normalisers than softmax, norms without a weight, shared, computed and
+            quantised parameters. The message says what to do instead. The model is then as it was.
+    """
+    changes = scalings(model, at=at, example=example)
+    detach(model)
+    write(changes)
+    change_of_module = {id(change.module): change for change in changes}
+    for change in change_of_module.values():
+        mark(change.module, change.temperature)
+    temperatures = {change.layer: change.temperature for change in changes}
+    mark_configurations(model, temperatures.values())
+    return temperatures
+
+
 def scalings(model: nn.Module, *, at: At, example: Example = "auto") -> list[Scaling]:
     """Return what the temperatures that are attached to a model make of its weights.
 
@@ -102,7 +152,7 @@ def scalings(model: nn.Module, *, at: At, example: Example = "auto") -> list[Sca
         model: A model with all of its tempered layers; not changed.
         at: ``final`` for the temperatures at the end of the plan, ``current`` for those in force, or one for
             each layer.
-        example: As for :func:`tempopt.attention.attach.bake.bake`.
+        example: As for :func:`bake`.
 
     Raises:
         AttachError: if no temperature is attached, or weights cannot hold it.
@@ -111,9 +161,7 @@ def scalings(model: nn.Module, *, at: At, example: Example = "auto") -> list[Sca
     for interface, layers in _interfaces(model):
         _refuse_behind(interface)
         _refuse_part(len(layers), len(interface.values))
-        inverse = _inverse(at, interface)
-        proof = _Proof(model, TemperedInterface(layers, interface), example)
-        changes += _by_interface(proof, inverse)
+        changes += _by_interface(model, interface, layers, example, _inverse(at, interface))
     if not changes:
         raise AttachError(
             f"{type(model).__name__} has no temperature attached, so there is none to write into its "
@@ -210,26 +258,20 @@ def _refuse_part(num_present: int, num_attached: int) -> None:
 
 def _refuse_behind(interface: Interface) -> None:
     """Refuse what is decided where heads and keys are seen, which no weight of the query can do."""
-    if interface.head_factors.present:
-        raise AttachError(
-            f'head_pattern="{interface.head_factors.pattern.name}" cannot be written into weights: they take '
-            f"one temperature for all heads of a layer. {AT_LOAD}"
-        )
-    if not isinstance(interface.length_scaling, NoLengthScaling):
-        raise AttachError(
-            f'length_scaling="{interface.length_scaling.name}" cannot be written into weights: it follows '
-            f"the number of keys that each query sees, and weights are the same for all. {AT_LOAD}"
-        )
-    if interface.local.local_share:
-        raise AttachError(
-            f"local_share={interface.local.local_share:g} cannot be written into weights: which keys a head "
-            f"sees is decided by the mask in the model's code. {AT_LOAD}"
-        )
-    if interface.normaliser != SoftmaxNormaliser.name:
-        raise AttachError(
-            f'normaliser="{interface.normaliser}" cannot be written into weights: it stands in place of the '
-            f"softmax in the model's code. {AT_LOAD}"
-        )
+    options = {
+        f'head_pattern="{interface.head_factors.pattern.name}"': interface.head_factors.present,
+        f'length_scaling="{interface.length_scaling.name}"': not isinstance(
+            interface.length_scaling, NoLengthScaling
+        ),
+        f"local_share={interface.local.local_share:g}": bool(interface.local.local_share),
+        f'normaliser="{interface.normaliser}"': interface.normaliser != SoftmaxNormaliser.name,
+    }
+    for option, is_present in options.items():
+        if is_present:
+            raise AttachError(
+                f"{option} cannot be written into weights: they hold one temperature for all heads, queries "
+                f"and keys of a layer, and the softmax is in the model's code. {AT_LOAD}"
+            )
 
 
 def _own_forward(model: nn.Module, layers: Sequence[InterfaceLayer]) -> Forward | None:
@@ -244,40 +286,41 @@ def _own_forward(model: nn.Module, layers: Sequence[InterfaceLayer]) -> Forward 
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Proof:
-    """Whether weights make the query, on a forward of the model."""
-
-    model: nn.Module
-    tempered: TemperedInterface
-    example: Example
-
-    def same(self, by_hand: Callable[[float], AbstractContextManager[None]]) -> bool | None:
-        """Return whether the output is the same by hand, None if nothing can be told."""
-        if self.example != "auto":
-            return self._compared(self.example, by_hand)
-        try:
-            return self._compared(_own_forward(self.model, self.tempered.layers), by_hand)
-        except AttachError:
+def _same_by_hand(
+    model: nn.Module,
+    interface: Interface,
+    layers: Sequence[InterfaceLayer],
+    example: Example,
+    by_hand: Callable[[float], AbstractContextManager[None]],
+) -> bool | None:
+    """Return whether the output of a forward is the same by hand, None if nothing can be told."""
+    try:
+        forward = _own_forward(model, layers) if example == "auto" else example
+        return None if forward is None else same_by_hand(model, interface, forward, by_hand)
+    except AttachError:
+        raise
+    except Exception:
+        if example != "auto":
             raise
-        except Exception:
-            # on inputs that a person's model names, but does not run on, nothing can be told
-            return None
-
-    def _compared(
-        self, forward: Forward | None, by_hand: Callable[[float], AbstractContextManager[None]]
-    ) -> bool | None:
-        return None if forward is None else same_by_hand(self.model, self.tempered, forward, by_hand)
+        # on inputs that a person's model names, but does not run on, nothing can be told
+        return None
 
 
-def _by_interface(proof: _Proof, inverse: Sequence[float]) -> list[Scaling]:
+def _by_interface(
+    model: nn.Module,
+    interface: Interface,
+    layers: Sequence[InterfaceLayer],
+    example: Example,
+    inverse: Sequence[float],
+) -> list[Scaling]:
     """Return the likeliest weights that make the query, as a forward proves or as their names say."""
-    names = proof.tempered.names
-    choices = [_choices(proof.model, layer) for layer in proof.tempered.layers]
+    names = [layer.name for layer in layers]
+    choices = [_choices(model, layer) for layer in layers]
     uncertain_names = [name for name, choice in zip(names, choices, strict=True) if not choice.certain]
     verdicts = []
     for number in range(max(len(choice.of) for choice in choices)):
-        verdicts.append(proof.same(_by_hand(choices, number)))
+        by_hand = _by_hand(choices, number)
+        verdicts.append(_same_by_hand(model, interface, layers, example, by_hand))
         if verdicts[-1] or (verdicts[-1] is None and not uncertain_names):
             return [
                 scaling
@@ -285,7 +328,11 @@ def _by_interface(proof: _Proof, inverse: Sequence[float]) -> list[Scaling]:
                 for scaling in choice.at(number, factor)
             ]
     if None in verdicts:
-        raise AttachError(_uncertain(uncertain_names[0]))
+        raise AttachError(
+            f'Which weights make the query of "{uncertain_names[0]}" cannot be told from their names. Give '
+            "an example to prove it on, as in tempopt.bake(model, example=lambda: model(batch)). "
+            f"{AT_LOAD}"
+        )
     raise AttachError(
         f'The temperature of "{names[0]}" cannot be written into its weights: with it in those that make the '
         f"query by their names, the output is another. {AT_LOAD}"
@@ -294,13 +341,6 @@ def _by_interface(proof: _Proof, inverse: Sequence[float]) -> list[Scaling]:
 
 def _by_hand(choices: Sequence[_Choices], number: int) -> Callable[[float], AbstractContextManager[None]]:
     return lambda inverse: written([scaling for choice in choices for scaling in choice.at(number, inverse)])
-
-
-def _uncertain(name: str) -> str:
-    return (
-        f'Which weights make the query of "{name}" cannot be told from their names. Give an example to prove '
-        f"it on, as in tempopt.bake(model, example=lambda: model(batch)). {AT_LOAD}"
-    )
 
 
 def _choices(model: nn.Module, layer: InterfaceLayer) -> _Choices:

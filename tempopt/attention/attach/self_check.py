@@ -6,8 +6,9 @@ Leaves the model as it was. What is tempered, and how, is not decided here.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -15,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from tempopt.attention.attach.hf_interface import Interface
-from tempopt.attention.attach.hf_layers import InterfaceLayer
-from tempopt.attention.attach.hf_masks import GLOBAL
+from tempopt.attention.attach.learning import HeadTemperatures
+from tempopt.attention.attach.observers import Observe
 from tempopt.attention.attach.outputs import (
     Outputs,
     distance,
@@ -26,23 +27,19 @@ from tempopt.attention.attach.outputs import (
     tensors,
     watched,
 )
-from tempopt.attention.attach.preserve_state import copy_back, preserve_model_state, preserve_rng_state
-from tempopt.attention.attach.projection import Factors, TemperedProjection, place_of, untempered
+from tempopt.attention.attach.preserve_state import preserve_model_state, preserve_rng_state
 from tempopt.attention.attach.proof import (
     DISCARDED,
     NOT_RUN,
     UNIFORM,
-    Proof,
     UnfitError,
-    halved,
-    own_scales,
     prove,
     unmoved,
     why_unmoved,
 )
-from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE, QueryRows, is_packed, query_rows
+from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE
 from tempopt.errors import AttachError
-from tempopt.temperature import EntropyParameters, NoLengthScaling, SoftmaxNormaliser, UniformHeads
+from tempopt.temperature import EntropyParameters, TemperaturePlan
 
 Forward = Callable[[], Any]
 
@@ -56,11 +53,16 @@ _OFF_BY_HAND, _MAX_ROUNDING_TOLERANCE = 1e-3, 0.3
 # Half precision rounds an output itself by so many units, which may be more than the temperature moves it.
 _ROUNDINGS = 4
 
+# Images beyond this are left to a person: a test is worth ten forwards, not minutes.
+_LARGEST_IMAGE = 384
+
 _WITHOUT_IT = f"Leave the layer out (layers=[...] takes patterns), or {AS_TEMPERED_MODULE}."
 
 
-class TemperedForward(Protocol):
-    """The tempered layers of a model, whichever way their temperatures are attached."""
+class Mechanism(Protocol):
+    """One of the ways in which temperatures lie on a model."""
+
+    method: ClassVar[str]
 
     probe: ClassVar[float]
     """A temperature for which :meth:`by_hand` computes in the same order, or one that would show it."""
@@ -77,11 +79,39 @@ class TemperedForward(Protocol):
         """Names of the modules that hold the layers, or are them, in depth order."""
 
     @property
+    def attached(self) -> bool:
+        """Whether the model still has the temperatures."""
+
+    @property
     def values(self) -> tuple[float, ...]:
         """1 / temperature of each layer, as set."""
 
-    def set_values(self, values: Sequence[float]) -> None:
-        """Set 1 / temperature of each layer."""
+    def set_values(self, values: Sequence[float], entropy_weight: float | None = None) -> None:
+        """Set 1 / temperature of each layer, and the weight of the entropy term; None leaves that."""
+
+    def end_at(self, temperatures: Sequence[float]) -> None:
+        """Take the temperatures at the end of the plan, which a model is evaluated with."""
+
+    def require_in_place(self) -> None:
+        """Raise AttachError if the model was given another attention meanwhile."""
+
+    def use(self, plan: TemperaturePlan, entropy: EntropyParameters) -> None:
+        """Take what the plan says beside the temperatures."""
+
+    def set_loss_scale(self, loss_scale: float) -> None:
+        """Take the factor on the loss."""
+
+    def learn(self) -> None:
+        """Have backward passes leave the gradient of the temperatures."""
+
+    def learn_heads(self, base: Sequence[float]) -> HeadTemperatures:
+        """Give each head a temperature of its own, from those of the layers and the head pattern."""
+
+    def log_gradients(self) -> list[float] | None:
+        """Return the gradient with respect to ln τ of each layer, and forget it."""
+
+    def observed(self, observe: Observe) -> AbstractContextManager[None]:
+        """Show queries and keys for a while."""
 
     def devices(self) -> set[torch.device]:
         """Return where the layers are."""
@@ -98,7 +128,7 @@ class TemperedForward(Protocol):
 
 def self_test(
     model: nn.Module,
-    tempered: TemperedForward,
+    tempered: Mechanism,
     forward: Forward,
     *,
     is_whole_model: bool,
@@ -129,145 +159,9 @@ def self_test(
         tempered.set_values(values)
 
 
-@dataclass(frozen=True, slots=True)
-class TemperedRows:
-    """Query rows under test.
-
-    Args:
-        rows: The tempered projections.
-        factors: Their 1/temperature.
-    """
-
-    # Not a power of two, so that arithmetic in another order would show.
-    probe: ClassVar[float] = 3.0
-    by_hand_is: ClassVar[str] = (
-        "the same model with the temperature multiplied into its query weights. The forward may read a copy "
-        "or a cache of the weights"
-    )
-
-    rows: Sequence[QueryRows]
-    factors: Factors
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the projections in depth order."""
-        return [layer.name for layer in self.rows]
-
-    @property
-    def attentions(self) -> list[str]:
-        """Names of the modules that hold the projections."""
-        return [
-            layer.name if is_packed(layer.module) else layer.name.rpartition(".")[0] for layer in self.rows
-        ]
-
-    @property
-    def values(self) -> tuple[float, ...]:
-        """1 / temperature of each layer, as set."""
-        return self.factors.values
-
-    def set_values(self, values: Sequence[float]) -> None:
-        """Set 1 / temperature of each layer."""
-        self.factors.set(values)
-
-    def devices(self) -> set[torch.device]:
-        """Return where the projections are."""
-        return {place_of(layer)[0] for layer in self.rows}
-
-    def by_temperature_alone(self) -> AbstractContextManager[None]:
-        """Do nothing: there is nothing else."""
-        return nullcontext()
-
-    @contextmanager
-    def by_hand(self, temperatures: Mapping[int, float]) -> Iterator[None]:
-        """Give the projections their own classes, and some the temperature in their weights."""
-        with ExitStack() as stack:
-            for layer, temperature in temperatures.items():
-                stack.enter_context(baked(self.rows[layer], 1.0 / temperature))
-            for projection in (projection for layer in self.rows for projection in layer.every):
-                assert isinstance(projection.module, TemperedProjection)
-                stack.enter_context(untempered(projection.module))
-            yield
-
-    def cancelled(self, layer: int) -> AbstractContextManager[None] | None:
-        """Double the query and halve the key of a fused projection."""
-        return _doubled_and_halved(self.rows[layer]) if self.rows[layer].fused else None
-
-
-@dataclass(frozen=True, slots=True)
-class TemperedInterface:
-    """An interface under test.
-
-    Args:
-        layers: The tempered attention modules.
-        interface: Their temperatures.
-    """
-
-    # The query times a power of two is, to the last bit, the same as the scale times it.
-    probe: ClassVar[float] = 2.0
-    by_hand_is: ClassVar[str] = (
-        "the same model with its scale divided by the temperature. Its attention may be another under "
-        "another name than sdpa or eager"
-    )
-
-    layers: Sequence[InterfaceLayer]
-    interface: Interface
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the attention modules in depth order."""
-        return [layer.name for layer in self.layers]
-
-    @property
-    def attentions(self) -> list[str]:
-        """Names of the attention modules themselves."""
-        return self.names
-
-    @property
-    def values(self) -> tuple[float, ...]:
-        """1 / temperature of each layer, as set."""
-        return self.interface.values
-
-    def set_values(self, values: Sequence[float]) -> None:
-        """Set 1 / temperature of each layer."""
-        self.interface.set_values(values)
-
-    def devices(self) -> set[torch.device]:
-        """Return where the modules are."""
-        return {next(layer.module.parameters()).device for layer in self.layers}
-
-    @contextmanager
-    def by_temperature_alone(self) -> Iterator[None]:
-        """Leave out head pattern, local heads, length scaling, entropy term and normaliser."""
-        interface = self.interface
-        pattern, local = interface.head_factors.pattern, interface.local
-        settings = interface.length_scaling, interface.normaliser, interface.entropy
-        interface.length_scaling, interface.normaliser = NoLengthScaling(), SoftmaxNormaliser.name
-        interface.entropy = EntropyParameters()
-        interface.head_factors.use(UniformHeads())
-        interface.local = GLOBAL
-        try:
-            yield
-        finally:
-            interface.length_scaling, interface.normaliser, interface.entropy = settings
-            interface.head_factors.use(pattern)
-            interface.local = local
-
-    @contextmanager
-    def by_hand(self, temperatures: Mapping[int, float]) -> Iterator[None]:
-        """Have the model ask for its own functions, and change the scale of some layers."""
-        with self.interface.own_implementation(), ExitStack() as stack:
-            for layer, temperature in temperatures.items():
-                stack.enter_context(_scaled(self.layers[layer], 1.0 / temperature))
-            yield
-
-    def cancelled(self, layer: int) -> AbstractContextManager[None] | None:
-        """Return None: the function is given the query by itself."""
-        return None
-
-
 def same_by_hand(
     model: nn.Module,
-    tempered: TemperedInterface,
+    tempered: Interface,
     forward: Forward,
     by_hand: Callable[[float], AbstractContextManager[None]],
 ) -> bool | None:
@@ -288,7 +182,7 @@ def same_by_hand(
     try:
         with preserve_model_state(model), tempered.by_temperature_alone():
             plain_outputs, tempered_outputs = test.outputs(), test.outputs(temperatures)
-            with tempered.interface.own_implementation(), by_hand(1.0 / tempered.probe):
+            with tempered.own_implementation(), by_hand(1.0 / tempered.probe):
                 by_hand_outputs = test.outputs()
     finally:
         tempered.set_values(values)
@@ -303,18 +197,10 @@ def same_by_hand(
     return None if rounding >= _MAX_ROUNDING_TOLERANCE * effect else False
 
 
-def _scaled(layer: InterfaceLayer, factor: float) -> AbstractContextManager[None]:
-    names = own_scales(layer.module)
-    if not names:
-        # It scales its query itself, or not at all.
-        return baked(query_rows(layer.module)[0], factor)
-    return halved([(layer.module, names[0])], factor)
-
-
 @dataclass(frozen=True, slots=True)
 class _Test:
     model: nn.Module
-    tempered: TemperedForward
+    tempered: Mechanism
     forward: Forward
     is_whole_model: bool
 
@@ -331,7 +217,9 @@ class _Test:
             self.check_equal(base)
         for index in sorted(single_layers):
             self.check_moves(index, base)
-        proof = self.prove()
+        proof = prove(
+            self.model, self.tempered, self.outputs, outputs_close, is_whole_model=self.is_whole_model
+        )
         if thorough and proof.not_run:
             raise AttachError(unmoved(names[min(proof.not_run)], NOT_RUN))
         unproven_layers = [
@@ -344,12 +232,6 @@ class _Test:
                 self.check_moves(index, base)
             self.check_split(index, names[index], base.result)
         return [names[index] for index in sorted(proof.not_run)]
-
-    def prove(self) -> Proof:
-        """Look at all logits at once."""
-        return prove(
-            self.model, self.tempered, self.outputs, outputs_close, is_whole_model=self.is_whole_model
-        )
 
     def check_equal(self, base: Outputs) -> None:
         """Compare with the model's own attention and the temperatures put in by other means, all at once."""
@@ -470,19 +352,64 @@ def _as_by_hand(tempered: Sequence[Tensor], by_hand: Sequence[Tensor], base: Seq
     return 0 < distance(tempered, by_hand) <= _OFF_BY_HAND * distance(tempered, base) < math.inf
 
 
-@contextmanager
-def baked(layer: QueryRows, factor: float, *, part: int = 0) -> Iterator[None]:
-    """Have the rows of one part multiplied by a factor for a while (``QueryRows.scale_``)."""
-    parameters = [parameter for projection in layer.every for _, parameter in projection.parameters()]
-    saved_values = [(parameter, parameter.detach().clone()) for parameter in parameters]
-    layer.scale_(factor, part=part)
-    try:
-        yield
-    finally:
-        copy_back(saved_values)
+def infer_example_inputs(model: nn.Module) -> Forward | None:
+    """Return a forward of the model on inputs that it names itself, None if it names none.
+
+    They are ``example_input_array`` of a LightningModule, else of a model of transformers its
+    ``dummy_inputs``, or two images of the size and the channels of its configuration.
+
+    Args:
+        model: Any module; not run yet.
+    """
+    inputs = _named_inputs(model)
+    if inputs is None:
+        return None
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    dtype = next(
+        (parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()), torch.float32
+    )
+    inputs = _moved(inputs, device, dtype)
+
+    def forward() -> Any:
+        with warnings.catch_warnings():
+            # Warnings about example inputs help no user.
+            warnings.simplefilter("ignore")
+            if isinstance(inputs, Mapping):
+                return model(**inputs)
+            return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+
+    return forward
 
 
-@contextmanager
-def _doubled_and_halved(layer: QueryRows) -> Iterator[None]:
-    with baked(layer, 2.0), baked(layer, 0.5, part=1):
-        yield
+def _named_inputs(model: nn.Module) -> Any:
+    example = getattr(model, "example_input_array", None)
+    if example is not None:
+        return example
+    config, kind = getattr(model, "config", None), getattr(model, "main_input_name", None)
+    if kind == "pixel_values":
+        return _images(config)
+    dummy = getattr(model, "dummy_inputs", None) if kind == "input_ids" else None
+    if not isinstance(dummy, Mapping):
+        return None
+    words = getattr(config, "vocab_size", None)
+    largest = max(int(tensor.max()) for tensor in dummy.values() if isinstance(tensor, Tensor))
+    return dummy if isinstance(words, int) and largest < words else None
+
+
+def _images(config: Any) -> dict[str, Tensor] | None:
+    size, channels = getattr(config, "image_size", None), getattr(config, "num_channels", 3)
+    height, width = size if isinstance(size, (list, tuple)) and len(size) == 2 else (size, size)
+    if not (isinstance(height, int) and isinstance(width, int) and max(height, width) <= _LARGEST_IMAGE):
+        return None
+    generator = torch.Generator().manual_seed(0)
+    return {"pixel_values": torch.randn(2, channels, height, width, generator=generator)}
+
+
+def _moved(inputs: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    if isinstance(inputs, Tensor):
+        return inputs.to(device, dtype if inputs.is_floating_point() else None)
+    if isinstance(inputs, Mapping):
+        return {name: _moved(value, device, dtype) for name, value in inputs.items()}
+    if isinstance(inputs, (list, tuple)):
+        return tuple(_moved(value, device, dtype) for value in inputs)
+    return inputs

@@ -22,7 +22,6 @@ from tempopt.attention.attach.number_path import (
     find_number,
     same_number,
     suggest_attributes,
-    tables_beside,
 )
 from tempopt.attention.attach.observers import Observe, check_temperatures
 from tempopt.attention.attach.outputs import nested_tensors, outputs_close
@@ -50,21 +49,12 @@ SAME_AS_FOUND = 1e-6
 Transform = Literal["identity", "inverse", "log_inverse"]
 """How a model stores its temperature τ: as τ, as 1/τ, or as ln(1/τ), as CLIP's ``logit_scale`` does."""
 
-_STORED: dict[str, Callable[[float], float]] = {
-    "identity": lambda tau: tau,
-    "inverse": lambda tau: 1.0 / tau,
-    "log_inverse": lambda tau: -math.log(tau),
-}
-# The derivative of what is stored with respect to ln τ, at τ.
-_SLOPES: dict[str, Callable[[float], float]] = {
-    "identity": lambda tau: tau,
-    "inverse": lambda tau: -1.0 / tau,
-    "log_inverse": lambda tau: -1.0,
-}
-_READ: dict[str, Callable[[float], float]] = {
-    "identity": lambda stored: stored,
-    "inverse": lambda stored: 1.0 / stored,
-    "log_inverse": lambda stored: math.exp(-stored),
+Curve = Callable[[float], float]
+# What is stored at τ, its derivative with respect to ln τ at τ, and τ of what is stored.
+_TRANSFORMS: dict[str, tuple[Curve, Curve, Curve]] = {
+    "identity": (lambda tau: tau, lambda tau: tau, lambda stored: stored),
+    "inverse": (lambda tau: 1.0 / tau, lambda tau: -1.0 / tau, lambda stored: 1.0 / stored),
+    "log_inverse": (lambda tau: -math.log(tau), lambda tau: -1.0, lambda stored: math.exp(-stored)),
 }
 
 # Codes that are sampled with the same noise change at large steps only.
@@ -103,7 +93,7 @@ class ValueAttachment:
         self._location = location
         self._is_number = location.tensor is None
         self._original = location.value if self._is_number else location.read()
-        self._learned = _is_learned(location.tensor)
+        self.is_learned = location.tensor is not None and location.tensor.requires_grad
         self._learning = False
 
     @property
@@ -119,20 +109,7 @@ class ValueAttachment:
     @property
     def temperatures(self) -> tuple[float, ...]:
         """The temperature in force, as the only entry."""
-        return (
-            self.plan.temperatures(self.progress)
-            if self._override_temperatures is None
-            else self._override_temperatures
-        )
-
-    @property
-    def last(self) -> float:
-        """The temperature at the end of the plan, or that which is held whatever the plan says."""
-        return (
-            self.plan.temperatures(1.0)[0]
-            if self._override_temperatures is None
-            else self._override_temperatures[0]
-        )
+        return self._override_temperatures or self.plan.temperatures(self.progress)
 
     def use(self, parameters: TemperatureParameters | Mapping[str, object]) -> None:
         """Change to another plan, at the same progress.
@@ -188,17 +165,13 @@ class ValueAttachment:
     @property
     def final(self) -> float | None:
         """What the model holds at the end of the plan; None where nothing is written."""
-        return self.stored(self.last) if self._writes else None
+        temperatures = self._override_temperatures or self.plan.temperatures(1.0)
+        return self.stored(temperatures[0]) if self._writes else None
 
     @property
     def tensor(self) -> Tensor | None:
         """The tensor that holds the number, None if a Python number does."""
         return self._location.tensor
-
-    @property
-    def is_learned(self) -> bool:
-        """Whether the number is a parameter that is learned where nothing is written."""
-        return self._learned
 
     def is_at(self, location: AttributePath) -> bool:
         """Return whether the schedule is on the number at a place, whatever path leads there."""
@@ -206,7 +179,7 @@ class ValueAttachment:
 
     def stored(self, temperature: float) -> float:
         """Return what the model holds at a temperature."""
-        return _STORED[self.transform](temperature)
+        return _TRANSFORMS[self.transform][0](temperature)
 
     def read(self) -> float:
         """Return what the model holds now."""
@@ -226,7 +199,7 @@ class ValueAttachment:
         Raises:
             AttachError: It is another number.
         """
-        if not self._writes and (self._learned or not as_found):
+        if not self._writes and (self.is_learned or not as_found):
             return
         self._require(self.stored(self.temperatures[0]) if self._writes else float(self._original))
 
@@ -271,7 +244,7 @@ class ValueAttachment:
         gradient = None if tensor is None else taken_gradient(tensor)
         if gradient is None:
             return None
-        return [float(gradient) * _SLOPES[self.transform](self.temperatures[0])]
+        return [float(gradient) * _TRANSFORMS[self.transform][1](self.temperatures[0])]
 
     def observed(self, observe: Observe) -> AbstractContextManager[None]:
         """Return a context in which nothing is shown: there is no attention."""
@@ -301,18 +274,17 @@ class ValueAttachment:
         original_value = self._location.read()
         temperature = self.temperatures[0] if self._writes else self.initial_temperature
         try:
-            first_result, second_result = trained_twice(lambda: self._trained(loss))
-            if any(bool(tensor.isnan().any()) for tensor in first_result.all):
+            tensors, second_tensors = self._trained(loss), self._trained(loss)
+            are_same = len(tensors) == len(second_tensors) and all(map(torch.equal, tensors, second_tensors))
+            if not are_same or any(bool(tensor.isnan().any()) for tensor in tensors):
                 raise AttachError(
-                    f"The loss of one batch or its gradient is NaN at the temperature {temperature:.4g}, so "
-                    f'it cannot be told whether "{self.path}" moves it. Give it weights and a batch that '
-                    "train."
+                    "The loss of one batch or its gradient is not the same twice, or NaN, at the temperature "
+                    f"{temperature:.4g}, so it cannot be told whether {self.called} moves it. Give it one "
+                    "fixed batch, and weights that train."
                 )
-            if not equal(first_result, second_result):
-                raise not_the_same(self.called)
             for factor in _PERTURBED:
                 self._location.write(self.stored(temperature * factor))
-                if not outputs_close(first_result.all, self._trained(loss).all):
+                if not outputs_close(tensors, self._trained(loss)):
                     return
                 self._require(self.stored(temperature * factor))
         finally:
@@ -321,19 +293,33 @@ class ValueAttachment:
             f"The training loss and its gradient are the same but for rounding at the temperature "
             f'{temperature:.4g}, at a sixteenth of it and at sixteen times it: nothing reads "{self.path}" '
             "in training. It may have been copied when the module was made, be held between bounds, or be "
-            f"undone by a norm that follows{_table_beside(self._location)}. "
+            f"undone by a norm that follows, or training reads a table by step or epoch in its place. "
             f"{_candidates(self._model, self.path)}"
         )
 
-    def _trained(self, loss: Callable[[], Any]) -> Trained:
-        """Return the loss of a batch and its gradients, without those of the number itself."""
+    def _trained(self, loss: Callable[[], Any]) -> list[Tensor]:
+        """Return the losses of a batch and their gradients, without those of the number itself.
+
+        Buffers and random generators stay as they are.
+        """
         number = self._location.tensor
         parameters = [
             parameter
             for parameter in self._model.parameters()
             if parameter.requires_grad and parameter is not number
         ]
-        return trained(self._model, loss, parameters)
+        devices = {parameter.device for parameter in self._model.parameters()}
+        # statistics that a forward adds to, as the centre of DINO, are buffers
+        with _buffers_kept(self._model), preserve_rng_state(devices), torch.enable_grad():
+            tensors = list(nested_tensors(loss()))
+            if not tensors:
+                raise AttachError("The loss returned no tensor. Have it return the training loss.")
+            losses = [tensor.sum().double() for tensor in tensors if tensor.requires_grad]
+            if losses and parameters:
+                total_loss = torch.stack(losses).sum()
+                gradients = torch.autograd.grad(total_loss, parameters, allow_unused=True)
+                tensors += [gradient for gradient in gradients if gradient is not None]
+            return [tensor.detach().clone() for tensor in tensors]
 
     def detach(self) -> None:
         """Take the schedule off: the number is what it was before one was written, and learned if it was."""
@@ -370,7 +356,7 @@ class ValueAttachment:
 
     def _hold(self) -> None:
         tensor = self._location.tensor
-        if self._learned and tensor is not None and not self._learning:
+        if self.is_learned and tensor is not None and not self._learning:
             # what an optimizer moved, or what its gradient adds to a clipped norm, would be another training
             tensor.requires_grad_(False)
             tensor.grad = None
@@ -383,8 +369,8 @@ class ValueAttachment:
             return
         self._location.write(self._original)
         tensor = self._location.tensor
-        if tensor is not None and tensor.requires_grad != self._learned:
-            tensor.requires_grad_(self._learned)
+        if tensor is not None and tensor.requires_grad != self.is_learned:
+            tensor.requires_grad_(self.is_learned)
             tensor.grad = None
 
 
@@ -419,8 +405,8 @@ def attach_value(
             was.
         SpecError: A parameter is out of range, or the transform is not known.
     """
-    if transform not in _STORED:
-        raise SpecError(unknown("transform", transform, _STORED))
+    if transform not in _TRANSFORMS:
+        raise SpecError(unknown("transform", transform, _TRANSFORMS))
     location = find_number(model, path)
     attachments: list[ValueAttachment] = model.__dict__.setdefault(_ATTACHED, [])
     for other_attachment in attachments:
@@ -443,17 +429,13 @@ def attach_value(
     return attachment
 
 
-def _is_learned(tensor: Tensor | None) -> bool:
-    return tensor is not None and tensor.requires_grad
-
-
 def _read_temperature(location: AttributePath, transform: Transform) -> float:
     stored = location.read()
     try:
-        temperature = _READ[transform](stored)
+        temperature = _TRANSFORMS[transform][2](stored)
         check_number("temperature", temperature)
     except (ArithmeticError, SpecError) as error:
-        others = ", ".join(name for name in _STORED if name != transform)
+        others = ", ".join(name for name in _TRANSFORMS if name != transform)
         raise AttachError(
             f'"{location.path}" is {stored:g}, which by transform="{transform}" is no temperature from '
             f"{LOWEST:g} to {HIGHEST:g}. Give another path, or say how it stores a temperature: {others}."
@@ -461,78 +443,9 @@ def _read_temperature(location: AttributePath, transform: Transform) -> float:
     return temperature
 
 
-def _table_beside(location: AttributePath) -> str:
-    tables = ", ".join(tables_beside(location))
-    return f", or training reads a table by step or epoch in its place ({tables})" if tables else ""
-
-
 def _candidates(model: nn.Module, path: str) -> str:
     others = [other_path for other_path in suggest_attributes(model) if other_path != path]
     return f"Other numbers of this model are {', '.join(others)}." if others else _NO_OTHER
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Trained:
-    """Losses and gradients of one batch.
-
-    Args:
-        losses: What it returned.
-        gradients: The gradient of their sum for each parameter that was asked for; None: it does not depend
-            on it.
-    """
-
-    losses: list[Tensor]
-    gradients: list[Tensor | None]
-
-    @property
-    def all(self) -> list[Tensor]:
-        """Losses and gradients, as far as there are any."""
-        return [*self.losses, *(gradient for gradient in self.gradients if gradient is not None)]
-
-
-def trained(model: nn.Module, loss: Callable[[], Any], parameters: Sequence[Tensor]) -> Trained:
-    """Return the loss of a batch and its gradients; buffers and random generators stay as they are.
-
-    Args:
-        model: Whose loss it is.
-        loss: Returns a tensor, or tensors in any nesting.
-        parameters: What the gradients are asked for; each requires one.
-    """
-    devices = {parameter.device for parameter in model.parameters()}
-    # statistics that a forward adds to, as the centre of DINO, are buffers
-    with _buffers_kept(model), preserve_rng_state(devices), torch.enable_grad():
-        tensors = list(nested_tensors(loss()))
-        losses = [tensor.sum() for tensor in tensors if tensor.requires_grad]
-        gradients: Sequence[Tensor | None] = [None] * len(parameters)
-        if losses and parameters:
-            total_loss = torch.stack([scalar_loss.double() for scalar_loss in losses]).sum()
-            gradients = torch.autograd.grad(total_loss, list(parameters), allow_unused=True)
-        return Trained(
-            losses=[tensor.detach().clone() for tensor in tensors],
-            gradients=[None if gradient is None else gradient.detach().clone() for gradient in gradients],
-        )
-
-
-def trained_twice(train: Callable[[], Trained]) -> tuple[Trained, Trained]:
-    """Return two computations of the same loss; AttachError if it is none."""
-    result = train()
-    if not result.losses:
-        raise AttachError("The loss returned no tensor. Have it return the training loss.")
-    return result, train()
-
-
-def not_the_same(called: str) -> AttachError:
-    """Return the error for a loss that differs from call to call, of what is called so."""
-    return AttachError(
-        "The loss of one batch is not the same twice, so it cannot be told whether "
-        f"{called} moves it. Give it one fixed batch."
-    )
-
-
-def equal(result: Trained, other_result: Trained) -> bool:
-    """Return whether losses and gradients are equal to the bit."""
-    tensors, other_tensors = result.all, other_result.all
-    return len(tensors) == len(other_tensors) and all(map(torch.equal, tensors, other_tensors))
 
 
 def _plan(

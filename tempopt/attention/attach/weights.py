@@ -7,8 +7,6 @@ Everything is read as data, never as code. What is said of temperatures beside t
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tempopt.attention.attach.baked_marker import MARK, is_attached
-from tempopt.attention.attach.hf_layers import config_of
+from tempopt.attention.attach.hf_interface import config_of
 from tempopt.errors import AttachError, UsageError
 
 Kind = Literal["checkpoint", "state dict", "folder"]
@@ -113,42 +111,28 @@ def load_state(model: nn.Module, state: Mapping[str, Any], path: Path) -> None:
     missing = [name for name in model_state if name not in state and id(model_state[name]) not in shared_ids]
     others = [name for name in state if name not in model_state]
     shapes = [
-        f"{name} ({_shape_text(state[name])}, in the model {_shape_text(model_state[name])})"
-        for name in state
-        if isinstance(model_state.get(name), Tensor)
-        and isinstance(state[name], Tensor)
-        and model_state[name].shape != state[name].shape
+        f"{name} ({_shape_text(value)}, in the model {_shape_text(model_state[name])})"
+        for name, value in state.items()
+        if isinstance(value, Tensor) and _shape_text(value) != _shape_text(model_state.get(name, value))
     ]
-    _refuse(path, type(model).__name__, missing, others, shapes)
-    # a plain model calls its own hooks, and refuses by itself what it must not be given
-    model.load_state_dict(state, strict=not _tied(model_state, state))
-
-
-def _tied(model_state: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
-    return any(name not in state for name in model_state)
-
-
-def _shape_text(value: Any) -> str:
-    """Return the shape of a tensor as messages give it."""
-    return " x ".join(map(str, value.shape)) or "a number"
-
-
-def _refuse(
-    path: Path, called: str, missing: Sequence[str], others: Sequence[str], shapes: Sequence[str]
-) -> None:
-    names_by_difference = {
+    differences = {
         "it does not have": missing,
         "it has what the model does not": others,
         "other shapes": shapes,
     }
-    differences = "; ".join(
-        f"{difference}: {_format_names(names)}" for difference, names in names_by_difference.items() if names
-    )
-    if differences:
+    if any(differences.values()):
+        texts = [f"{text}: {_format_names(names)}" for text, names in differences.items() if names]
         raise UsageError(
-            f"{path} is of another model than {called}: {differences}. Build the model with the "
+            f"{path} is of another model than {type(model).__name__}: {'; '.join(texts)}. Build it with the "
             "arguments that it was trained with, or give the checkpoint that belongs to it."
         )
+    # a plain model calls its own hooks, and refuses by itself what it must not be given
+    model.load_state_dict(state, strict=all(name in state for name in model_state))
+
+
+def _shape_text(value: Any) -> str:
+    """Return the shape of a tensor as messages give it."""
+    return " x ".join(map(str, getattr(value, "shape", ()))) or "a number"
 
 
 def _format_names(names: Sequence[str]) -> str:
@@ -170,7 +154,7 @@ def load_folder(model: nn.Module, folder: Path, *, baked: bool) -> None:
             cannot be read.
         AttachError: The weights have a temperature in them, and must not, or one is attached.
     """
-    target = pretrained_model(model, folder)
+    target = _pretrained_model(model, folder)
     cls: Any = type(target)
     target_ids = {id(parameter) for parameter in target.parameters()}
     outside_names = [name for name, parameter in model.named_parameters() if id(parameter) not in target_ids]
@@ -208,41 +192,22 @@ def load_folder(model: nn.Module, folder: Path, *, baked: bool) -> None:
         setattr(config_of(target), MARK, marks)
 
 
-def pretrained_model(model: nn.Module, folder: str | os.PathLike[str]) -> nn.Module:
-    """Return the model of transformers in a module that a folder is of, the outermost where they nest.
+def _pretrained_model(model: nn.Module, folder: Path) -> nn.Module:
+    """Return the model of transformers in a module, the outermost where they nest.
 
     Raises:
-        UsageError: There is none, or there are several and the folder's ``architectures`` name none of them.
+        UsageError: There is none, or there are several.
     """
     pretrained_models: dict[str, nn.Module] = {}
     for name, module in model.named_modules():
         is_nested = any(not outer or name.startswith(f"{outer}.") for outer in pretrained_models)
         if not is_nested and hasattr(type(module), "from_pretrained") and config_of(module) is not None:
             pretrained_models[name] = module
-    class_names = _architectures(Path(folder).expanduser())
-    if len(pretrained_models) > 1:
-        pretrained_models = {
-            name: candidate
-            for name, candidate in pretrained_models.items()
-            if type(candidate).__name__ in class_names
-        } or pretrained_models
     if len(pretrained_models) == 1:
         return next(iter(pretrained_models.values()))
-    if not pretrained_models:
-        raise UsageError(
-            f"{folder} is a folder of transformers, and {type(model).__name__} has no model of transformers "
-            f"to load it into. {REMEDY}"
-        )
+    names = ", ".join(pretrained_models)
+    number = f"several models of transformers ({names})" if names else "no model of transformers"
     raise UsageError(
-        f"{type(model).__name__} has several models of transformers ({', '.join(pretrained_models)}), and it "
-        f"is not said which of them {folder} is of. Give a state dict of the whole module: "
-        "torch.save(model.state_dict(), path)."
+        f"{folder} is a folder of transformers, and {type(model).__name__} has {number} to load it into. "
+        f"{REMEDY}"
     )
-
-
-def _architectures(folder: Path) -> list[str]:
-    try:
-        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
-        return [str(name) for name in config.get("architectures") or []]
-    except (OSError, ValueError, AttributeError) as error:
-        raise UsageError(f"{folder / _CONFIG} cannot be read ({type(error).__name__}). {REMEDY}") from error

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from tempopt.attention.functional.masks import causal_mask, visible, visible_keys
-from tempopt.attention.functional.normalisers import check_linear, normalised_attention
-from tempopt.attention.functional.precision import wide_type
+from tempopt.attention.functional.logits import AttentionOptions, for_each_head, visible_keys, wide_type
+from tempopt.attention.functional.normalisers import ATTENTIONS, check_limits
+from tempopt.errors import UsageError
 from tempopt.temperature.length import FEWEST_KEYS, LengthScaling, NoLengthScaling
 
-__all__ = ["causal_mask", "keys_counted", "temper_query", "tempered_attention", "visible", "visible_keys"]
+__all__ = ["keys_counted", "temper_query", "tempered_attention", "visible_keys"]
 
 # The sets being filled at present; nothing is counted while there are none.
 _COUNTS: list[set[int]] = []
@@ -55,10 +55,12 @@ def tempered_attention(
     dropout_p: float = 0.0,
     scale: float | None = None,
 ) -> Tensor:
-    """Return softmax(Q K^T scale / tau + mask) V, with the mask outside the temperature.
+    """Return normaliser(Q K^T scale / tau + mask) V, with the mask outside the temperature.
 
     The temperature multiplies the queries, so whichever fused kernel the plain attention would use is
     used. Give it as a tensor where it changes: under ``torch.compile`` one graph then serves every value.
+    Each normaliser is a graph of its own, and one serves every ``top_k`` or ``min_weight`` that is given as
+    a tensor. Weights are computed in float32 or better whatever the type of the queries.
 
     Args:
         q_BHQD: Queries.
@@ -68,9 +70,14 @@ def tempered_attention(
         length_scaling: Factor on 1 / tau from the number of keys that each query sees.
         length_constant: The scaling's ``constant`` as a tensor, so that one graph serves every value of it
             too; None for the scaling's own.
-        normaliser: Name in :data:`tempopt.temperature.NORMALISERS`, in place of softmax.
-        top_k: Number of keys that ``top_k`` keeps; given for it alone.
-        min_weight: Weight below which ``threshold`` makes weights 0; given for it alone.
+        normaliser: Name in :data:`tempopt.temperature.NORMALISERS`. For ``linear`` the weights are
+            phi(q) phi(k) exp(mask) over their sum with phi = elu + 1: neither scale nor temperature is in
+            them. A mask that differs from query to query, or dropout, costs it the (B, H, Q, K) matrix.
+        top_k: Number of keys that ``top_k`` keeps, at least 1, for it alone; a query that sees fewer keeps
+            them all, and keys that tie with the last are kept as well. Fastest as an int, outside of
+            ``torch.compile``.
+        min_weight: Weight of softmax below which ``threshold`` makes weights 0, between 0 and 1, for it
+            alone; the largest weight of a query is kept in any case, and the weights sum to 1 again.
         attn_mask: Boolean or floating mask, or None.
         is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
         dropout_p: Dropout probability of the weights in [0, 1); set it to 0 outside training.
@@ -84,8 +91,9 @@ def tempered_attention(
         UsageError: if the normaliser is not known, ``top_k``, ``min_weight`` or a temperature does not go
             with it, or the heads of keys or values do not divide the queries'.
     """
+    limit = check_limits(normaliser, top_k, min_weight)
     if normaliser == "linear":
-        check_linear(inverse_temperature, length_scaling)
+        _check_linear(inverse_temperature, length_scaling)
     q_BHQD = temper_query(
         q_BHQD,
         k_BHKD.shape[-2],
@@ -95,18 +103,30 @@ def tempered_attention(
         attn_mask=attn_mask,
         is_causal=is_causal,
     )
-    return normalised_attention(
-        q_BHQD,
-        k_BHKD,
-        v_BHKD,
-        normaliser=normaliser,
-        top_k=top_k,
-        min_weight=min_weight,
-        attn_mask=attn_mask,
-        is_causal=is_causal,
-        dropout_p=dropout_p,
-        scale=scale,
+    k_BHKD, v_BHKD = (for_each_head(tensor, q_BHQD.shape[1]) for tensor in (k_BHKD, v_BHKD))
+    options = AttentionOptions(attn_mask=attn_mask, is_causal=is_causal, dropout_p=dropout_p, scale=scale)
+    return ATTENTIONS[normaliser](q_BHQD, k_BHKD, v_BHKD, options, limit)
+
+
+def _check_linear(inverse_temperature: Tensor | float, length_scaling: LengthScaling | None) -> None:
+    """Refuse a temperature with the normaliser ``linear``, whose weights have none to be divided by.
+
+    A tensor's value is looked at where that costs nothing: on the CPU, outside of ``torch.compile``.
+
+    Raises:
+        UsageError: if the temperature is not 1, is learned, or depends on the number of keys.
+    """
+    is_learned = isinstance(inverse_temperature, Tensor) and inverse_temperature.requires_grad
+    is_known = not isinstance(inverse_temperature, Tensor) or (
+        not torch.compiler.is_compiling() and inverse_temperature.device.type == "cpu"
     )
+    is_scaled = length_scaling is not None and not isinstance(length_scaling, NoLengthScaling)
+    if is_learned or is_scaled or (is_known and bool((torch.as_tensor(inverse_temperature) != 1).any())):
+        raise UsageError(
+            f'normaliser "linear" was given inverse_temperature={inverse_temperature!r} and the length '
+            f"scaling {length_scaling!r}, but its weights are no exponential of the logits and have no "
+            "temperature. Give 1 that is not learned, and no length scaling, or choose another normaliser."
+        )
 
 
 def temper_query(

@@ -1,8 +1,8 @@
 """Entropy of attention, in nats, and the term that rewards or punishes it; nothing is logged here.
 
-Shape suffixes as in attention.py. The entropy is that of the weights before dropout and is computed from the
-logits, never as log(weights + eps), which is NaN in half precision and has no gradient where a key is
-masked.
+Shape suffixes as in attention.py; S is the sequences that queries were sampled from, R those of each. The
+entropy is that of the weights before dropout and is computed from the logits, never as log(weights + eps),
+which is NaN in half precision and has no gradient where a key is masked.
 
 Cost: one pass of fused_entropy.py over tiles of the logits, so memory grows with Q + K. Only where a mask is
 learned is the (B, H, Q, K) matrix of logits made.
@@ -16,12 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tempopt.attention.functional.attention import temper_query, tempered_attention
+from tempopt.attention.functional.attention import tempered_attention
 from tempopt.attention.functional.fused_entropy import attention_and_entropy
-from tempopt.attention.functional.logits import biased_logits
-from tempopt.attention.functional.masks import visible_keys
+from tempopt.attention.functional.logits import (
+    AttentionOptions,
+    biased_logits,
+    restrict_mask,
+    visible_keys,
+)
 from tempopt.errors import SpecError, UsageError
-from tempopt.temperature.length import LengthScaling
 
 
 def attention_entropy(
@@ -57,11 +60,8 @@ def attention_entropy(
     Raises:
         UsageError: The shapes do not fit, or (in the backward pass) the entropy is differentiated twice.
     """
-    check_shapes(q_BHQD, k_BHKD, None, attn_mask)
-    scale = 1.0 / math.sqrt(q_BHQD.shape[-1]) if scale is None else scale
-    if attn_mask is not None and attn_mask.requires_grad:
-        return matrix_entropy(q_BHQD, k_BHKD, scale=scale, attn_mask=attn_mask, is_causal=is_causal)
-    return attention_and_entropy(q_BHQD, k_BHKD, None, attn_mask, scale, is_causal)[1]
+    options = AttentionOptions(attn_mask=attn_mask, is_causal=is_causal, scale=scale)
+    return _output_and_entropy(q_BHQD, k_BHKD, None, options)[1]
 
 
 def attention_with_entropy(
@@ -96,15 +96,25 @@ def attention_with_entropy(
     Raises:
         UsageError: As for :func:`attention_entropy`.
     """
+    options = AttentionOptions(attn_mask=attn_mask, is_causal=is_causal, dropout_p=dropout_p, scale=scale)
+    return _output_and_entropy(q_BHQD, k_BHKD, v_BHKD, options)
+
+
+def _output_and_entropy(
+    q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor | None, options: AttentionOptions
+) -> tuple[Tensor, Tensor]:
+    """Return output and entropy; without values the output is not to be used."""
+    attn_mask = options.attn_mask
     check_shapes(q_BHQD, k_BHKD, v_BHKD, attn_mask)
-    scale = 1.0 / math.sqrt(q_BHQD.shape[-1]) if scale is None else scale
-    masking: dict[str, Any] = {"attn_mask": attn_mask, "is_causal": is_causal, "scale": scale}
-    if dropout_p > 0.0 or (attn_mask is not None and attn_mask.requires_grad):
-        out_BHQD = tempered_attention(
-            q_BHQD, k_BHKD, v_BHKD, inverse_temperature=1.0, dropout_p=dropout_p, **masking
-        )
-        return out_BHQD, attention_entropy(q_BHQD, k_BHKD, **masking)
-    out_BHQD, entropy_BHQ = attention_and_entropy(q_BHQD, k_BHKD, v_BHKD, attn_mask, scale, is_causal)
+    is_learned = attn_mask is not None and attn_mask.requires_grad
+    if v_BHKD is not None and (is_learned or options.dropout_p > 0.0):
+        out_BHQD = tempered_attention(q_BHQD, k_BHKD, v_BHKD, inverse_temperature=1.0, **options.keywords)
+        return out_BHQD, _output_and_entropy(q_BHQD, k_BHKD, None, options)[1]
+    if is_learned:
+        return q_BHQD, matrix_entropy(q_BHQD, k_BHKD, options)
+    scale = 1.0 / math.sqrt(q_BHQD.shape[-1]) if options.scale is None else options.scale
+    arguments = attn_mask, scale, options.is_causal
+    out_BHQD, entropy_BHQ = attention_and_entropy(q_BHQD, k_BHKD, v_BHKD, *arguments)
     device = q_BHQD.device.type
     if torch.is_autocast_enabled(device):
         out_BHQD = out_BHQD.to(torch.get_autocast_dtype(device))
@@ -127,103 +137,31 @@ def normalised_entropy(entropy_BHQ: Tensor, num_keys: Tensor) -> tuple[Tensor, T
     return entropy_BHQ / num_keys.clamp(min=2).to(entropy_BHQ.dtype).log(), num_keys > 1
 
 
-def entropy_regulariser(
-    out_BHQD: Tensor,
-    q_BHQD: Tensor,
-    k_BHKD: Tensor,
-    *,
-    weight: Tensor | float,
-    target: Tensor | float | None = None,
-    inverse_temperature: Tensor | float = 1.0,
-    length_scaling: LengthScaling | None = None,
-    length_constant: Tensor | None = None,
-    attn_mask: Tensor | None = None,
-    is_causal: bool = False,
-    scale: float | None = None,
-    valid_BQ: Tensor | None = None,
-) -> Tensor:
-    """Return the attention's output as it is, with the entropy term's gradient attached to it.
-
-    The term is that of :func:`entropy_penalty`, -weight * mean(H / ln n) without a target: a positive weight
-    rewards entropy, a negative one punishes it. It is worth adding to the loss and is added without the
-    loss's knowledge, through :func:`add_to_gradient`. Where attention itself need not be untouched to the
-    bit, :func:`regularised_attention` costs less.
-
-    Args:
-        out_BHQD: What attention returned; it must lead to the loss, or the term has no effect.
-        q_BHQD: Queries, not tempered.
-        k_BHKD: Keys.
-        weight: ``entropy_lambda``, for all heads or for each; divide it by the number of layers, so that the
-            term does not grow with depth, and multiply it with the scale of the loss where a gradient scaler
-            is used. A layer has its own weight and target by being given them.
-        target: As for :func:`entropy_penalty`.
-        inverse_temperature: 1 / tau, as for
-            :func:`tempopt.attention.functional.attention.tempered_attention`.
-        length_scaling: As there.
-        length_constant: As there.
-        attn_mask: As there.
-        is_causal: As there.
-        scale: As there.
-        valid_BQ: True where a query is not padding; None if none is. A mask over keys cannot say it.
-    """
-    term = entropy_term(
-        temper_query(
-            q_BHQD,
-            k_BHKD.shape[-2],
-            inverse_temperature=inverse_temperature,
-            length_scaling=length_scaling,
-            length_constant=length_constant,
-            attn_mask=attn_mask,
-            is_causal=is_causal,
-        ),
-        k_BHKD,
-        weight=weight,
-        target=target,
-        attn_mask=attn_mask,
-        is_causal=is_causal,
-        scale=scale,
-        valid_BQ=valid_BQ,
-    )
-    return add_to_gradient(out_BHQD, term)
-
-
 def regularised_attention(
     q_BHQD: Tensor,
     k_BHKD: Tensor,
     v_BHKD: Tensor,
+    options: AttentionOptions,
     *,
     weight: Tensor | float,
     target: Tensor | float | None = None,
-    attn_mask: Tensor | None = None,
-    is_causal: bool = False,
-    dropout_p: float = 0.0,
-    scale: float | None = None,
     valid_BQ: Tensor | None = None,
 ) -> Tensor:
     """Return attention with the entropy term's gradient attached, both from one pass over the logits.
 
     Args:
         q_BHQD: Queries, tempered already.
-        k_BHKD: Keys, as for :func:`attention_with_entropy`, and the arguments that are not named here.
+        k_BHKD: Keys, as for :func:`attention_with_entropy`.
         v_BHKD: Values.
-        weight: As for :func:`entropy_regulariser`.
+        options: Mask, causality, dropout and scale.
+        weight: ``entropy_lambda``, for all heads or for each; divide it by the number of layers, so that the
+            term does not grow with depth, and multiply it with the scale of the loss where a gradient scaler
+            is used.
         target: As for :func:`entropy_penalty`.
-        attn_mask: Boolean or floating mask, or None.
-        is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
-        dropout_p: Dropout probability of the weights in [0, 1).
-        scale: Factor on the logits; None is 1 / sqrt(D).
         valid_BQ: True where a query is not padding; None if none is. A mask over keys cannot say it.
     """
-    out_BHQD, entropy_BHQ = attention_with_entropy(
-        q_BHQD,
-        k_BHKD,
-        v_BHKD,
-        scale=scale,
-        attn_mask=attn_mask,
-        is_causal=is_causal,
-        dropout_p=dropout_p,
-    )
-    num_keys = visible_keys(q_BHQD.shape[-2], k_BHKD.shape[-2], attn_mask, is_causal, device=q_BHQD.device)
+    out_BHQD, entropy_BHQ = _output_and_entropy(q_BHQD, k_BHKD, v_BHKD, options)
+    num_keys = _num_keys(q_BHQD, k_BHKD, options)
     term = entropy_penalty(entropy_BHQ, num_keys, weight=weight, target=target, valid_BQ=valid_BQ)
     return add_to_gradient(out_BHQD, term)
 
@@ -231,29 +169,21 @@ def regularised_attention(
 def entropy_term(
     q_BHQD: Tensor,
     k_BHKD: Tensor,
+    options: AttentionOptions,
     *,
     weight: Tensor | float = 1.0,
     target: Tensor | float | None = None,
-    scale: float | None = None,
-    attn_mask: Tensor | None = None,
-    is_causal: bool = False,
     valid_BQ: Tensor | None = None,
 ) -> Tensor:
-    """Return :func:`entropy_penalty` of attention's entropy.
-
-    Args:
-        q_BHQD: Queries, tempered already.
-        k_BHKD: Keys.
-        weight: As for :func:`entropy_penalty`.
-        target: As there.
-        scale: Factor on the logits; None is 1 / sqrt(D).
-        attn_mask: Boolean or floating mask that broadcasts to BHQK, or None.
-        is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
-        valid_BQ: True where a query is not padding; None if none is.
-    """
-    entropy_BHQ = attention_entropy(q_BHQD, k_BHKD, scale=scale, attn_mask=attn_mask, is_causal=is_causal)
-    num_keys = visible_keys(q_BHQD.shape[-2], k_BHKD.shape[-2], attn_mask, is_causal, device=q_BHQD.device)
+    """Return :func:`entropy_penalty` of attention's entropy; arguments as :func:`regularised_attention`."""
+    _, entropy_BHQ = _output_and_entropy(q_BHQD, k_BHKD, None, options)
+    num_keys = _num_keys(q_BHQD, k_BHKD, options)
     return entropy_penalty(entropy_BHQ, num_keys, weight=weight, target=target, valid_BQ=valid_BQ)
+
+
+def _num_keys(q_BHQD: Tensor, k_BHKD: Tensor, options: AttentionOptions) -> Tensor:
+    masking = options.attn_mask, options.is_causal
+    return visible_keys(q_BHQD.shape[-2], k_BHKD.shape[-2], *masking, device=q_BHQD.device)
 
 
 def entropy_penalty(
@@ -357,28 +287,102 @@ def _broadcasts(attn_mask: Tensor, shape: tuple[int, ...]) -> bool:
     )
 
 
-def matrix_entropy(
-    q_BHQD: Tensor,
-    k_BHKD: Tensor,
-    *,
-    scale: float,
-    attn_mask: Tensor | None = None,
-    is_causal: bool = False,
-) -> Tensor:
+def matrix_entropy(q_BHQD: Tensor, k_BHKD: Tensor, options: AttentionOptions) -> Tensor:
     """Return what :func:`attention_entropy` does, from the whole matrix of logits."""
-    logits_BHQK, hidden, empty = biased_logits(
-        q_BHQD, k_BHKD, scale=scale, attn_mask=attn_mask, is_causal=is_causal
-    )
+    logits_BHQK, hidden, empty = biased_logits(q_BHQD, k_BHKD, options)
     if hidden is None or empty is None:
-        return _entropy(logits_BHQK)
-    return _entropy(logits_BHQK, hidden).masked_fill(empty.squeeze(-1), 0.0)
-
-
-def _entropy(logits_BHQK: Tensor, hidden: Tensor | None = None) -> Tensor:
-    if hidden is None:
         log_weights = logits_BHQK.log_softmax(dim=-1)
         return 0.0 - (log_weights.exp() * log_weights).sum(dim=-1)
     log_weights = logits_BHQK.masked_fill(hidden, float("-inf")).log_softmax(dim=-1)
     # 0 ln 0 is 0, and its gradient too: minus infinity must not reach the product.
     finite = log_weights.masked_fill(hidden, 0.0)
-    return 0.0 - (log_weights.exp() * finite).sum(dim=-1)
+    entropy_BHQ = 0.0 - (log_weights.exp() * finite).sum(dim=-1)
+    return entropy_BHQ.masked_fill(empty.squeeze(-1), 0.0)
+
+
+@torch.no_grad()
+def sampled_entropy(
+    q_BHQD: Tensor,
+    k_BHKD: Tensor,
+    *,
+    num_queries: int,
+    generator: torch.Generator | None = None,
+    scale: float | None = None,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+    valid_BQ: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return each head's mean of H / ln n over a random subset of the queries, and its standard error.
+
+    For watching, not for training: it has no gradient. The subset is drawn without replacement from the
+    valid queries that see more than one key, of all sequences together, and is the same for all heads; the
+    standard error has the finite population correction, so it is 0 where every query was drawn.
+
+    Args:
+        q_BHQD: Queries, tempered already.
+        k_BHKD: Keys, as for :func:`attention_entropy`.
+        num_queries: How many queries are drawn, at least 2; all are where there are fewer.
+        generator: Source of randomness on the CPU; None for torch's own.
+        scale: As for :func:`attention_entropy`.
+        attn_mask: As there.
+        is_causal: As there.
+        valid_BQ: True where a query is not padding; None if none is.
+
+    Returns:
+        Mean and standard error, (H,) each, in float32, or in float64 for float64 queries. Both are NaN where
+        no query counts; the standard error is NaN, too, where only one of a head's queries was drawn.
+
+    Raises:
+        UsageError: ``num_queries`` is below 2, or the shapes do not fit.
+    """
+    check_shapes(q_BHQD, k_BHKD, None, attn_mask)
+    if num_queries < 2:
+        raise UsageError(
+            f"num_queries is {num_queries}; a standard error needs at least 2. Draw 64 if in doubt."
+        )
+    batch, heads, q_len, _ = q_BHQD.shape
+    device = q_BHQD.device
+    num_keys = visible_keys(q_len, k_BHKD.shape[-2], attn_mask, is_causal, device=device)
+    counts_BHQ = (num_keys > 1).expand(batch, heads, q_len)
+    if valid_BQ is not None:
+        counts_BHQ = counts_BHQ & valid_BQ.unsqueeze(1)
+    eligible = counts_BHQ.any(dim=1).flatten().nonzero().squeeze(-1)
+    sample = torch.randperm(len(eligible), generator=generator)[:num_queries].sort().values.to(device)
+    query_indices = eligible[sample]
+    sequences_S, rows_SR, taken_SR = _by_sequence(
+        query_indices // max(q_len, 1), query_indices % max(q_len, 1)
+    )
+    if attn_mask is not None:
+        attn_mask = attn_mask.expand(*q_BHQD.shape[:3], k_BHKD.shape[-2])
+        attn_mask = attn_mask[sequences_S.unsqueeze(1), :, rows_SR].transpose(1, 2)
+    if is_causal:
+        past_SRK = torch.arange(k_BHKD.shape[-2], device=device) <= rows_SR.unsqueeze(-1)
+        attn_mask = restrict_mask(attn_mask, past_SRK.unsqueeze(1))
+    entropy_SHR = matrix_entropy(
+        q_BHQD[sequences_S.unsqueeze(1), :, rows_SR].transpose(1, 2),
+        k_BHKD[sequences_S],
+        AttentionOptions(attn_mask=attn_mask, scale=scale),
+    )
+    num_keys_SHR = num_keys.expand(batch, heads, q_len)[sequences_S.unsqueeze(1), :, rows_SR].transpose(1, 2)
+    ratio_SHR, several_SHR = normalised_entropy(entropy_SHR, num_keys_SHR)
+    used_SHR = several_SHR & taken_SR.unsqueeze(1)
+    return _mean_and_error(ratio_SHR, used_SHR, counts_BHQ.sum(dim=(0, 2)))
+
+
+def _by_sequence(sequence: Tensor, row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the sequences drawn from, their rows padded to one length, and which of these were drawn."""
+    sequences_S, counts_S = sequence.unique_consecutive(return_counts=True)
+    longest = int(counts_S.max()) if len(counts_S) else 0
+    taken_SR = torch.arange(longest, device=row.device) < counts_S.unsqueeze(1)
+    rows_SR = torch.zeros(taken_SR.shape, dtype=row.dtype, device=row.device)
+    rows_SR[taken_SR] = row
+    return sequences_S, rows_SR, taken_SR
+
+
+def _mean_and_error(ratio_SHR: Tensor, used_SHR: Tensor, population_H: Tensor) -> tuple[Tensor, Tensor]:
+    used_H = used_SHR.sum(dim=(0, 2)).to(ratio_SHR.dtype)
+    mean_H = ratio_SHR.masked_fill(~used_SHR, 0.0).sum(dim=(0, 2)) / used_H
+    squares_SHR = (ratio_SHR - mean_H.unsqueeze(-1)).square().masked_fill(~used_SHR, 0.0)
+    left_out_H = 1.0 - used_H / population_H
+    error_H = (squares_SHR.sum(dim=(0, 2)) / (used_H - 1.0) / used_H * left_out_H).sqrt()
+    return mean_H, torch.where((used_H > 0) & (left_out_H == 0.0), 0.0, error_H)

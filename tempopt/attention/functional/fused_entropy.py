@@ -19,10 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tempopt.attention.functional.logits import for_each_head
-from tempopt.attention.functional.masks import visible
-from tempopt.attention.functional.precision import full_precision, wide_type
-from tempopt.errors import UsageError
+from tempopt.attention.functional.logits import for_each_head, full_precision, visible, wide_type
 
 # Added to a hidden logit: its weight is then 0, and 0 times it is 0 and not NaN, as with minus infinity.
 _HIDDEN = -1e30
@@ -59,14 +56,11 @@ def attention_and_entropy(
         The output in the queries' type, empty without values, and the entropy (B, H, Q) in float32, or in
         float64 for float64 queries. Both are 0, with gradient 0, for a query that sees no key.
 
-    Raises:
-        UsageError: The result is differentiated twice.
+    It has a first derivative only: PyTorch refuses to differentiate twice.
     """
     if attn_mask is None and _kernel_takes(q_BHQD, k_BHKD, v_BHKD):
         return _through_values(_cuda_kernel, q_BHQD, k_BHKD, v_BHKD, scale, is_causal)
-    out_BHQD, entropy_BHQ, _ = _Attention.apply(  # type: ignore[no-untyped-call]
-        q_BHQD, k_BHKD, v_BHKD, attn_mask, scale, is_causal
-    )
+    out_BHQD, entropy_BHQ, _ = _forward(q_BHQD, k_BHKD, v_BHKD, attn_mask, scale, is_causal)
     return out_BHQD, entropy_BHQ
 
 
@@ -113,15 +107,6 @@ def _through_values(
     # What is below 0 is so by rounding; the gradient knows nothing of it.
     entropy = entropy - entropy.detach().clamp(max=0.0)
     return (out_BHQD if v_BHKD is not None else out_BHQD.new_empty(0)), entropy
-
-
-@dataclass(frozen=True, slots=True)
-class _Tile:
-    """Some rows of some heads against some keys."""
-
-    heads: slice
-    rows: slice
-    columns: slice
 
 
 class _Tiles:
@@ -179,26 +164,26 @@ class _Tiles:
             return slice(heads.start // self.group, heads.start // self.group + 1)
         return torch.arange(heads.start, heads.stop, device=self.q_NQD.device) // self.group
 
-    def hide(self, logits: Tensor, tile: _Tile) -> None:
-        """Add the mask to a tile's logits."""
+    def hide(self, logits: Tensor, heads: slice, rows: slice, columns: slice) -> None:
+        """Add the mask to the logits of a tile: some rows of some heads against some keys."""
         if self.mask is not None:
-            logits.add_(self._bias(self.mask, tile))
-        column, row = tile.columns.start, tile.rows.start
-        if self.is_causal and tile.columns.stop - 1 > row:
+            logits.add_(self._bias(self.mask, heads, rows, columns))
+        column, row = columns.start, rows.start
+        if self.is_causal and columns.stop - 1 > row:
             seen_by_all = max(row - column, 0)
             edge = logits[..., seen_by_all:]
             hidden = torch.full(edge.shape[-2:], _HIDDEN, dtype=self.dtype, device=logits.device)
             edge.add_(hidden.triu(1 + row - column - seen_by_all))
 
-    def _bias(self, mask: Tensor, tile: _Tile) -> Tensor:
-        mask = mask[..., tile.rows if mask.shape[-2] > 1 else slice(None), :]
-        mask = mask[..., tile.columns if mask.shape[-1] > 1 else slice(None)]
+    def _bias(self, mask: Tensor, heads: slice, rows: slice, columns: slice) -> Tensor:
+        mask = mask[..., rows if mask.shape[-2] > 1 else slice(None), :]
+        mask = mask[..., columns if mask.shape[-1] > 1 else slice(None)]
         if mask.shape[0] == 1 and mask.shape[1] == 1:
             part = mask[0]
         else:
-            heads = torch.arange(tile.heads.start, tile.heads.stop, device=mask.device)
+            head_N = torch.arange(heads.start, heads.stop, device=mask.device)
             shape = (self.batch, self.num_heads, *mask.shape[-2:])
-            part = mask.expand(shape)[heads // self.num_heads, heads % self.num_heads]
+            part = mask.expand(shape)[head_N // self.num_heads, head_N % self.num_heads]
         if part.dtype == torch.bool:
             return torch.zeros(part.shape, dtype=self.dtype, device=part.device).masked_fill_(~part, _HIDDEN)
         return (part.to(self.dtype) * _LOG2_E).masked_fill_(~visible(part), _HIDDEN)
@@ -249,7 +234,7 @@ def _forward_rows(
             parts = _parts(buffers, num_heads, num_rows, width)
         logits, weights = parts
         torch.bmm(queries, keys[:, columns].transpose(-2, -1), out=logits)
-        tiles.hide(logits, _Tile(heads, rows, columns))
+        tiles.hide(logits, heads, rows, columns)
         new_top = logits.amax(dim=-1, keepdim=True)
         if top is not None:
             new_top = torch.maximum(new_top, top)
@@ -375,7 +360,7 @@ def _backward_rows(
             parts = _parts(buffers, num_heads, num_rows, width)
         logits, weights, grad_logits = parts
         torch.bmm(queries, keys[:, columns].transpose(-2, -1), out=logits)
-        tiles.hide(logits, _Tile(heads, rows, columns))
+        tiles.hide(logits, heads, rows, columns)
         logits.sub_(lse)
         torch.exp2(logits, out=weights)
         if values is None or grad_out is None or grad_values is None:
@@ -424,85 +409,15 @@ def _backward_shapes(
     return q.new_empty(q.shape), k.new_empty(k.shape), grad_v
 
 
-class _Attention(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(
-        q: Tensor, k: Tensor, v: Tensor | None, mask: Tensor | None, scale: float, is_causal: bool
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        return _forward(q, k, v, mask, scale, is_causal)  # type: ignore[no-any-return]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-        q, k, v, mask, ctx.scale, ctx.is_causal = inputs
-        ctx.save_for_backward(q, k, v, mask, *output)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        q, k, v, mask, *output = ctx.saved_tensors
-        args = (*grads[:2], q, k, v, mask, ctx.scale, ctx.is_causal, *output)
-        # The compiler refuses a second derivative itself, and one function within another.
-        gradient: Callable[..., Any] = _backward if torch.compiler.is_compiling() else _Gradient.apply
-        grad_q, grad_k, grad_v = gradient(*args)
-        return grad_q, grad_k, None if v is None else grad_v, None, None, None
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    q, k, v, mask, ctx.scale, ctx.is_causal = inputs
+    ctx.save_for_backward(q, k, v, mask, *output)
 
 
-class _Gradient(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
-        return _backward(*args)  # type: ignore[no-any-return]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> None:
-        raise UsageError(
-            "The entropy of attention was differentiated twice, and it has a first derivative only. Leave out"
-            " create_graph=True, or make the logits q @ k.transpose(-2, -1) * scale yourself and take the"
-            " entropy of their log_softmax: it has every derivative, at the cost of the whole matrix."
-        )
+def _differentiate(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    q, k, v, mask, *output = ctx.saved_tensors
+    grad_q, grad_k, grad_v = _backward(*grads[:2], q, k, v, mask, ctx.scale, ctx.is_causal, *output)
+    return grad_q, grad_k, None if v is None else grad_v, None, None, None
 
 
-def _fold(info: Any, in_dims: tuple[Any, ...], args: tuple[Any, ...], mask_at: int) -> list[Any]:
-    """Return an operator's arguments with what is mapped over made part of the batch."""
-    size, folded_args = info.batch_size, list(args)
-    for index, (argument, dim) in enumerate(zip(args, in_dims, strict=True)):
-        if not isinstance(argument, Tensor):
-            continue
-        mapped_argument = (
-            argument.movedim(dim, 0) if dim is not None else argument.expand(size, *argument.shape)
-        )
-        if index == mask_at:
-            mapped_argument = mapped_argument.reshape(
-                size, *(1,) * (5 - mapped_argument.ndim), *mapped_argument.shape[1:]
-            )
-            mapped_argument = mapped_argument.expand(
-                size, folded_args[mask_at - 3].shape[0] // size, *mapped_argument.shape[2:]
-            )
-        # what stands for values that are not there has one dimension, and no batch
-        folded_args[index] = (
-            mapped_argument.flatten(0, 1) if mapped_argument.ndim > 2 else argument.new_empty(0)
-        )
-    return folded_args
-
-
-def _unfold(info: Any, results: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[int | None, ...]]:
-    outputs = tuple(
-        result.unflatten(0, (info.batch_size, -1)) if result.ndim > 1 else result for result in results
-    )
-    return outputs, tuple(0 if result.ndim > 1 else None for result in results)
-
-
-@_forward.register_vmap
-def _map_forward(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
-    return _unfold(info, _forward(*_fold(info, in_dims, args, mask_at=3)))
-
-
-@_backward.register_vmap
-def _map_backward(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
-    return _unfold(info, _backward(*_fold(info, in_dims, args, mask_at=5)))
+_forward.register_autograd(_differentiate, setup_context=_save)

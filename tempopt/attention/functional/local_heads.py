@@ -10,6 +10,7 @@ keys: padding between two tokens counts.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,13 +18,32 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tempopt.attention.functional.attention import is_counting, tempered_attention
-from tempopt.attention.functional.logits import for_each_head
-from tempopt.attention.functional.masks import causal_mask, visible, with_causal
+from tempopt.attention.functional.logits import causal_mask, for_each_head, restrict_mask, visible
 from tempopt.errors import UsageError
 from tempopt.temperature import LocalHeads
 
 # Queries of a block at least, for kernels of a size that is worth calling, and from how many blocks on.
 _BLOCK, _BLOCKS_FROM = 128, 4
+
+
+@dataclass(frozen=True, slots=True)
+class NearKeys:
+    """Which heads see near keys only, and which keys those are.
+
+    Args:
+        num_local: Number of heads, from the first on, that see near keys only.
+        window: They see a key that is at most ``window`` - 1 places away, >= 1; 1 leaves a query itself.
+        position_Q: Which key each query is, as :func:`query_positions` returns it.
+    """
+
+    num_local: int
+    window: Tensor | int
+    position_Q: Tensor
+
+    def mask(self, k_len: int) -> Tensor:
+        """Return a boolean mask, (..., Q, K), True where a key is near."""
+        key_K = torch.arange(k_len, device=self.position_Q.device)
+        return (key_K - self.position_Q.unsqueeze(-1)).abs() < self.window
 
 
 def query_positions(
@@ -67,7 +87,7 @@ def query_positions(
     return first + (k_len - q_len)
 
 
-def local_arguments(
+def near_keys(
     local: LocalHeads,
     q_BHQD: Tensor,
     k_BHKD: Tensor,
@@ -76,8 +96,8 @@ def local_arguments(
     attn_mask: Tensor | None,
     is_causal: bool,
     last_seen: bool = False,
-) -> dict[str, Any]:
-    """Return what :func:`local_attention` and :func:`local_mask` are given; empty where no head is local.
+) -> NearKeys | None:
+    """Return what :func:`local_attention` and :func:`local_mask` take; None where no head is local.
 
     Args:
         local: Which heads are local.
@@ -90,36 +110,17 @@ def local_arguments(
     """
     num_local = local.count(q_BHQD.shape[1])
     if not num_local:
-        return {}
+        return None
     lengths = q_BHQD.shape[-2], k_BHKD.shape[-2]
-    return {
-        "num_local": num_local,
-        "window": window if torch.compiler.is_compiling() else local.window,
-        "position_Q": query_positions(
-            *lengths, attn_mask, is_causal, last_seen=last_seen, device=q_BHQD.device
-        ),
-    }
-
-
-def near_keys(position_Q: Tensor, k_len: int, window: Tensor | int) -> Tensor:
-    """Return a boolean mask, (..., Q, K), True where a key is at most ``window`` - 1 places from the query.
-
-    Args:
-        position_Q: Which key each query is, as :func:`query_positions` returns it.
-        k_len: Number of keys.
-        window: Number of places, >= 1; 1 leaves a query itself.
-    """
-    key_K = torch.arange(k_len, device=position_Q.device)
-    return (key_K - position_Q.unsqueeze(-1)).abs() < window
+    position_Q = query_positions(*lengths, attn_mask, is_causal, last_seen=last_seen, device=q_BHQD.device)
+    return NearKeys(num_local, window if torch.compiler.is_compiling() else local.window, position_Q)
 
 
 def local_mask(
     num_heads: int,
     k_len: int,
     *,
-    num_local: int,
-    window: Tensor | int,
-    position_Q: Tensor,
+    near: NearKeys,
     attn_mask: Tensor | None = None,
     is_causal: bool = False,
     hidden: float = float("-inf"),
@@ -131,9 +132,7 @@ def local_mask(
     Args:
         num_heads: Number of heads H of the queries.
         k_len: Number of keys.
-        num_local: Number of heads, from the first on, that see near keys only.
-        window: As for :func:`near_keys`.
-        position_Q: As there.
+        near: Which heads see near keys only, and which.
         attn_mask: Boolean or floating mask, or None.
         is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
         hidden: What a floating mask has where the window hides a key.
@@ -141,18 +140,14 @@ def local_mask(
     Returns:
         A floating mask if one was given, else a boolean one.
     """
-    near_mask = near_keys(position_Q, k_len, window)
-    is_local_H11 = torch.arange(num_heads, device=near_mask.device)[:, None, None] < num_local
+    near_mask = near.mask(k_len)
+    is_local_H11 = torch.arange(num_heads, device=near_mask.device)[:, None, None] < near.num_local
     # (1, Q, K), or (B, 1, Q, K) with positions of its own for each example
     visible_mask = (near_mask.unsqueeze(-3) if near_mask.ndim == 2 else near_mask) | ~is_local_H11
     if is_causal:
-        visible_mask = visible_mask & causal_mask(position_Q.shape[-1], k_len, near_mask.device)
+        visible_mask = visible_mask & causal_mask(near_mask.shape[-2], k_len, near_mask.device)
     visible_mask = visible_mask.expand(*(1,) * (4 - visible_mask.ndim), *visible_mask.shape)
-    if attn_mask is None:
-        return visible_mask
-    if attn_mask.dtype == torch.bool:
-        return attn_mask & visible_mask
-    return attn_mask.masked_fill(~visible_mask, hidden)
+    return restrict_mask(attn_mask, visible_mask, hidden)
 
 
 def local_attention(
@@ -160,9 +155,7 @@ def local_attention(
     k_BHKD: Tensor,
     v_BHKD: Tensor,
     *,
-    num_local: int,
-    window: Tensor | int,
-    position_Q: Tensor,
+    near: NearKeys,
     inverse_temperature: Tensor | float,
     attn_mask: Tensor | None = None,
     is_causal: bool = False,
@@ -178,9 +171,7 @@ def local_attention(
         q_BHQD: Queries.
         k_BHKD: Keys; of as many heads as the queries, or of a number that divides theirs (grouped queries).
         v_BHKD: Values, of the keys' heads.
-        num_local: Number of heads of the queries, from the first on, that see near keys only.
-        window: As for :func:`near_keys`.
-        position_Q: As there.
+        near: Which heads see near keys only, and which.
         inverse_temperature: As for :func:`tempopt.attention.functional.attention.tempered_attention`.
         attn_mask: Boolean or floating mask, or None.
         is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
@@ -191,17 +182,19 @@ def local_attention(
     """
     num_heads, k_len = q_BHQD.shape[1], k_BHKD.shape[-2]
     qkv = (q_BHQD, for_each_head(k_BHKD, num_heads), for_each_head(v_BHKD, num_heads))
-    local_slice, global_slice = slice(0, num_local), slice(num_local, num_heads)
+    local_slice, global_slice = slice(0, near.num_local), slice(near.num_local, num_heads)
     kwargs["inverse_temperature"] = _of_heads(inverse_temperature, local_slice)
     q, k, v = (tensor[:, local_slice] for tensor in qkv)
-    if isinstance(window, int) and _by_blocks(q, k, kwargs["inverse_temperature"], attn_mask, window):
-        local_BHQD = _in_blocks(q, k, v, window=window, is_causal=is_causal, **kwargs)
+    if isinstance(near.window, int) and _by_blocks(
+        q, k, kwargs["inverse_temperature"], attn_mask, near.window
+    ):
+        local_BHQD = _in_blocks(q, k, v, window=near.window, is_causal=is_causal, **kwargs)
     else:
-        mask = _narrowed(_of_heads(attn_mask, local_slice), near_keys(position_Q, k_len, window))
+        mask = restrict_mask(_of_heads(attn_mask, local_slice), near.mask(k_len))
         if is_causal:
-            mask = with_causal(mask, q.shape[-2], k_len)
+            mask = restrict_mask(mask, causal_mask(q.shape[-2], k_len, mask.device))
         local_BHQD = tempered_attention(q, k, v, attn_mask=mask, **kwargs)
-    if num_local == num_heads:
+    if near.num_local == num_heads:
         return local_BHQD
     kwargs["inverse_temperature"] = _of_heads(inverse_temperature, global_slice)
     mask = _of_heads(attn_mask, global_slice)
@@ -268,13 +261,3 @@ def _of_heads(value: Any, heads: slice) -> Any:
     if isinstance(value, Tensor) and value.ndim > 2 and value.shape[-3] > 1:
         return value[..., heads, :, :]
     return value
-
-
-def _narrowed(attn_mask: Tensor | None, near_mask: Tensor) -> Tensor:
-    if attn_mask is None:
-        return near_mask
-    return (
-        attn_mask & near_mask
-        if attn_mask.dtype == torch.bool
-        else attn_mask.masked_fill(~near_mask, float("-inf"))
-    )

@@ -8,18 +8,23 @@ and of weights, in float32, and sort its rows; ``linear`` is O(Q + K) in time an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tempopt.attention.functional.logits import biased_logits, for_each_head
-from tempopt.attention.functional.masks import visible, with_causal
-from tempopt.attention.functional.precision import full_precision, wide_type
+from tempopt.attention.functional.logits import (
+    AttentionOptions,
+    biased_logits,
+    causal_mask,
+    full_precision,
+    restrict_mask,
+    visible,
+    wide_type,
+)
 from tempopt.errors import UsageError, unknown
-from tempopt.temperature.length import LengthScaling, NoLengthScaling
 from tempopt.temperature.normalisers import NORMALISERS
 from tempopt.temperature.ranges import check_number
 
@@ -29,160 +34,52 @@ _CHUNK = 64
 # Sparsemax and 1.5-entmax give nothing to a logit that lies 1, or 2, below the largest.
 _BEYOND_SUPPORT = 4.0
 _LIMITS = {
-    "top_k": "the number of keys to keep, as top_k=8",
-    "min_weight": "the weight below which weights are 0, as min_weight=0.01",
+    "top_k": 'with normaliser "top_k" the number of keys to keep, as top_k=8',
+    "min_weight": 'with normaliser "threshold" the weight below which weights are 0, as min_weight=0.01',
 }
 
 
-class Attention(Protocol):
-    """Queries, keys, values and masks to attended values, by one normaliser."""
-
-    def __call__(
-        self,
-        q_BHQD: Tensor,
-        k_BHKD: Tensor,
-        v_BHKE: Tensor,
-        *,
-        limit: Tensor | float | None,
-        attn_mask: Tensor | None,
-        is_causal: bool,
-        dropout_p: float,
-        scale: float | None,
-    ) -> Tensor: ...
-
-
+Limit = Tensor | float | None
+"""``top_k`` or ``min_weight`` of a normaliser; None of one that has neither."""
+Attention = Callable[[Tensor, Tensor, Tensor, AttentionOptions, Limit], Tensor]
+"""Queries, keys, values of as many heads, options and limit to attended values, by one normaliser."""
 # Logits, True where they are hidden (but never in a whole row), and top_k or min_weight, to weights.
-_Weights = Callable[[Tensor, Tensor | None, Tensor | float | None], Tensor]
+_Weights = Callable[[Tensor, Tensor | None, Limit], Tensor]
 
 
-def normalised_attention(
-    q_BHQD: Tensor,
-    k_BHKD: Tensor,
-    v_BHKE: Tensor,
-    *,
-    normaliser: str = "softmax",
-    top_k: Tensor | int | None = None,
-    min_weight: Tensor | float | None = None,
-    attn_mask: Tensor | None = None,
-    is_causal: bool = False,
-    dropout_p: float = 0.0,
-    scale: float | None = None,
-) -> Tensor:
-    """Return normaliser(Q K^T scale + mask) V, at temperature 1.
-
-    Weights are computed in float32 or better whatever the type of the queries. Under ``torch.compile`` each
-    normaliser is a graph of its own, and one serves every ``top_k`` or ``min_weight`` that is given as a
-    tensor.
-
-    Args:
-        q_BHQD: Queries; tempered already, if they are to be.
-        k_BHKD: Keys; of as many heads as the queries, or of a number that divides theirs (grouped queries).
-        v_BHKE: Values, of the keys' heads.
-        normaliser: Name in :data:`ATTENTIONS`. For ``linear`` the weights are
-            phi(q) phi(k) exp(mask) over their sum with phi = elu + 1: scale is not in them. A mask that
-            differs from query to query, or dropout, costs it the (B, H, Q, K) matrix.
-        top_k: Number of keys that ``top_k`` keeps, at least 1, for it alone; a query that sees fewer keeps
-            them all, and keys that tie with the last are kept as well. Fastest as an int, outside of
-            ``torch.compile``.
-        min_weight: Weight of softmax below which ``threshold`` makes weights 0, between 0 and 1, for it
-            alone; the largest weight of a query is kept in any case, and the weights sum to 1 again.
-        attn_mask: Boolean or floating mask, or None.
-        is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
-        dropout_p: Dropout probability of the weights in [0, 1); set it to 0 outside training.
-        scale: Factor on the logits; None is 1 / sqrt(D).
-
-    Returns:
-        Attended values, (B, H, Q, E), zero for a query that sees no key.
-
-    Raises:
-        UsageError: if the normaliser is not known, ``top_k`` or ``min_weight`` does not go with it, or the
-            heads of keys or values do not divide the queries'.
-    """
-    if normaliser not in ATTENTIONS:
-        raise UsageError(unknown("normaliser", normaliser, ATTENTIONS))
-    limit = _limit(normaliser, {"top_k": top_k, "min_weight": min_weight})
-    num_heads = q_BHQD.shape[1]
-    return ATTENTIONS[normaliser](
-        q_BHQD,
-        for_each_head(k_BHKD, num_heads),
-        for_each_head(v_BHKE, num_heads),
-        limit=limit,
-        attn_mask=attn_mask,
-        is_causal=is_causal,
-        dropout_p=dropout_p,
-        scale=scale,
-    )
-
-
-def check_linear(inverse_temperature: Tensor | float, length_scaling: LengthScaling | None) -> None:
-    """Refuse a temperature with the normaliser ``linear``, whose weights have none to be divided by.
-
-    A tensor's value is looked at where that costs nothing: on the CPU, outside of ``torch.compile``.
-
-    Raises:
-        UsageError: if the temperature is not 1, is learned, or depends on the number of keys.
-    """
-    if isinstance(inverse_temperature, Tensor) and inverse_temperature.requires_grad:
-        raise UsageError(
-            'normaliser "linear" was given a temperature that is learned, but its weights are no exponential '
-            "of the logits and have no temperature. Leave it out, or choose another normaliser."
-        )
-    is_known = not isinstance(inverse_temperature, Tensor) or (
-        not torch.compiler.is_compiling() and inverse_temperature.device.type == "cpu"
-    )
-    if is_known and bool((torch.as_tensor(inverse_temperature) != 1).any()):
-        raise UsageError(
-            f'normaliser "linear" was given 1/tau={inverse_temperature!r}, but its weights are no '
-            "exponential of the logits and have no temperature. Give 1, or choose another normaliser."
-        )
-    if length_scaling is not None and not isinstance(length_scaling, NoLengthScaling):
-        raise UsageError(
-            f'normaliser "linear" was given the length scaling "{length_scaling.name}", but its weights are '
-            "no exponential of the logits and have no temperature. Leave the scaling out, or choose another "
-            "normaliser."
-        )
-
-
-def _limit(normaliser: str, limits: Mapping[str, Tensor | float | None]) -> Tensor | float | None:
+def check_limits(normaliser: str, top_k: Tensor | int | None, min_weight: Tensor | float | None) -> Limit:
     """Return the number that says which weights of a normaliser are 0, None if it has none.
 
     Raises:
-        UsageError: It is not given, is out of range, or that of another normaliser is given.
+        UsageError: The normaliser is not known, its number is not given or out of range, or that of another
+            normaliser is given.
     """
+    if normaliser not in ATTENTIONS:
+        raise UsageError(unknown("normaliser", normaliser, ATTENTIONS))
+    limits: dict[str, Limit] = {"top_k": top_k, "min_weight": min_weight}
     limit_name = NORMALISERS[normaliser].limit
     for name, value in limits.items():
-        if name != limit_name and value is not None:
-            suggestion = next(candidate.name for candidate in NORMALISERS.values() if candidate.limit == name)
+        if (value is not None) != (name == limit_name):
             raise UsageError(
-                f'{name}={value!r} was given with normaliser "{normaliser}", which has none. '
-                f'Leave it out, or choose normaliser="{suggestion}".'
+                f'{name}={value!r} was given with normaliser "{normaliser}". Give {_LIMITS[name]}, and with '
+                "no other normaliser."
             )
-    if not limit_name:
-        return None
-    limit = limits[limit_name]
-    if limit is None:
-        raise UsageError(f'normaliser "{normaliser}" was given no {limit_name}. Give {_LIMITS[limit_name]}.')
-    if not isinstance(limit, Tensor):
+    limit = limits[limit_name] if limit_name else None
+    if limit_name and not isinstance(limit, Tensor):
         check_number(limit_name, limit)
     return limit
 
 
 def _fused_softmax(
-    q_BHQD: Tensor,
-    k_BHKD: Tensor,
-    v_BHKE: Tensor,
-    *,
-    limit: Tensor | float | None,
-    attn_mask: Tensor | None,
-    is_causal: bool,
-    dropout_p: float,
-    scale: float | None,
+    q_BHQD: Tensor, k_BHKD: Tensor, v_BHKE: Tensor, options: AttentionOptions, limit: Limit
 ) -> Tensor:
+    attn_mask, is_causal = options.attn_mask, options.is_causal
     # It takes one or the other; and its own weights are in float32 already.
     if is_causal and attn_mask is not None:
-        attn_mask, is_causal = with_causal(attn_mask, q_BHQD.shape[-2], k_BHKD.shape[-2]), False
+        causal_QK = causal_mask(q_BHQD.shape[-2], k_BHKD.shape[-2], attn_mask.device)
+        attn_mask, is_causal = restrict_mask(attn_mask, causal_QK), False
     return F.scaled_dot_product_attention(
-        q_BHQD, k_BHKD, v_BHKE, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale
+        q_BHQD, k_BHKD, v_BHKE, attn_mask, options.dropout_p, is_causal, scale=options.scale
     )
 
 
@@ -190,29 +87,20 @@ def _dense(weights_of: _Weights) -> Attention:
     """Return attention with the matrix of weights that a function makes of the matrix of logits."""
 
     def attend(
-        q_BHQD: Tensor,
-        k_BHKD: Tensor,
-        v_BHKE: Tensor,
-        *,
-        limit: Tensor | float | None,
-        attn_mask: Tensor | None,
-        is_causal: bool,
-        dropout_p: float,
-        scale: float | None,
+        q_BHQD: Tensor, k_BHKD: Tensor, v_BHKE: Tensor, options: AttentionOptions, limit: Limit
     ) -> Tensor:
         with full_precision(q_BHQD.device.type):
-            logits_BHQK, hidden, empty = biased_logits(
-                q_BHQD, k_BHKD, scale=scale, attn_mask=attn_mask, is_causal=is_causal
-            )
+            logits_BHQK, hidden, empty = biased_logits(q_BHQD, k_BHKD, options)
             weights_BHQK = weights_of(logits_BHQK, hidden, limit)
             if empty is not None:
                 weights_BHQK = weights_BHQK.masked_fill(empty, 0.0)
-            return (F.dropout(weights_BHQK, dropout_p) @ v_BHKE.to(weights_BHQK.dtype)).to(q_BHQD.dtype)
+            dropped_BHQK = F.dropout(weights_BHQK, options.dropout_p)
+            return (dropped_BHQK @ v_BHKE.to(weights_BHQK.dtype)).to(q_BHQD.dtype)
 
     return attend
 
 
-def _top_k_weights(logits_BHQK: Tensor, hidden: Tensor | None, limit: Tensor | float | None) -> Tensor:
+def _top_k_weights(logits_BHQK: Tensor, hidden: Tensor | None, limit: Limit) -> Tensor:
     assert limit is not None
     if hidden is not None:
         logits_BHQK = logits_BHQK.masked_fill(hidden, float("-inf"))
@@ -220,7 +108,7 @@ def _top_k_weights(logits_BHQK: Tensor, hidden: Tensor | None, limit: Tensor | f
     return logits_BHQK.masked_fill(logits_BHQK < threshold_BHQ1, float("-inf")).softmax(dim=-1)
 
 
-def _threshold_weights(logits_BHQK: Tensor, hidden: Tensor | None, limit: Tensor | float | None) -> Tensor:
+def _threshold_weights(logits_BHQK: Tensor, hidden: Tensor | None, limit: Limit) -> Tensor:
     assert limit is not None
     if hidden is not None:
         logits_BHQK = logits_BHQK.masked_fill(hidden, float("-inf"))
@@ -242,7 +130,7 @@ def _largest(logits_BHQK: Tensor, rank: Tensor | float) -> Tensor:
 
 
 def _sparse_weights(normalise: Callable[[Tensor], Tensor]) -> _Weights:
-    def weights_of(logits_BHQK: Tensor, hidden: Tensor | None, limit: Tensor | float | None) -> Tensor:
+    def weights_of(logits_BHQK: Tensor, hidden: Tensor | None, limit: Limit) -> Tensor:
         if hidden is not None:
             # Minus infinity, which is squared, would be NaN.
             seen_BHQK = logits_BHQK.detach().masked_fill(hidden, float("-inf"))
@@ -318,41 +206,33 @@ _register(_entmax15, alpha=1.5)
 
 
 def _linear(
-    q_BHQD: Tensor,
-    k_BHKD: Tensor,
-    v_BHKE: Tensor,
-    *,
-    limit: Tensor | float | None,
-    attn_mask: Tensor | None,
-    is_causal: bool,
-    dropout_p: float,
-    scale: float | None,
+    q_BHQD: Tensor, k_BHKD: Tensor, v_BHKE: Tensor, options: AttentionOptions, limit: Limit
 ) -> Tensor:
     dtype = wide_type(q_BHQD)
     with full_precision(q_BHQD.device.type):
         q, k, v = F.elu(q_BHQD.to(dtype)) + 1.0, F.elu(k_BHKD.to(dtype)) + 1.0, v_BHKE.to(dtype)
         # Their last column is 1, so that the last of the result is the sum of the weights.
         v = torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)
-        factor = None if attn_mask is None else _exponential(attn_mask, dtype)
+        factor = None if options.attn_mask is None else _exponential(options.attn_mask, dtype)
         by_query = factor is not None and factor.ndim > 1 and factor.shape[-2] > 1
-        if by_query or dropout_p > 0:
-            return _linear_matrix(q, k, v, factor, is_causal, dropout_p).to(q_BHQD.dtype)
+        if by_query or options.dropout_p > 0:
+            return _linear_matrix(q, k, v, factor, options).to(q_BHQD.dtype)
         if factor is not None:
             k = k * factor.reshape(*factor.shape[:-2], factor.shape[-1], 1)
-        summed = _causal_sums(q, k, v) if is_causal else q @ (k.transpose(-2, -1) @ v)
+        summed = _causal_sums(q, k, v) if options.is_causal else q @ (k.transpose(-2, -1) @ v)
         return _over_last(summed).to(q_BHQD.dtype)
 
 
 def _linear_matrix(
-    q: Tensor, k: Tensor, v: Tensor, factor: Tensor | None, is_causal: bool, dropout_p: float
+    q: Tensor, k: Tensor, v: Tensor, factor: Tensor | None, options: AttentionOptions
 ) -> Tensor:
     weights_BHQK = q @ k.transpose(-2, -1)
     if factor is not None:
         weights_BHQK = weights_BHQK * factor
-    if is_causal:
+    if options.is_causal:
         weights_BHQK = weights_BHQK.tril()
     total_BHQ1 = weights_BHQK.sum(dim=-1, keepdim=True)
-    dropped_BHQE = F.dropout(weights_BHQK, dropout_p) @ v[..., :-1]
+    dropped_BHQE = F.dropout(weights_BHQK, options.dropout_p) @ v[..., :-1]
     return dropped_BHQE / total_BHQ1.masked_fill(total_BHQ1 == 0, 1.0)
 
 

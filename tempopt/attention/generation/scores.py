@@ -29,15 +29,10 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
     Raises:
         UsageError: A number is out of its range.
     """
-    if num_samples < 1 or not 0 <= num_correct <= num_samples:
+    if not (0 <= num_correct <= num_samples and 1 <= k <= num_samples):
         raise UsageError(
-            f"{num_correct} of {num_samples} samples are said to be correct. Give at least one sample, and "
-            "from 0 to all of them as correct."
-        )
-    if not 1 <= k <= num_samples:
-        raise UsageError(
-            f"pass@{k} of {num_samples} samples: k is from 1 to the number of samples. Draw at least k "
-            "samples of each prompt, or give a smaller k."
+            f"pass@{k} of {num_samples} samples, {num_correct} of them correct: k is from 1, and the correct "
+            "ones from 0, to the number of samples. Draw at least k samples of each prompt."
         )
     return 1.0 - comb(num_samples - num_correct, k) / comb(num_samples, k)
 

@@ -18,8 +18,14 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from tempopt.attention.functional.logits import hidden_and_empty, scaled_products, with_bias
-from tempopt.attention.functional.masks import causal_mask, visible_keys
+from tempopt.attention.functional.logits import (
+    AttentionOptions,
+    biased_logits,
+    causal_mask,
+    restrict_mask,
+    scaled_products,
+    visible_keys,
+)
 from tempopt.attention.modules.learned import check_count, check_scale
 from tempopt.errors import SpecError, UsageError, unknown
 from tempopt.temperature import SCHEDULES, Constant, ExponentialLayers, Schedule, TemperatureParameters
@@ -198,7 +204,11 @@ class EntropyController:
         starts = [*initial] if isinstance(initial, Sequence) else [initial] * num_layers
         for name, value in (("rate", rate), ("max_step", max_step), ("lowest", lowest), ("highest", highest)):
             check_scale(name, value)
-        _check_starts(starts, num_layers, lowest, highest)
+        if len(starts) != num_layers or any(not lowest <= start <= highest for start in starts):
+            raise SpecError(
+                f"initial={initial!r} is out of range. Give one number, or one for each of {num_layers} "
+                f"layers, between lowest={lowest!r} and highest={highest!r}."
+            )
         if not 0.0 <= decay < 1.0:
             raise SpecError(f"decay={decay!r} is out of range. Give a number from 0 to 1, 1 excluded.")
         self.num_layers = num_layers
@@ -290,19 +300,13 @@ class EntropyController:
             values += _numbers("slopes", slopes, self.num_layers)
         # Checked after the mean is taken: all processes refuse it then, or none.
         means = values if self._reduce is None else [float(mean) for mean in self._reduce(values)]
-        if len(means) != len(values):
+        shares, mean_slopes = means[: self.num_layers], means[self.num_layers :]
+        are_shares = all(-_SLACK <= share <= 1.0 + _SLACK for share in shares)
+        if len(means) != len(values) or not are_shares or not all(map(math.isfinite, mean_slopes)):
             raise UsageError(
-                f"reduce returned {len(means)} numbers for {len(values)}. Let it return the mean of each."
+                f"The entropies are {shares} and the slopes {mean_slopes}. Give an entropy for each layer as "
+                "a share of ln n, from 0 to 1 (tempopt.attention.normalised_entropy), and finite slopes."
             )
-        for layer, share in enumerate(means[: self.num_layers]):
-            if not -_SLACK <= share <= 1.0 + _SLACK:
-                raise UsageError(
-                    f"The entropy of layer {layer} is {share!r}. Give it as a share of ln n, from 0 to 1: "
-                    "see tempopt.attention.normalised_entropy."
-                )
-        for layer, slope in enumerate(means[self.num_layers :]):
-            if not math.isfinite(slope):
-                raise UsageError(f"The slope of layer {layer} is {slope!r}. Give a finite number.")
         return means
 
     def _move(self, means: list[float], progress: float) -> None:
@@ -354,17 +358,22 @@ def entropy_slope(
     if num_queries is not None and num_queries < q_BHQD.shape[-2]:
         check_count("num_queries", num_queries)
         rows = torch.linspace(0, q_BHQD.shape[-2] - 1, num_queries, device=q_BHQD.device).round().long()
-        attn_mask, is_causal = _mask_of(rows, q_BHQD.shape[-2], k_BHKD.shape[-2], attn_mask, is_causal), False
+        if attn_mask is not None and attn_mask.ndim > 1 and attn_mask.shape[-2] == q_BHQD.shape[-2]:
+            attn_mask = attn_mask.index_select(-2, rows)
+        if is_causal:
+            causal_QK = causal_mask(num_queries, k_BHKD.shape[-2], rows.device, position_Q=rows)
+            attn_mask, is_causal = restrict_mask(attn_mask, causal_QK), False
         q_BHQD, valid_BQ = q_BHQD[..., rows, :], None if valid_BQ is None else valid_BQ[..., rows]
-    logits_BHQK = scaled_products(q_BHQD, k_BHKD, scale)
-    biased_BHQK = with_bias(logits_BHQK, attn_mask)
+    options = AttentionOptions(attn_mask=attn_mask, is_causal=is_causal, scale=scale)
+    biased_BHQK, hidden, _ = biased_logits(q_BHQD, k_BHKD, options)
+    has_bias = attn_mask is not None and attn_mask.is_floating_point()
+    logits_BHQK = scaled_products(q_BHQD, k_BHKD, scale) if has_bias else biased_BHQK
     q_len, k_len = logits_BHQK.shape[-2:]
     device = q_BHQD.device
     num_keys = visible_keys(q_len, k_len, attn_mask, is_causal, device=device)
     counts_BHQ = (num_keys > 1).expand(logits_BHQK.shape[:-1])
     if valid_BQ is not None:
         counts_BHQ = counts_BHQ & valid_BQ.unsqueeze(1)
-    hidden, _ = hidden_and_empty(q_len, k_len, attn_mask, is_causal, device=device)
     seen_BHQK = biased_BHQK if hidden is None else biased_BHQK.masked_fill(hidden, -math.inf)
     weights_BHQK = seen_BHQK.softmax(dim=-1)
     # Centred before it is multiplied: differences of large squares would lose what there is.
@@ -375,22 +384,6 @@ def entropy_slope(
     return slope_BHQ.masked_fill(~counts_BHQ, 0.0).sum() / counts_BHQ.sum().clamp(min=1)
 
 
-def _mask_of(
-    rows: Tensor, q_len: int, k_len: int, attn_mask: Tensor | None, is_causal: bool
-) -> Tensor | None:
-    """Return the mask of some of the queries, the causal one in it."""
-    if attn_mask is not None and attn_mask.ndim > 1 and attn_mask.shape[-2] == q_len:
-        attn_mask = attn_mask.index_select(-2, rows)
-    if not is_causal:
-        return attn_mask
-    seen_QK = causal_mask(len(rows), k_len, rows.device, position_Q=rows)
-    if attn_mask is None:
-        return seen_QK
-    return (
-        attn_mask & seen_QK if attn_mask.dtype == torch.bool else attn_mask.masked_fill(~seen_QK, -math.inf)
-    )
-
-
 def _schedule(name: str, init: float, final: float) -> Schedule:
     if name == Constant.name or name not in SCHEDULES:
         schedules = [schedule for schedule in SCHEDULES if schedule != Constant.name]
@@ -399,20 +392,6 @@ def _schedule(name: str, init: float, final: float) -> Schedule:
         temperature_init=init, temperature_final=final, schedule=name, warmup_start=init
     )
     return parameters.plan(1).schedule
-
-
-def _check_starts(starts: Sequence[float], num_layers: int, lowest: float, highest: float) -> None:
-    if len(starts) != num_layers:
-        raise SpecError(
-            f"initial has {len(starts)} numbers for {num_layers} layers. Give one, or one per layer."
-        )
-    for start in starts:
-        check_scale("initial", start)
-        if not lowest <= start <= highest:
-            raise SpecError(
-                f"initial={start!r} is not between lowest={lowest!r} and highest={highest!r}. Give one that "
-                "is, or wider bounds."
-            )
 
 
 def _numbers(name: str, values: Sequence[float] | Tensor | None, num_layers: int) -> list[float]:

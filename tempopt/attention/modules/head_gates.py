@@ -78,7 +78,7 @@ class HeadGates(ABC):
         """
         for batch in batches:
             with evaluating(self._model), torch.enable_grad():
-                sums = self._absolute_gradients(functools.partial(_checked, loss, batch))
+                sums = self._absolute_gradients(functools.partial(checked_loss, loss, batch))
             yield sums
 
     @property
@@ -112,13 +112,12 @@ class HeadGates(ABC):
         """
         heads_by_layer = {layer: sorted(set(numbers)) for layer, numbers in heads.items()}
         for layer, numbers in heads_by_layer.items():
-            if not 0 <= layer < len(self.num_heads):
-                raise UsageError(f"Given layer {layer}; there are layers 0 to {len(self.num_heads) - 1}.")
-            for head in numbers:
-                if not 0 <= head < self.num_heads[layer]:
-                    raise UsageError(
-                        f"Given head {head}; layer {layer} has heads 0 to {self.num_heads[layer] - 1}."
-                    )
+            num_heads = self.num_heads[layer] if 0 <= layer < len(self.num_heads) else 0
+            if not num_heads or any(not 0 <= head < num_heads for head in numbers):
+                raise UsageError(
+                    f"Given heads {numbers} of layer {layer}. Layers 0 to {len(self.num_heads) - 1} have "
+                    f"{', '.join(map(str, self.num_heads))} heads, counted from 0."
+                )
         for layer, numbers in heads_by_layer.items():
             closed_heads = self.pruned.get(layer, ())
             self._close(layer, [head for head in numbers if head not in closed_heads])
@@ -356,7 +355,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def _checked(loss_of: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
+def checked_loss(loss_of: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
+    """Return the loss of a batch; UsageError if it is no finite scalar."""
     loss = loss_of(batch)
     if loss.numel() != 1 or not math.isfinite(loss.item()):
         description = f"shape {tuple(loss.shape)}" if loss.numel() != 1 else f"the value {loss.item()}"
@@ -381,10 +381,11 @@ def _projections(
                 'projections=["*.out_proj"], num_heads=8.'
             )
         return out_projections
-    if isinstance(projections, str):
-        raise AttachError(f'projections="{projections}" is a single text. Give a list: ["{projections}"].')
-    if num_heads is None:
-        raise AttachError("num_heads is missing: the shape of a projection does not tell it.")
+    if isinstance(projections, str) or num_heads is None:
+        raise AttachError(
+            f"projections={projections!r} and num_heads={num_heads!r}. Give a list of names or patterns, and "
+            "num_heads, which the shape of a projection does not tell."
+        )
     names = [name for name, _ in model.named_modules()]
     for pattern in projections:
         if not any(fnmatchcase(name, pattern) for name in names):

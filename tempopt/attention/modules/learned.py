@@ -18,8 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tempopt.attention.functional.masks import visible_keys
-from tempopt.attention.functional.precision import widened
+from tempopt.attention.functional.logits import visible_keys, widened
 from tempopt.errors import SpecError, UsageError
 from tempopt.temperature.length import FEWEST_KEYS
 from tempopt.temperature.ranges import HIGHEST, LOWEST

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tempopt.attention.functional.precision import widened
+from tempopt.attention.functional.logits import widened
 from tempopt.attention.modules.learned import LearnedTemperature, check_scale
 from tempopt.errors import SpecError, UsageError
 from tempopt.temperature.ranges import HIGHEST, LOWEST
@@ -308,10 +308,11 @@ def _check_distillation(
         )
     if not 0.0 <= mix <= 1.0:
         raise SpecError(f"mix={mix!r} is out of range. Give a number from 0 to 1.")
-    if target is None and mix < 1.0:
-        raise UsageError(f"mix={mix!r} asks for the true classes, and there is no target. Give it, or mix=1.")
-    if target is not None and mix == 1.0:
-        raise UsageError("target has no effect with mix=1.0. Leave it out, or give a mix below 1.")
+    if (target is None) != (mix == 1.0):
+        raise UsageError(
+            f"mix={mix!r}, and target is {'missing' if target is None else 'given'}. Give the true classes "
+            "with a mix below 1, and only then."
+        )
 
 
 def _check_calibration(logits_NC: Tensor, target_N: Tensor) -> None:
@@ -320,12 +321,12 @@ def _check_calibration(logits_NC: Tensor, target_N: Tensor) -> None:
             f"logits have shape {tuple(logits_NC.shape)} and targets {tuple(target_N.shape)}; allowed are "
             "(examples, classes) and (examples), with one example at least."
         )
-    if target_N.is_floating_point() or not bool(((target_N >= 0) & (target_N < logits_NC.shape[1])).all()):
+    is_class = (target_N >= 0) & (target_N < logits_NC.shape[1])
+    if target_N.is_floating_point() or not bool(is_class.all()) or not bool(logits_NC.isfinite().all()):
         raise UsageError(
-            f"targets must be whole numbers from 0 to {logits_NC.shape[1] - 1}, one per example."
+            "logits have values that are not finite, or targets are no whole numbers from 0 to "
+            f"{logits_NC.shape[1] - 1}. Leave those examples or classes out."
         )
-    if not bool(logits_NC.isfinite().all()):
-        raise UsageError("logits have values that are not finite. Leave those examples or classes out.")
 
 
 def _tempered(logits: Tensor, temperature: Tensor | float) -> Tensor:
