@@ -7,8 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from tempopt.attention.attach.attachment import Attachment, attach
-from tempopt.attention.attach.proof import prove
+from tempopt.attention.attach.attachment import Attachment, attach, detach
+from tempopt.attention.attach.projection import QueryRowsMechanism
+from tempopt.attention.attach.proof import Prover
+from tempopt.attention.attach.query_rows import query_rows
 from tempopt.attention.attach.softmax_capture import capture_softmaxes
 from tempopt.errors import AttachError
 
@@ -236,18 +238,12 @@ def test_what_cannot_be_seen_is_not_said_to_be_proven() -> None:
             return torch._scaled_dot_product_attention_math(q, k, v)[0]
 
     model, x = Opaque(), batch()
-    attachment = attach(model, HOT, example=None)
-    tempered = attachment._mechanism.tempered
-    assert not prove(
-        model,
-        tempered,
-        lambda values, grad=False: [model(x)],
-        lambda values, other_values: True,
-        is_whole_model=True,
-    ).proven
+    mechanism = QueryRowsMechanism(model, query_rows(model))
+    prover = Prover(model, mechanism, lambda values, grad=False: [model(x)], lambda *_: True, True)
+    assert not prover.prove().proven
+    detach(model)
     # By the weights and by the way that the output goes it is tested all the same.
-    attachment.self_test(lambda: model(x))
-    assert attachment.tested
+    assert attach(model, HOT, example=lambda: model(x)).tested
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,8 @@ class Heatmap:
         lines = [f"queries down, keys across 0 to {self.key_edges[-1] - 1}; {SHADES[-1]} is {max_cell:.2g}"]
         for first, cells, visible in zip(self.query_edges, self.cells, self.visible, strict=False):
             shades = "".join(
-                _shade(cell, is_visible, max_cell) for cell, is_visible in zip(cells, visible, strict=True)
+                SHADES[round((len(SHADES) - 1) * cell / (max_cell or 1.0))] if is_visible else HIDDEN
+                for cell, is_visible in zip(cells, visible, strict=True)
             )
             lines.append(f"{first:>{width}} {shades}".rstrip())
         return "\n".join(lines)
@@ -103,9 +104,3 @@ def _edges(length: int, max_groups: int) -> list[int]:
     """Return where groups of nearly equal size begin, and the length."""
     groups = min(length, max_groups)
     return [index * length // groups for index in range(groups + 1)]
-
-
-def _shade(weight: float, visible: bool, max_weight: float) -> str:
-    if not visible:
-        return HIDDEN
-    return SHADES[0] if max_weight <= 0.0 else SHADES[round((len(SHADES) - 1) * weight / max_weight)]

@@ -264,7 +264,7 @@ def specialisations(
         for batch in batches:
             token_arguments: dict[str, Any] = {} if tokens is None else {"tokens_BK": tokens(batch)}
             if weights is None:
-                look = functools.partial(_look, specialisation, token_arguments)
+                look = functools.partial(specialisation.update, **token_arguments)
                 with observed(look):
                     model(batch) if run is None else run(batch)
             else:
@@ -278,17 +278,6 @@ def specialisations(
             "not. Give weights, a function that returns the attention weights of each layer for a batch."
         )
     return specialisation.report()
-
-
-def _look(
-    specialisation: HeadSpecialisation,
-    token_arguments: Mapping[str, Any],
-    layer: int,
-    q: Tensor,
-    k: Tensor,
-    **masking: Any,
-) -> None:
-    specialisation.update(layer, q, k, **masking, **token_arguments)
 
 
 class _PatternSums:

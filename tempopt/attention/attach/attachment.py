@@ -118,8 +118,7 @@ class Attachment:
     @property
     def temperatures(self) -> tuple[float, ...]:
         """The temperature of each layer in force, without the factors of heads and length."""
-        own_temperatures = self._override_temperatures
-        return self.plan.temperatures(self.progress) if own_temperatures is None else own_temperatures
+        return self._override_temperatures or self.plan.temperatures(self.progress)
 
     def use(self, parameters: Parameters) -> None:
         """Change to another plan, at the same progress.

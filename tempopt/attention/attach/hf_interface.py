@@ -32,7 +32,7 @@ from tempopt.attention.attach.learning import (
 )
 from tempopt.attention.attach.observers import Observe, Observers
 from tempopt.attention.attach.preserve_state import halved, own_scales
-from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE, Layers, baked, query_rows
+from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE, Layers, baked, lineage, query_rows
 from tempopt.attention.functional.attention import temper_query, tempered_attention
 from tempopt.attention.functional.entropy import add_to_gradient, entropy_term, regularised_attention
 from tempopt.attention.functional.local_heads import NearKeys, local_attention, local_mask, near_keys
@@ -110,10 +110,8 @@ def _asks(module: nn.Module) -> bool:
 
 
 def _matches(layer: InterfaceLayer, pattern: str) -> bool:
-    parts = layer.name.split(".")
-    ancestors = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
     descendants = (f"{layer.name}.{name}" for name, _ in layer.module.named_modules() if name)
-    return any(fnmatchcase(name, pattern) for name in (*ancestors, *descendants))
+    return any(fnmatchcase(name, pattern) for name in (*lineage(layer.name), *descendants))
 
 
 def config_of(module: nn.Module) -> Any:
@@ -620,8 +618,8 @@ class _Call:
         options = self.options
         q_BHQD = temper_query(self.q_BHQD, self.k_BGKD.shape[-2], **self.tempering, **options.masking)
         if interface.observers.present and index is not None and not self.adds_to_logits:
-            shown: dict[str, Any] = {"scale": options.scale, "valid_BQ": self.valid_BQ, **options.masking}
-            interface.observers.show(index, q_BHQD, self.k_BGKD, **shown)
+            masking: dict[str, Any] = {"valid_BQ": self.valid_BQ, **options.masking}
+            interface.observers.show(index, q_BHQD, self.k_BGKD, scale=options.scale, **masking)
         return q_BHQD
 
     def require_whole(self, names: Sequence[str], option: str) -> None:

@@ -34,7 +34,7 @@ class HeadFactors:
         """Change to another pattern."""
         self.pattern = pattern
         for count, factors in self._tensors.items():
-            self._tensors[count] = self._create_inverse_factors(count, factors)
+            self._tensors[count] = self._create_inverse_factors(count, factors.device, factors.dtype)
 
     def factor(self, q_BHQD: Tensor) -> Tensor:
         """Return the factors on 1/τ of the heads of some queries, shape (H, 1, 1)."""
@@ -46,15 +46,15 @@ class HeadFactors:
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _new(self, q_BHQD: Tensor) -> Tensor:
         count = q_BHQD.shape[1]
-        like = torch.empty(0, device=q_BHQD.device, dtype=wide_type(q_BHQD))
-        self._tensors[count] = self._create_inverse_factors(count, like)
-        return self._tensors[count]
+        factors = self._create_inverse_factors(count, q_BHQD.device, wide_type(q_BHQD))
+        self._tensors[count] = factors
+        return factors
 
-    def _create_inverse_factors(self, count: int, like: Tensor) -> Tensor:
+    def _create_inverse_factors(self, count: int, device: torch.device, dtype: torch.dtype) -> Tensor:
         # a tensor that is made in inference mode could never be trained with
         with torch.inference_mode(False), torch.no_grad():
             inverse = [1.0 / factor for factor in self.pattern.factors(count)]
-            return torch.tensor(inverse, device=like.device, dtype=like.dtype)
+            return torch.tensor(inverse, device=device, dtype=dtype)
 
 
 def fits(heads_H: Tensor, q_BHQD: Tensor) -> bool:

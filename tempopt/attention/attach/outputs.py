@@ -58,7 +58,7 @@ def watched(model: nn.Module, names: Sequence[str]) -> Iterator[dict[str, list[T
         Outputs by name of the module, of those that return more than a few numbers; filled as it runs.
     """
     module_outputs: dict[str, list[Tensor]] = {}
-    ancestors = dict.fromkeys(ancestor for name in names for ancestor in _around(name))
+    ancestors = dict.fromkeys(ancestor for name in names for ancestor in around(name))
     with ExitStack() as stack:
         for name in ancestors:
             module = model.get_submodule(name)
@@ -80,10 +80,11 @@ def _keeping(name: str, module_outputs: dict[str, list[Tensor]]) -> Any:
 
 def enclosing_modules(name: str, modules: Mapping[str, object]) -> list[str]:
     """Return which of some modules are a module or around it, innermost first."""
-    return [ancestor for ancestor in _around(name) if ancestor in modules]
+    return [ancestor for ancestor in around(name) if ancestor in modules]
 
 
-def _around(name: str) -> list[str]:
+def around(name: str) -> list[str]:
+    """Return the names of a module and of those around it, innermost first."""
     parts = name.split(".") if name else []
     return [".".join(parts[:end]) for end in range(len(parts), -1, -1)]
 

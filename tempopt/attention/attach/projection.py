@@ -251,7 +251,7 @@ class TemperedProjection(nn.Module):
 
     def _follow(self) -> None:
         """Have the factors where the weight is."""
-        binding = _binding(self)
+        binding: ProjectionBinding = self.__dict__[BINDING]
         weight = self._parameters[self._tempered_names[0]]
         assert weight is not None
         binding.factors.move(binding.index, (weight.device, weight.dtype))
@@ -507,8 +507,3 @@ def _lost_change(binding: ProjectionBinding, parameter: str) -> str:
         f'parameter itself: dict(model.named_parameters())["{full_name}"], or initialise the model '
         "before a temperature is attached."
     )
-
-
-def _binding(module: TemperedProjection) -> ProjectionBinding:
-    binding: ProjectionBinding = module.__dict__[BINDING]
-    return binding

@@ -22,6 +22,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from tempopt.attention.attach.outputs import around
 from tempopt.attention.attach.preserve_state import halved, own_scales
 from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE, PROJECTION_NAMES
 from tempopt.attention.attach.softmax_capture import CapturedSoftmaxes, Softmax, capture_softmaxes
@@ -69,26 +70,6 @@ class Proof:
 
     proven: frozenset[int]
     not_run: frozenset[int]
-
-
-def prove(model: nn.Module, layers: Layers, outputs: Outputs, same: Same, *, is_whole_model: bool) -> Proof:
-    """Prove of each layer that its temperature divides what it has to, and nothing else.
-
-    Args:
-        model: The model, with temperatures attached, in eval mode.
-        layers: The tempered layers.
-        outputs: Runs the forward, given temperatures by number of the layer, 1 for the rest, and
-            ``grad=True`` if gradients are to be taken.
-        same: Whether two outputs are equal but for rounding.
-        is_whole_model: Whether all attention of the model is meant to be tempered.
-
-    Returns:
-        The layers that are proven; of others the logits could not be seen, or the forward did not use them.
-
-    Raises:
-        AttachError: if a temperature acts in part, or elsewhere than in a softmax.
-    """
-    return _Proof(model, layers, outputs, same, is_whole_model).carry_out()
 
 
 @dataclass(slots=True)
@@ -146,14 +127,30 @@ class _Rows:
 
 
 @dataclass(slots=True)
-class _Proof:
+class Prover:
+    """Proves of each layer that its temperature divides what it has to, and nothing else.
+
+    Args:
+        model: The model, with temperatures attached, in eval mode.
+        layers: The tempered layers.
+        outputs: Runs the forward, given temperatures by number of the layer, 1 for the rest, and
+            ``grad=True`` if gradients are to be taken.
+        same: Whether two outputs are equal but for rounding.
+        is_whole_model: Whether all attention of the model is meant to be tempered.
+    """
+
     model: nn.Module
     layers: Layers
     outputs: Outputs
     same: Same
     is_whole_model: bool
 
-    def carry_out(self) -> Proof:
+    def prove(self) -> Proof:
+        """Return the layers that are proven; of others the logits could not be seen, or they were not used.
+
+        Raises:
+            AttachError: if a temperature acts in part, or elsewhere than in a softmax.
+        """
         layers = range(len(self.layers.names))
         cold, base_outputs = self.run(1.0)
         hot, hot_outputs = self.run(2.0)
@@ -219,9 +216,7 @@ class _Proof:
             has_one_key = not any(row.tell for row in rows)
             kind = UnfitError if rows and has_one_key else AttachError
             raise kind(_unreached(self.layers.names[layer], has_one_key=has_one_key, has_softmax=bool(rows)))
-        parts = name.split(".")
-        ancestors = [".".join(parts[:end]) for end in range(len(parts), -1, -1)]
-        return next(ancestor for ancestor in ancestors if _inside(moved_softmaxes[0], ancestor))
+        return next(ancestor for ancestor in around(name) if _inside(moved_softmaxes[0], ancestor))
 
     def leaking(self, base_outputs: Sequence[Tensor]) -> str:
         """Return what is wrong where outputs move though the weights of attention do not."""

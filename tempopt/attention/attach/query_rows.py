@@ -228,13 +228,13 @@ def _matched(model: nn.Module, patterns: Sequence[str]) -> set[str]:
     projection_names: set[str] = set()
     for pattern in patterns:
         matches = {
-            name for name in known_names if any(fnmatchcase(ancestor, pattern) for ancestor in _lineage(name))
+            name for name in known_names if any(fnmatchcase(ancestor, pattern) for ancestor in lineage(name))
         }
         projection_names |= matches or _unknown_projections(model, pattern)
     return projection_names
 
 
-def _lineage(name: str) -> list[str]:
+def lineage(name: str) -> list[str]:
     """Return the name and the names of all that it is in: ``a.b.c``, ``a.b``, ``a``."""
     parts = name.split(".")
     return [".".join(parts[:end]) for end in range(len(parts), 0, -1)]

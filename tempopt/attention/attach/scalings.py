@@ -171,19 +171,16 @@ def scalings(model: nn.Module, *, at: At, example: Example = "auto") -> list[Sca
     return changes
 
 
-def of_rows(rows: QueryRows, inverse: float) -> list[Scaling]:
+def _of_rows(rows: QueryRows, layer: str) -> list[Scaling]:
     """Return what a temperature makes of the query rows of one layer."""
     changes = []
     for projection in rows.every:
         for part, value in projection.parameters():
             axis = part.axis if value.ndim > 1 else 0
-            query = _rows_along(
-                value, axis, torch.arange(value.shape[axis]) < value.shape[axis] // part.parts
-            )
-            scaling = Scaling(
-                layer=rows.name, module=projection.module, parameter=part.parameter, query=query
-            )
-            changes.append(scaling.at(inverse))
+            is_query = torch.arange(value.shape[axis]) < value.shape[axis] // part.parts
+            query = _rows_along(value, axis, is_query)
+            name = part.parameter
+            changes.append(Scaling(layer=layer, module=projection.module, parameter=name, query=query))
     return changes
 
 
@@ -319,7 +316,10 @@ def _by_interface(
     uncertain_names = [name for name, choice in zip(names, choices, strict=True) if not choice.certain]
     verdicts = []
     for number in range(max(len(choice.of) for choice in choices)):
-        by_hand = _by_hand(choices, number)
+
+        def by_hand(factor: float, number: int = number) -> AbstractContextManager[None]:
+            return written([scaling for choice in choices for scaling in choice.at(number, factor)])
+
         verdicts.append(_same_by_hand(model, interface, layers, example, by_hand))
         if verdicts[-1] or (verdicts[-1] is None and not uncertain_names):
             return [
@@ -339,10 +339,6 @@ def _by_interface(
     )
 
 
-def _by_hand(choices: Sequence[_Choices], number: int) -> Callable[[float], AbstractContextManager[None]]:
-    return lambda inverse: written([scaling for choice in choices for scaling in choice.at(number, inverse)])
-
-
 def _choices(model: nn.Module, layer: InterfaceLayer) -> _Choices:
     """Return the weights that may make the query of a layer.
 
@@ -357,9 +353,7 @@ def _choices(model: nn.Module, layer: InterfaceLayer) -> _Choices:
         if len(names) == 1:
             return _Choices(of=_fused(model, layer, f"{layer.name}.{names[0]}".lstrip(".")), certain=False)
         rows = query_rows(model, [layer.name])
-        changes = [
-            dataclasses.replace(scaling, layer=layer.name) for row in rows for scaling in of_rows(row, 1.0)
-        ]
+        changes = [scaling for row in rows for scaling in _of_rows(row, layer.name)]
         return _Choices(of=[changes], certain=True)
     except AttachError as error:
         raise AttachError(

@@ -32,8 +32,8 @@ from tempopt.attention.attach.proof import (
     DISCARDED,
     NOT_RUN,
     UNIFORM,
+    Prover,
     UnfitError,
-    prove,
     unmoved,
     why_unmoved,
 )
@@ -217,9 +217,8 @@ class _Test:
             self.check_equal(base)
         for index in sorted(single_layers):
             self.check_moves(index, base)
-        proof = prove(
-            self.model, self.tempered, self.outputs, outputs_close, is_whole_model=self.is_whole_model
-        )
+        prover = Prover(self.model, self.tempered, self.outputs, outputs_close, self.is_whole_model)
+        proof = prover.prove()
         if thorough and proof.not_run:
             raise AttachError(unmoved(names[min(proof.not_run)], NOT_RUN))
         unproven_layers = [

@@ -202,10 +202,10 @@ class _Holding(TorchFunctionMode):
         attn_mask: Tensor | None = None,
         dropout_p: float = 0.0,
         is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
+        **kwargs: Any,
     ) -> Tensor:
-        if enable_gqa:
+        scale = kwargs.get("scale")
+        if kwargs.get("enable_gqa"):
             groups = query.shape[-3] // key.shape[-3]
             key, value = (tensor.repeat_interleave(groups, dim=-3) for tensor in (key, value))
         self._record(_some_logits(query, key, attn_mask, is_causal, scale), query.dtype, fused=True)

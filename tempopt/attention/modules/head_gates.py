@@ -17,7 +17,8 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from tempopt.errors import AttachError, SpecError, UsageError
+from tempopt.attention.modules.learned import check_count
+from tempopt.errors import AttachError, UsageError
 
 Batch = TypeVar("Batch")
 
@@ -26,6 +27,7 @@ class HeadGates(ABC):
     """Gates on the heads of a model, all of them open until :meth:`prune`.
 
     Attributes:
+        model: The model that the gates are on.
         num_heads: Heads of each layer, in depth order.
         pruned: By layer, the heads whose gate is closed, ascending; layers without any are left out.
     """
@@ -34,7 +36,7 @@ class HeadGates(ABC):
     pruned: dict[int, tuple[int, ...]]
 
     def __init__(self, model: nn.Module, num_heads: Sequence[int]) -> None:
-        self._model = model
+        self.model = model
         self.num_heads = tuple(num_heads)
         self.pruned = {}
 
@@ -77,14 +79,9 @@ class HeadGates(ABC):
             batches: As there; what is a batch here is what gradients are summed over, see the class.
         """
         for batch in batches:
-            with evaluating(self._model), torch.enable_grad():
+            with evaluating(self.model), torch.enable_grad():
                 sums = self._absolute_gradients(functools.partial(checked_loss, loss, batch))
             yield sums
-
-    @property
-    def model(self) -> nn.Module:
-        """The model that the gates are on."""
-        return self._model
 
     @contextmanager
     def closed(self, heads: Mapping[int, Iterable[int]]) -> Iterator[None]:
@@ -166,8 +163,7 @@ class AttendGates(HeadGates):
             )
         if "attend" in vars(model):
             raise AttachError("The model has gates already. Detach them first, or use them.")
-        if num_heads < 1:
-            raise SpecError(f"num_heads={num_heads!r} is out of range. Give a whole number of at least 1.")
+        check_count("num_heads", num_heads)
         super().__init__(model, [num_heads] * num_layers)
         self._recorded: list[tuple[int, Tensor]] | None = None
 
@@ -179,7 +175,7 @@ class AttendGates(HeadGates):
     def detach(self) -> None:
         """Open all gates and give the model its own ``attend`` back."""
         self.restore()
-        vars(self._model).pop("attend", None)
+        vars(self.model).pop("attend", None)
 
     def _gate(self, out_BHQD: Tensor, layer: int) -> Tensor:
         if out_BHQD.shape[1] != self.num_heads[layer]:

@@ -223,8 +223,7 @@ def qk_norm_init_scale(length: int) -> float:
     Raises:
         SpecError: if the length is less than 2.
     """
-    if isinstance(length, bool) or not isinstance(length, int) or length < 2:
-        raise SpecError(f"length={length!r} is out of range. Give a whole number of at least 2.")
+    check_count("length", length, min_value=2)
     return math.log2(length * length - length)
 
 
