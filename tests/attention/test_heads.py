@@ -254,7 +254,7 @@ def test_what_gates_cannot_do_is_said() -> None:
     gates = AttendGates(model, num_heads=H)
     with pytest.raises(AttachError, match="gates already"):
         AttendGates(model, num_heads=H)
-    with pytest.raises(UsageError, match="layers 0 to 1"):
+    with pytest.raises(UsageError, match="Layers 0 to 1"):
         gates.prune({2: [0]})
     with pytest.raises(UsageError, match=r"heads \[4\] of layer 0"):
         gates.prune({0: [4]})
