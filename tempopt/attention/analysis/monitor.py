@@ -113,7 +113,6 @@ class AttentionMonitor:
             return
         b, q = self._draw(step, layer, q_BHQD, valid_BQ)
         q_BHQD, k_BHKD = q_BHQD.detach()[b][:, :, q], k_BHKD.detach()[b]
-        q_len, k_len = len(q), k_BHKD.shape[-2]
         valid_BQ = None if valid_BQ is None else valid_BQ[b][:, q]
         masking = _part(attn_mask, b, q), is_causal
         weights_BHQK = attention_weights(
@@ -121,7 +120,7 @@ class AttentionMonitor:
         )
         attention = attended(
             weights_BHQK,
-            attn_mask=visible_pairs(q_len, k_len, *masking, position_Q=q, device=q.device),
+            attn_mask=visible_pairs(len(q), k_BHKD.shape[-2], *masking, position_Q=q, device=q.device),
             valid_BQ=valid_BQ,
             position_Q=q,
             temperature=temperature,

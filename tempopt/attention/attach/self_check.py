@@ -217,8 +217,7 @@ class _Test:
             self.check_equal(base)
         for index in sorted(single_layers):
             self.check_moves(index, base)
-        prover = Prover(self.model, self.tempered, self.outputs, outputs_close, self.is_whole_model)
-        proof = prover.prove()
+        proof = Prover(self.model, self.tempered, self.outputs, outputs_close, self.is_whole_model).prove()
         if thorough and proof.not_run:
             raise AttachError(unmoved(names[min(proof.not_run)], NOT_RUN))
         unproven_layers = [
