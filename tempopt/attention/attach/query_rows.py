@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -468,7 +468,8 @@ def _check_own(
     owners: dict[int, list[str]],
 ) -> None:
     """Refuse a parameter that is computed, quantised or shared."""
-    full_name, value = f"{name}.{parameter}".lstrip("."), module._parameters.get(parameter)
+    full_name = f"{name}.{parameter}".lstrip(".")
+    value: Tensor | Any = module._parameters.get(parameter)
     reason = ""
     if isinstance(module, torch.jit.ScriptModule):
         reason = "is in TorchScript, which cannot be changed. Attach before scripting"
