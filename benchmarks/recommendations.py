@@ -22,8 +22,7 @@ from typing import get_args
 
 from benchmarks.simulated.whole import StudySimulation, sampled_by, with_study
 from benchmarks.simulated.worlds import NAMES, world_of
-from tempopt.verdict.recommendation import Action
-from tempopt.verdict.verdict import Recommendation
+from tempopt.verdict.recommendation import Action, Recommendation
 
 _NEVER_WORSE = 1e-9
 

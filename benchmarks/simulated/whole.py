@@ -20,11 +20,10 @@ from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import SAMPLED_KINDS, Measurement, NewTicket, PriorRuns, TicketRow
 from tempopt.storage.ticket_queries import arms_of
 from tempopt.training.messages import Evaluation
-from tempopt.verdict.conclusion import compute_verdict
 from tempopt.verdict.pairs import winner_of
 from tempopt.verdict.run_evaluations import evaluations, metric_name_for_kind
 from tempopt.verdict.stages import first_tickets, more_tickets, next_tickets
-from tempopt.verdict.verdict import Verdict
+from tempopt.verdict.verdict import Verdict, compute_verdict
 
 
 class World(Protocol):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from statistics import fmean, variance
 
 from tempopt.agent.study_cache import StudyCache
 from tempopt.sampling.arms import SearchArms
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import SEARCH_KINDS, TicketRow
-from tempopt.verdict.costs import gpu_seconds_of, seconds
+from tempopt.storage.ticket_queries import gpu_seconds_of
 from tempopt.verdict.stages import remaining_confirmation_runs
 
 _HOUR = 3600.0
@@ -34,7 +35,7 @@ def find_stop_reason(spec: StudySpec, cache: StudyCache, *, workers: int) -> str
     if not any(row.state == "waiting" for kind in SEARCH_KINDS for row in cache.of_kind(kind)):
         return None
     tickets = list(cache.tickets.values())
-    search_seconds, proof_seconds = _estimate_remaining_seconds(tickets, spec, seconds)
+    search_seconds, proof_seconds = _estimate_remaining_seconds(tickets, spec, attrgetter("seconds"))
     search_gpu_seconds, proof_gpu_seconds = _estimate_remaining_seconds(tickets, spec, gpu_seconds_of)
     allowances = (
         ("hours", cache.age, search_seconds / workers, proof_seconds / workers, limits.hours),

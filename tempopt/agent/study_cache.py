@@ -20,8 +20,7 @@ from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.liveness import is_dead
 from tempopt.storage.rows import KINDS, SAMPLED_KINDS, TERMINAL_STATES, Kind, StudyRow, StudyState, TicketRow
 from tempopt.storage.store import Store
-from tempopt.storage.ticket_queries import is_usable, to_maximize
-from tempopt.verdict.costs import gpu_seconds_of
+from tempopt.storage.ticket_queries import gpu_seconds_of, is_usable, to_maximize
 from tempopt.verdict.pairs import winner_of
 from tempopt.verdict.stages import count_remaining_runs
 

@@ -49,7 +49,7 @@ from tempopt.temperature import PER_HEAD, is_controlled, training_key
 from tempopt.verdict.final_temperatures import Ends
 from tempopt.verdict.inference import AS_TRAINED, InferenceOnly
 from tempopt.verdict.paired_evidence import PairedResult
-from tempopt.verdict.requeue_failed import failed_runs_to_requeue
+from tempopt.verdict.stages import failed_runs_to_requeue
 from tempopt.verdict.statistics.failure_rates import Rate
 from tempopt.verdict.verdict import Verdict
 

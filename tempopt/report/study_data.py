@@ -11,10 +11,10 @@ from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import Kind, PriorRuns, StudyStanding, TicketRow
 from tempopt.storage.ticket_queries import is_usable, of_kind, to_maximize
 from tempopt.temperature import training_key
-from tempopt.verdict.conclusion import find_valid_earlier_verdict
+from tempopt.verdict.recommendation import Recommendation
 from tempopt.verdict.set_comparison import Comparison
 from tempopt.verdict.statistics.paired_tests import Direction
-from tempopt.verdict.verdict import Recommendation, Verdict
+from tempopt.verdict.verdict import Verdict, find_valid_earlier_verdict
 
 Curve = tuple[tuple[int, float], ...]
 """What a run measured over its training: optimizer step and value, by step."""

@@ -29,11 +29,11 @@ from tempopt.storage.rows import KINDS, Kind, Measurement, Outcome, StudyRow, Ti
 from tempopt.storage.run_code import run_codes_json
 from tempopt.storage.ticket_queries import arms_of, current_round, is_usable, of_kind
 from tempopt.training.messages import CONTROLLED_CURVE, LEARNED_CURVE
-from tempopt.verdict.conclusion import compute_verdict, earlier_verdicts
 from tempopt.verdict.explanation import LEARNED_ARM
 from tempopt.verdict.pairs import winner_of
 from tempopt.verdict.run_evaluations import INFERENCE_ARMS
 from tempopt.verdict.set_comparison import evaluate_comparison
+from tempopt.verdict.verdict import compute_verdict, earlier_verdicts
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -11,11 +11,12 @@ from tempopt.verdict.final_temperatures import Ends
 from tempopt.verdict.guards import GuardResult
 from tempopt.verdict.inference import TunedInference
 from tempopt.verdict.paired_evidence import PairedResult
+from tempopt.verdict.recommendation import BlockedOption, Recommendation
 from tempopt.verdict.run_evaluations import ConstantPlan
 from tempopt.verdict.set_comparison import Comparison, Variant
 from tempopt.verdict.statistics.fieller import Ratio
 from tempopt.verdict.statistics.paired_tests import PairedTest
-from tempopt.verdict.verdict import Recommendation, Verdict
+from tempopt.verdict.verdict import Verdict
 
 if TYPE_CHECKING:
     from tempopt.report.study_data import StudyData

@@ -13,7 +13,7 @@ from tempopt.service.lifecycle import Storage, open_storage
 from tempopt.storage.rows import SEARCH_KINDS, TERMINAL_STATES, Measurement, Parameters
 from tempopt.storage.ticket_queries import of_kind
 from tempopt.temperature import TEMPERATURE_PARAMETERS, drop_unused_params, is_neutral, training_key
-from tempopt.verdict.selection import candidates
+from tempopt.verdict.pairs import candidates
 
 TOP = 3
 """Parameter sets that are taken from a study unless another number is given."""

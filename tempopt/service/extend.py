@@ -18,9 +18,8 @@ from tempopt.storage.store import Store
 from tempopt.storage.ticket_queries import current_round, of_kind, verdicts
 from tempopt.verdict.explanation import explanation_at_most, explanation_tickets
 from tempopt.verdict.planned_runs import planned_runs
-from tempopt.verdict.requeue_failed import failed_runs_to_requeue, further_pairs
 from tempopt.verdict.set_comparison import check_comparison
-from tempopt.verdict.stages import more_tickets
+from tempopt.verdict.stages import failed_runs_to_requeue, further_pairs, more_tickets
 
 
 def check_request(request: SearchRequest | ResumeRequest) -> None:

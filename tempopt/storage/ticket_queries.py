@@ -45,6 +45,11 @@ def is_usable(ticket: TicketRow) -> bool:
     return ticket.outcome == "complete" and ticket.value is not None and math.isfinite(ticket.value)
 
 
+def gpu_seconds_of(ticket: TicketRow) -> float:
+    """Return the seconds of cards that a ticket took, its training seconds where it trained on none."""
+    return ticket.gpu_seconds or ticket.seconds
+
+
 def arms_of(ticket: TicketRow) -> tuple[str, ...]:
     """Return the arms that a ticket trains for; several with equal parameters share a run."""
     return tuple(ticket.arm.split("+"))

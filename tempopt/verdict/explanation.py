@@ -19,7 +19,6 @@ from tempopt.storage.ticket_queries import (
     Arm,
     current_round,
     join_arms,
-    next_number,
     of_kind,
     rounds_of_verdict,
 )
@@ -37,9 +36,12 @@ from tempopt.temperature import (
     with_learned_temperatures,
 )
 from tempopt.verdict.paired_evidence import is_confirmation_complete
-from tempopt.verdict.pairs import confirmed_arms
-from tempopt.verdict.selection import list_missing_on_choosing_seeds
-from tempopt.verdict.selection import mean_by_candidate as means_of
+from tempopt.verdict.pairs import (
+    confirmed_arms,
+    list_missing_on_choosing_seeds,
+    mean_by_candidate,
+    paired_tickets,
+)
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
@@ -208,7 +210,7 @@ def _best_learned(
     tickets: Sequence[TicketRow], spec: StudySpec, arms: Mapping[Arm, Parameters], this_round: int
 ) -> Parameters | None:
     """Return the better of the learned sets on the choosing seeds; the first where none has a mean."""
-    mean_of = means_of(tickets, spec, this_round)
+    mean_of = mean_by_candidate(tickets, spec, this_round)
     sets = _learned_sets(spec, arms)
     return max(sets, key=lambda learned: mean_of.get(training_key(learned), -math.inf), default=None)
 
@@ -221,7 +223,7 @@ def simplest(
     It seems to do if it keeps, in the mean over the choosing seeds, what lies half way between all of the
     gain and ``study.keep_share`` of it. None: there is none.
     """
-    means = means_of(tickets, spec, of_round)
+    means = mean_by_candidate(tickets, spec, of_round)
 
     def mean_of(parameters: Parameters) -> float | None:
         return means.get(training_key(parameters))
@@ -257,15 +259,4 @@ def _confirming_tickets(
     )
     pairs = {t.pair: t.seed for t in of_kind(tickets, "confirm", of_round=this_round) if t.pair is not None}
     runs = [(pair, seed, *entry) for pair, seed in sorted(pairs.items()) for entry in new_arms.items()]
-    return [
-        NewTicket(
-            kind="ablation",
-            arm=arm,
-            number=number,
-            seed=seed,
-            pair=pair,
-            parameters=parameters,
-            round=this_round,
-        )
-        for number, (pair, seed, arm, parameters) in enumerate(runs, next_number(tickets, "ablation"))
-    ]
+    return paired_tickets(tickets, "ablation", this_round, runs)

@@ -19,8 +19,7 @@ from tempopt.storage.ticket_queries import is_usable
 from tempopt.verdict.inference import eval_runs_by_round
 from tempopt.verdict.paired_evidence import Evidence, PairedRuns
 from tempopt.verdict.run_evaluations import metric_name_for_kind
-from tempopt.verdict.statistics.non_inferiority import margin_left
-from tempopt.verdict.statistics.paired_tests import PairedTest
+from tempopt.verdict.statistics.paired_tests import PairedTest, margin_left
 
 State = Literal["kept", "broken", "not_shown", "not_measured"]
 

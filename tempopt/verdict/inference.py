@@ -3,7 +3,7 @@
 The plan is picked on validation data and its gain is estimated on the confirmation's, for each arm by itself:
 the baseline's models for what can be had without any training at another temperature, the twin's for the
 share of the winner's gain, and the winner's own, for it may be tuned at inference as well. Where there is no
-test data the plan for each seed is picked on the other seeds.
+test data the plan is picked on every other pair, and its gain is estimated on the pairs between them.
 """
 
 from __future__ import annotations

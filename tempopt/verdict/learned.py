@@ -1,23 +1,56 @@
-"""Evaluate learned temperatures on the confirming seeds: runs and measurements in, an answer out.
+"""Temperatures that training itself moves, learned or by an entropy: where they ended, and what they gain.
 
-The answer is secondary. Learned are the temperatures of the baseline, from those that it has, at one of two
-learning rates; what the winner is compared with does not depend on it.
+What learned ones gain is a secondary answer. They are those of the baseline, from where it has them, at one
+of two learning rates; what the winner is compared with does not depend on it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import geometric_mean
 
-from tempopt.storage.rows import Measurement, Parameters
-from tempopt.storage.ticket_queries import parameters_of
+from tempopt.storage.rows import Kind, Measurement, Parameters
+from tempopt.storage.ticket_queries import is_usable, last_values, parameters_of
 from tempopt.temperature import LEARNED
 from tempopt.training.messages import LEARNED_CURVE
 from tempopt.verdict.explanation import LEARNED_ARM
-from tempopt.verdict.final_temperatures import Ends, final_temperatures
 from tempopt.verdict.inference import share_of
 from tempopt.verdict.paired_evidence import Evidence, PairedResult
 from tempopt.verdict.statistics.fieller import Ratio
+
+Ends = dict[str, tuple[float, float, float]]
+"""Temperatures at the end of training by name, attention's by the number of its layer: geometric mean, lowest
+and highest over the runs."""
+
+
+def final_temperatures(
+    evidence: Evidence,
+    measurements: Iterable[Measurement],
+    arm: str,
+    curve: str,
+    kind: Kind = "confirm",
+) -> Ends:
+    """Return where the temperatures of an arm's runs ended.
+
+    Args:
+        evidence: The pairs of the verdict's round.
+        measurements: What the confirm runs measured.
+        arm: The arm.
+        curve: What the names of the measurements begin with.
+        kind: Kind of the runs.
+    """
+    ticket_ids = {
+        ticket.id
+        for of_round in evidence.rounds
+        for ticket in evidence.tickets(kind, arm, of_round)
+        if is_usable(ticket)
+    }
+    last_taus = last_values(
+        (measurement for measurement in measurements if measurement.ticket_id in ticket_ids), curve
+    )
+    taus = {name: list(values.values()) for name, values in last_taus.items()}
+    return {name: (geometric_mean(values), min(values), max(values)) for name, values in taus.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,15 +1,31 @@
-"""Which runs confirm a search: the winner and what it is compared with, on seeds that nothing was chosen on.
+"""Which parameter sets a round compares, and on which runs: the winner, its references, and their pairs.
 
-Pure: rows in, new tickets out. What is measured at a run's end is run_evaluations.py's, the statistics on the
-results are paired_evidence.py's and verdict.py's.
+The winner is chosen first, on seeds of its own; who is given up on the way is racing.py's.
+It is the best of a search over all parameters, so a part of what it is better by may be what the other
+parameters (a learning rate) happened to earn there. Two comparisons take that away, and a gain has to hold in
+both. The *baseline* is what the search's model expects to be best at τ = 1. The *twin* has the winner's own
+other parameters at τ = 1. Neither alone is enough: where τ and a learning rate are exchangeable, the winner's
+learning rate is a bad one at τ = 1, and its twin is no match. Both are trained: on few seeds a twin of good
+luck would take the place of a better baseline.
+
+Constants are trained once a gain of something else is shown: the best one that the model names, and the
+winner with the geometric mean of its schedule in place of it.
+
+Pure: rows in, new tickets and parameter sets out. What is measured at a run's end is run_evaluations.py's,
+the statistics on the results are paired_evidence.py's and verdict.py's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
 
-from tempopt.storage.rows import NewTicket, Parameters, TicketRow
+from tempopt.seeds import derive, seed_name, shared_seed
+from tempopt.spec.conditions import active_params
+from tempopt.spec.search_space import params_key
+from tempopt.storage.racing import best_parameters, candidate_parameters, next_pairs, surviving_candidates
+from tempopt.storage.rows import Kind, NewTicket, Parameters, TicketRow
 from tempopt.storage.ticket_queries import (
     ARMS,
     DECIDING_ARMS,
@@ -17,19 +33,342 @@ from tempopt.storage.ticket_queries import (
     current_round,
     finished,
     fresh_seed,
+    is_usable,
     join_arms,
     next_number,
     of_kind,
     pairs_of,
     parameters_of,
+    to_maximize,
 )
-from tempopt.temperature import is_neutral, to_neutral, training_key
+from tempopt.temperature import (
+    active_groups,
+    at_constant,
+    is_neutral,
+    mean_level,
+    same_training,
+    temperatures_of,
+    to_neutral,
+    training_key,
+)
 from tempopt.verdict.paired_evidence import Evidence, gain_over_baseline, is_confirmation_complete
-from tempopt.verdict.references import baseline_of, constants_to_train, winner
-from tempopt.verdict.selection import Recommend, no_recommendations
+from tempopt.verdict.statistics.paired_tests import Direction
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
+
+Recommend = Callable[[Any, int], list[Parameters]]
+"""Returns the parameter sets of an arm that are expected to be best, at most so many; none: not known."""
+
+
+def candidates(tickets: Iterable[TicketRow], k: int, direction: Direction) -> list[Parameters]:
+    """Return the k best distinct parameter sets, best first, by the values of their complete runs.
+
+    Two sets are the same if their effective parameters are; a set that was run more than once counts
+    with the mean of its complete runs, and of equal values the earlier goes first.
+
+    Args:
+        tickets: The tickets of one arm, in the order in which they were run.
+        k: How many at most, >= 1.
+        direction: Which values are better.
+    """
+    runs: dict[str, list[TicketRow]] = {}
+    for ticket in tickets:
+        if is_usable(ticket) and ticket.parameters is not None:
+            runs.setdefault(params_key(ticket.parameters), []).append(ticket)
+    ranked = sorted(
+        runs.values(),
+        key=lambda run: to_maximize(fmean(t.value for t in run if t.value is not None), direction),
+        reverse=True,
+    )
+    return [dict(run[0].parameters) for run in ranked[:k] if run[0].parameters is not None]
+
+
+def no_recommendations(arm: Kind, count: int) -> list[Parameters]:
+    """Name no parameter set: candidates are then those with the best values."""
+    return []
+
+
+def search_candidates(
+    arm: str, tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend
+) -> list[Parameters]:
+    """Return the candidates of an arm that has searched, best first; none: nothing of it is complete."""
+    runs = of_kind(tickets, arm)  # type: ignore[arg-type]
+    max_candidates = spec.study.candidates
+    return recommend(arm, max_candidates) or candidates(runs, max_candidates, spec.study.direction)
+
+
+def choose_tickets(tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend) -> list[NewTicket]:
+    """Return the tickets that choose the winner, on fresh seeds that all candidates share.
+
+    Best of k on the very seeds that are estimated on would be a second winner's curse, so choosing has seeds
+    of its own. A single candidate gets no ticket, and one that is out of the race gets no more
+    (:mod:`tempopt.storage.racing`).
+
+    Args:
+        tickets: All tickets of the study, which are all over.
+        spec: The study's spec.
+        recommend: Names the candidates of a round that has no ticket for choosing yet.
+
+    Returns:
+        The next tickets of the current round; none if the winner is chosen.
+    """
+    choose = of_kind(tickets, "choose", "search", of_round=current_round(tickets))
+    num_pairs = pairs_of(choose)
+    if num_pairs:
+        candidates_by_rank = _racing(choose, spec)
+    else:
+        sets = search_candidates("search", tickets, spec, recommend)
+        candidates_by_rank = dict(enumerate(sets)) if len(sets) > 1 else {}
+    plan = [
+        (pair, "search", rank, parameters)
+        for pair in next_pairs(num_pairs, spec.study.seeds.choose)
+        for rank, parameters in candidates_by_rank.items()
+    ]
+    return _tickets(tickets, spec, plan)
+
+
+def _tickets(
+    tickets: Sequence[TicketRow], spec: StudySpec, plan: Sequence[tuple[int, str, int, Parameters]]
+) -> list[NewTicket]:
+    """Return the tickets for runs that choose: pair, arm, number of the candidate and what it trains."""
+    this_round = current_round(tickets)
+    return [
+        NewTicket(
+            kind="choose",
+            arm=arm,
+            number=number,
+            seed=fresh_seed(spec.study.seed, "choose", pair, this_round),
+            candidate=rank,
+            pair=pair,
+            parameters=parameters,
+            round=this_round,
+        )
+        for number, (pair, arm, rank, parameters) in enumerate(plan, next_number(tickets, "choose"))
+    ]
+
+
+def _racing(arm_tickets: Sequence[TicketRow], spec: StudySpec) -> dict[int, Parameters]:
+    """Return the candidates that need more seeds, by number; none: the winner is chosen."""
+    if not 0 < pairs_of(arm_tickets) < spec.study.seeds.choose:
+        return {}
+    numbers = surviving_candidates(arm_tickets, spec.study.direction)
+    return (
+        {candidate: candidate_parameters(arm_tickets, candidate) for candidate in numbers}
+        if len(numbers) > 1
+        else {}
+    )
+
+
+def most_to_choose(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
+    """Return how many more tickets choosing the winner will have at most, once it has some."""
+    choose = of_kind(tickets, "choose", "search", of_round=current_round(tickets))
+    num_pairs = pairs_of(choose)
+    if finished(choose):
+        num_racing = len(_racing(choose, spec))
+    else:
+        num_racing = sum(ticket.pair == num_pairs - 1 for ticket in choose)
+    return num_racing * max(0, spec.study.seeds.choose - num_pairs)
+
+
+def first_winner(
+    tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend = no_recommendations
+) -> Parameters | None:
+    """Return the search's choice in the current round; None: there is none, or none yet.
+
+    The best mean over the choosing seeds wins. A candidate that diverged or was lost on some of them ranks
+    below every candidate that was so on fewer; of equal means the better of the search wins.
+    """
+    choose = of_kind(tickets, "choose", "search", of_round=current_round(tickets))
+    if choose:
+        is_decided = finished(choose) and not _racing(choose, spec)
+        return best_parameters(choose, spec.study.direction) if is_decided else None
+    sets = search_candidates("search", tickets, spec, recommend)
+    return sets[0] if len(sets) == 1 else None
+
+
+def list_missing_on_choosing_seeds(
+    tickets: Sequence[TicketRow], spec: StudySpec, sets: Sequence[Parameters], arm: str
+) -> list[NewTicket]:
+    """Return the runs that are missing for parameter sets to be compared on all choosing seeds of a round.
+
+    Args:
+        tickets: All tickets of the study.
+        spec: The study's spec.
+        sets: What is compared; what was trained on a seed, for whatever arm, is not trained again.
+        arm: Arm of the new tickets.
+    """
+    this_round = current_round(tickets)
+    trained_keys = {
+        (training_key(t.parameters), t.pair)
+        for t in of_kind(tickets, "choose", of_round=this_round)
+        if t.parameters is not None
+    }
+    plan = [
+        (pair, arm, rank, parameters)
+        for pair in range(spec.study.seeds.choose)
+        for rank, parameters in enumerate(sets)
+        if (training_key(parameters), pair) not in trained_keys
+    ]
+    return _tickets(tickets, spec, plan)
+
+
+def mean_by_candidate(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> dict[str, float]:
+    """Return the mean over a round's choosing seeds, more being better, of what was trained on all of them.
+
+    By ``training_key``; what diverged or was lost on one of them has none.
+    """
+    values: dict[str, dict[int, float]] = {}
+    for ticket in of_kind(tickets, "choose", of_round=of_round):
+        if (
+            is_usable(ticket)
+            and ticket.parameters is not None
+            and ticket.value is not None
+            and ticket.pair is not None
+        ):
+            pair_values = values.setdefault(training_key(ticket.parameters), {})
+            pair_values[ticket.pair] = to_maximize(ticket.value, spec.study.direction)
+    return {
+        key: fmean(pair_values.values())
+        for key, pair_values in values.items()
+        if len(pair_values) >= spec.study.seeds.choose
+    }
+
+
+# ---- what the winner is compared with
+
+_FEWEST_CONSTANTS = 4
+"""Complete runs at constants from which the best constant is compared with a schedule."""
+
+
+def winner(
+    tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend = no_recommendations
+) -> Parameters | None:
+    """Return what is to be confirmed: the search's choice, or that with the baseline's other parameters.
+
+    Of both sets the better on the choosing seeds is the winner.
+    """
+    winner_params = first_winner(tickets, spec, recommend)
+    if winner_params is None:
+        return None
+    baseline = baseline_of(tickets, spec, winner_params, recommend)
+    mean_of, exchanged = (
+        mean_by_candidate(tickets, spec, current_round(tickets)),
+        exchange(spec, winner_params, baseline),
+    )
+    mean, exchanged_mean = mean_of.get(training_key(winner_params)), mean_of.get(training_key(exchanged))
+    is_better = mean is not None and exchanged_mean is not None and exchanged_mean > mean
+    return exchanged if is_better else winner_params
+
+
+def exchange(spec: StudySpec, parameters: Parameters, baseline: Parameters) -> Parameters:
+    """Return parameters with the other parameters of the baseline."""
+    other_params = {name: baseline[name] for name in spec.other_names if name in baseline}
+    return active_params(spec.search, {**parameters, **other_params})
+
+
+def baseline_of(
+    tickets: Sequence[TicketRow], spec: StudySpec, winner_params: Parameters, recommend: Recommend
+) -> Parameters:
+    """Return what is expected to be best at τ = 1.
+
+    τ = 1 is what everything is measured against, also where it never trains to the end: then the winner's own
+    other parameters are what is left to measure it with, which are known to train at another temperature.
+    """
+    if is_neutral(winner_params):
+        return winner_params
+    candidates = search_candidates("baseline", tickets, spec, recommend)
+    return candidates[0] if candidates else to_neutral(winner_params)
+
+
+def tuning_tickets(tickets: Sequence[TicketRow], spec: StudySpec) -> list[NewTicket]:
+    """Return the runs at τ = 1 that tune the ordinary parameters once the search is over; none: it has them.
+
+    The search's model says what they train: it knows best by then.
+
+    Args:
+        tickets: All tickets of the study, which are all over.
+        spec: The study's spec.
+    """
+    this_round = current_round(tickets)
+    if not any(map(is_usable, of_kind(tickets, "search"))) or has_tuned(tickets, spec, this_round):
+        return []
+    first_number = next_number(tickets, "baseline")
+    return search_tickets(spec, "baseline", range(first_number, first_number + spec.num_tuning), this_round)
+
+
+def has_tuned(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> bool:
+    """Return whether a round has the runs that tune the baseline after its search."""
+    in_design = spec.num_baseline if of_round == 0 else 0
+    return len(of_kind(tickets, "baseline", of_round=of_round)) > in_design
+
+
+def search_tickets(
+    spec: StudySpec, kind: Kind, numbers: range, of_round: int = 0, enqueued: Sequence[Mapping[str, Any]] = ()
+) -> list[NewTicket]:
+    """Return searching runs, the first of them with the values that a person wants tried.
+
+    Runs of all kinds share the study's search seeds, if it has any.
+    """
+    assert len(enqueued) <= len(numbers), "more parameter sets than tickets to try them"
+    num_seeds, seed = spec.study.seeds.search, spec.study.seed
+    return [
+        NewTicket(
+            kind=kind,
+            arm=kind,
+            number=number,
+            seed=derive(seed, seed_name(kind), number)
+            if num_seeds is None
+            else derive(seed, seed_name("search"), shared_seed(number, num_seeds)),
+            round=of_round,
+            sampled=dict(enqueued[index]) if index < len(enqueued) else None,
+        )
+        for index, number in enumerate(numbers)
+    ]
+
+
+def reference_tickets(tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend) -> list[NewTicket]:
+    """Return the runs that try the winner with the baseline's other parameters; none: that is decided.
+
+    Args:
+        tickets: All tickets of the study, which are all over.
+        spec: The study's spec.
+        recommend: Names the baseline.
+    """
+    winner_params = first_winner(tickets, spec, recommend)
+    if winner_params is None or is_neutral(winner_params) or not spec.other_names:
+        return []
+    exchanged = exchange(spec, winner_params, baseline_of(tickets, spec, winner_params, recommend))
+    if same_training(exchanged, winner_params):
+        return []
+    return list_missing_on_choosing_seeds(tickets, spec, [winner_params, exchanged], "exchange")
+
+
+def constants_to_train(
+    tickets: Sequence[TicketRow], spec: StudySpec, winner: Parameters, recommend: Recommend
+) -> dict[Arm, Parameters]:
+    """Return the constant temperatures that a winner is compared with by arm; none if it is one itself."""
+    if is_constant(winner):
+        return {}
+    at_mean = winner
+    for name in temperatures_of(winner):
+        at_mean = at_constant(at_mean, mean_level(winner, name), name)
+    arms: dict[Arm, Parameters] = {"constant_twin": at_mean}
+    num_constants = sum(map(is_usable, of_kind(tickets, "constant")))
+    if num_constants < _FEWEST_CONSTANTS:
+        # the best of so few would be no match
+        return arms
+    if best := search_candidates("constant", tickets, spec, recommend)[:1]:
+        arms["constant"] = best[0]
+    return arms
+
+
+def is_constant(parameters: Parameters) -> bool:
+    """Return whether parameters have constant temperatures and nothing else that is not neutral."""
+    return all(group.rpartition(".")[2] == "level" for group in active_groups(parameters))
+
+
+# ---- the pairs that confirm it
 
 
 def select_arm_params(
@@ -61,7 +400,7 @@ def confirm_tickets(
     Args:
         tickets: All tickets of the study, which are all over.
         spec: The study's spec.
-        recommend: As for :data:`tempopt.verdict.selection.Recommend`.
+        recommend: As for :data:`Recommend`.
 
     Returns:
         ``confirm`` tickets of the current round pair by pair; none if no search run was complete, or all
@@ -89,7 +428,7 @@ def constant_tickets(
     Args:
         tickets: All tickets of the study, which are all over.
         spec: The study's spec.
-        recommend: As for :data:`tempopt.verdict.selection.Recommend`.
+        recommend: As for :data:`Recommend`.
     """
     this_round = current_round(tickets)
     confirm = of_kind(tickets, "confirm", of_round=this_round)
@@ -129,18 +468,28 @@ def _pair_tickets(
 ) -> list[NewTicket]:
     """Return the runs of all arms on these pairs; arms with the same parameters share theirs."""
     seeds = {pair: fresh_seed(spec.study.seed, "confirm", pair, of_round) for pair in pairs}
-    plan = [(pair, arm, parameters) for pair in pairs for arm, parameters in join_arms(arms).items()]
+    runs = [(pair, seed, *entry) for pair, seed in seeds.items() for entry in join_arms(arms).items()]
+    return paired_tickets(tickets, "confirm", of_round, runs)
+
+
+def paired_tickets(
+    tickets: Sequence[TicketRow],
+    kind: Kind,
+    of_round: int,
+    runs: Sequence[tuple[int, int, str, Parameters]],
+) -> list[NewTicket]:
+    """Return the tickets of runs on common seeds: of each its pair, seed, arm and parameters."""
     return [
         NewTicket(
-            kind="confirm",
+            kind=kind,
             arm=arm,
             number=number,
-            seed=seeds[pair],
+            seed=seed,
             pair=pair,
             parameters=parameters,
             round=of_round,
         )
-        for number, (pair, arm, parameters) in enumerate(plan, next_number(tickets, "confirm"))
+        for number, (pair, seed, arm, parameters) in enumerate(runs, next_number(tickets, kind))
     ]
 
 

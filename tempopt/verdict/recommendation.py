@@ -43,15 +43,97 @@ from tempopt.verdict.paired_evidence import (
 )
 from tempopt.verdict.run_evaluations import inference_plans
 from tempopt.verdict.statistics.paired_tests import pairs_to_add
-from tempopt.verdict.verdict import Action, BlockedOption, MorePairs, Recommendation, Verdict
-from tempopt.verdict.widening import find_params_at_range_ends
+from tempopt.verdict.widening import Widening, find_params_at_range_ends
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
+    from tempopt.verdict.verdict import Verdict
+
+Action = Literal[
+    "train_with_schedule",
+    "train_with_control",
+    "train_at_constant",
+    "inference_only",
+    "change_nothing",
+    "more_pairs",
+    "widen_range",
+]
 
 ALONE_SHARE = 0.25
 """Share of the level at which inference alone is judged where no gain is shown."""
 _CONSTANTS: tuple[Literal["constant_twin", "constant"], ...] = ("constant_twin", "constant")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MorePairs:
+    """Pairs that would decide, and what they cost.
+
+    Args:
+        pairs: Confirming seeds to add: with them a gain of ``study.min_gain`` is shown with 80 % chance.
+        runs: Runs that they take.
+        seconds: Training seconds of these runs, an estimate from the pairs so far.
+        gpu_seconds: The same in seconds of GPUs; None if no pair was trained on one.
+    """
+
+    pairs: int
+    runs: int
+    seconds: float
+    gpu_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockedOption:
+    """What would be recommended if it were shown to keep the guards of the study.
+
+    Args:
+        action: What it would be to do.
+        parameters: What to train with.
+        plan: Name of a plan of inference, None with it.
+        guards: Those that it is not shown to keep.
+    """
+
+    action: Action
+    parameters: Parameters
+    plan: str | None
+    guards: tuple[GuardResult, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """What to do.
+
+    Args:
+        action: What to do first.
+        action_without_training: What holds as long as nothing more is trained: the same, but where ``action``
+            is ``more_pairs`` or ``widen_range``.
+        parameters: What to train with now; the best that was tuned at τ = 1 unless a change is recommended.
+        at_inference: Temperature parameters to evaluate the trained model with; None: as it was trained.
+        plan: Name of that plan of inference, None with it.
+        gain: What that gains over τ = 1; None where nothing is to be changed.
+        winner: What the winner gains over what is recommended in its place; None if it is the winner, or
+            nothing is to be changed.
+        reason: What is shown that speaks for a change: ``gain`` or ``stability``; None: nothing is changed.
+        min_gain: ``study.min_gain`` in the metric's unit.
+        excluded: Gains of the winner over τ = 1 above this are excluded; None where a gain is shown, or
+            nothing bounds it.
+        pairs: What would decide; None unless the action is ``more_pairs``.
+        widen: The ranges to widen; empty unless the action is ``widen_range``.
+        passed_over: What is simpler or better and is not recommended because of a guard alone.
+    """
+
+    action: Action
+    action_without_training: Action
+    parameters: Parameters
+    at_inference: dict[str, Any] | None = None
+    plan: str | None = None
+    gain: PairedResult | None = None
+    winner: PairedResult | None = None
+    reason: Literal["gain", "stability"] | None = None
+    min_gain: float = 0.0
+    excluded: float | None = None
+    pairs: MorePairs | None = None
+    widen: tuple[Widening, ...] = ()
+    passed_over: tuple[BlockedOption, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

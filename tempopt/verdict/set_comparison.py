@@ -31,7 +31,6 @@ from tempopt.storage.ticket_queries import (
     current_round,
     finished,
     is_usable,
-    next_number,
     of_kind,
     pairs_of,
     parameters_of,
@@ -40,6 +39,7 @@ from tempopt.storage.ticket_queries import (
 from tempopt.temperature import TEMPERATURE_PARAMETERS, training_key
 from tempopt.verdict.guards import GuardResult, evaluate_guards
 from tempopt.verdict.paired_evidence import Evidence, PairedResult, PairedRuns, gains_of, paired_failures
+from tempopt.verdict.pairs import paired_tickets
 from tempopt.verdict.statistics.failure_rates import FailureRates
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Variant:
 
     @property
     def keeps_guards(self) -> bool:
-        """Whether it is shown to keep each guard that can be measured."""
+        """Whether it is shown to keep each guard; one that was not measured is not kept."""
         return not any(guard.blocks_recommendation for guard in self.guards)
 
 
@@ -282,19 +282,9 @@ def _pairs(
     # another comparison has other seeds: who has picked the best of many is to confirm it on fresh ones
     sets_digest = digest(spec.compared_sets, names=False)
     seeds = {pair: derive(spec.study.seed, "compare", sets_digest, pair, of_round) for pair in pairs}
-    plan = [(pair, compared_set) for pair in pairs for compared_set in sets]
-    return [
-        NewTicket(
-            kind="confirm",
-            arm=compared_set.name,
-            number=number,
-            seed=seeds[pair],
-            pair=pair,
-            parameters=spec.parameters("search", compared_set.parameters),
-            round=of_round,
-        )
-        for number, (pair, compared_set) in enumerate(plan, next_number(tickets, "confirm"))
-    ]
+    params_by_set = {entry.name: spec.parameters("search", entry.parameters) for entry in sets}
+    runs = [(pair, seed, *entry) for pair, seed in seeds.items() for entry in params_by_set.items()]
+    return paired_tickets(tickets, "confirm", of_round, runs)
 
 
 def _sets(spec: StudySpec) -> tuple[ComparedSet, list[ComparedSet]]:

@@ -1,8 +1,8 @@
 """Which tickets a study gets, and when: its first ones, more on request, and those that decide.
 
 Pure: rows in, new tickets out. A round searches, tunes the baseline, chooses the winner and what it is
-compared with (references.py), confirms them on fresh seeds (pairs.py) and, on request, explains the winner
-(explanation.py).
+compared with, confirms them on fresh seeds (pairs.py) and, on request, explains the winner (explanation.py).
+What a verdict has counted stays as it was counted.
 """
 
 from __future__ import annotations
@@ -22,25 +22,28 @@ from tempopt.storage.ticket_queries import (
     next_number,
     of_kind,
     pairs_of,
+    rounds_of_verdict,
 )
 from tempopt.verdict.explanation import explanation_tickets
-from tempopt.verdict.paired_evidence import is_confirmation_complete
-from tempopt.verdict.pairs import confirm_tickets, constant_tickets, deciding_arms
-from tempopt.verdict.references import has_tuned, reference_tickets, search_seed, tuning_tickets
-from tempopt.verdict.selection import Recommend, choose_tickets, most_to_choose, no_recommendations
-from tempopt.verdict.set_comparison import compare_tickets, remaining_comparison_runs
+from tempopt.verdict.paired_evidence import Evidence, gain_over_baseline, is_confirmation_complete
+from tempopt.verdict.pairs import (
+    Recommend,
+    choose_tickets,
+    confirm_tickets,
+    constant_tickets,
+    deciding_arms,
+    has_tuned,
+    more_pairs,
+    most_to_choose,
+    no_recommendations,
+    reference_tickets,
+    search_tickets,
+    tuning_tickets,
+)
+from tempopt.verdict.set_comparison import compare_tickets, more_compare_pairs, remaining_comparison_runs
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
-
-__all__ = [
-    "count_remaining_runs",
-    "current_round",
-    "first_tickets",
-    "more_tickets",
-    "next_tickets",
-    "remaining_confirmation_runs",
-]
 
 PROVING: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind not in SEARCH_KINDS)
 """The kinds that a round ends with, after its search tickets."""
@@ -55,11 +58,9 @@ def first_tickets(spec: StudySpec) -> list[NewTicket]:
     if spec.compare is not None:
         return compare_tickets([], spec)
     counts: dict[Kind, int] = {"baseline": spec.num_baseline, "constant": spec.num_constant}
-    return [
-        NewTicket(kind=kind, arm=kind, number=number, seed=search_seed(spec, kind, number))
-        for kind, count in counts.items()
-        for number in range(count)
-    ] + _search(spec, range(spec.num_trials), 0, spec.enqueued(spec.study.enqueue))
+    design = [ticket for kind, count in counts.items() for ticket in search_tickets(spec, kind, range(count))]
+    enqueued = spec.enqueued(spec.study.enqueue)
+    return design + search_tickets(spec, "search", range(spec.num_trials), enqueued=enqueued)
 
 
 def is_confirming(tickets: Sequence[TicketRow]) -> bool:
@@ -83,29 +84,8 @@ def more_tickets(
         enqueued: Values of the search space that a person wants tried; the first of the tickets get them.
     """
     first_number = next_number(tickets, "search")
-    return _search(
-        spec,
-        range(first_number, first_number + count),
-        current_round(tickets) + is_confirming(tickets),
-        enqueued,
-    )
-
-
-def _search(
-    spec: StudySpec, numbers: range, of_round: int, enqueued: Sequence[Mapping[str, Any]]
-) -> list[NewTicket]:
-    assert len(enqueued) <= len(numbers), "more parameter sets than tickets to try them"
-    return [
-        NewTicket(
-            kind="search",
-            arm="search",
-            number=number,
-            seed=search_seed(spec, "search", number),
-            round=of_round,
-            sampled=dict(enqueued[index]) if index < len(enqueued) else None,
-        )
-        for index, number in enumerate(numbers)
-    ]
+    numbers = range(first_number, first_number + count)
+    return search_tickets(spec, "search", numbers, current_round(tickets) + is_confirming(tickets), enqueued)
 
 
 def next_tickets(
@@ -186,3 +166,87 @@ def remaining_confirmation_runs(tickets: Sequence[TicketRow], spec: StudySpec) -
     return sum(t.kind in PROVING and not is_terminal(t) for t in tickets) + count_remaining_runs(
         tickets, spec
     )
+
+
+# ---- runs that failed on every attempt
+
+_FEWEST = 2
+"""One pair alone shows nothing."""
+
+
+def failed_runs_to_requeue(
+    tickets: Sequence[TicketRow], spec: StudySpec
+) -> tuple[list[TicketRow], list[NewTicket]]:
+    """Return the failed tickets that wait again, and fresh pairs in place of those that a verdict lacks.
+
+    Pairs that come in after a verdict are another look at its question. They are a round of their own, as
+    pairs that a person adds are, with its share of the level. What nothing depends on any more stays failed;
+    searching runs do not, since later rounds learn from them.
+
+    Args:
+        tickets: All tickets of the study.
+        spec: The study's spec.
+    """
+    this_round = current_round(tickets)
+    confirm = of_kind(tickets, "confirm", of_round=this_round)
+    has_verdict = _has_verdict(tickets, spec)
+    waiting_tickets = [
+        ticket
+        for ticket in tickets
+        if ticket.state == "failed" and _counts(ticket, tickets, spec, confirm, has_verdict)
+    ]
+    lost = _lost_pairs(tickets, this_round) if has_verdict else 0
+    count = max(_FEWEST, lost) if lost > 0 else 0
+    return waiting_tickets, further_pairs(tickets, spec, count) if count else []
+
+
+def further_pairs(tickets: Sequence[TicketRow], spec: StudySpec, count: int) -> list[NewTicket]:
+    """Return a round of that many more pairs of what the last verdict compared; none while there is none.
+
+    Args:
+        tickets: All tickets of the study.
+        spec: The study's spec.
+        count: Number of pairs, >= 1.
+    """
+    if spec.compare is not None:
+        return more_compare_pairs(tickets, spec, count)
+    return more_pairs(tickets, spec, count)
+
+
+def _has_verdict(tickets: Sequence[TicketRow], spec: StudySpec) -> bool:
+    """Return whether there is a verdict of the current round, whatever it says."""
+    decided = bool(further_pairs(tickets, spec, 1))
+    if not spec.about_temperature:
+        return decided
+    return decided and gain_over_baseline(Evidence(tickets, spec, current_round(tickets))) is not None
+
+
+def _counts(
+    ticket: TicketRow,
+    tickets: Sequence[TicketRow],
+    spec: StudySpec,
+    confirm: Sequence[TicketRow],
+    has_verdict: bool,
+) -> bool:
+    this_round = current_round(tickets)
+    if ticket.kind in SEARCH_KINDS:
+        return True
+    if ticket.round != this_round:
+        return False
+    if ticket.kind == "confirm":
+        # earlier looks were taken without them
+        looks = [look for look in spec.study.seeds.confirm.looks if look < pairs_of(confirm)]
+        return not has_verdict and (ticket.pair or 0) >= max(looks, default=0)
+    # what was chosen is chosen once its confirmation has begun
+    return ticket.kind == "choose" and not confirm
+
+
+def _lost_pairs(tickets: Sequence[TicketRow], this_round: int) -> int:
+    """Return how many pairs the verdict of a round lacks, less those that were added since."""
+    first_round, *added_rounds = rounds_of_verdict(tickets, this_round)
+    confirm_tickets = [
+        ticket for ticket in of_kind(tickets, "confirm") if ticket.round in (first_round, *added_rounds)
+    ]
+    lost_pairs = {(ticket.round, ticket.pair) for ticket in confirm_tickets if ticket.state == "failed"}
+    added_pairs = {(ticket.round, ticket.pair) for ticket in confirm_tickets if ticket.round in added_rounds}
+    return len(lost_pairs) - len(added_pairs)

@@ -11,7 +11,7 @@ import pytest
 from tempopt.agent.stop_conditions import find_convergence_reason, find_stop_reason
 from tempopt.errors import SpecError
 from tempopt.storage.rows import TicketRow
-from tempopt.verdict.costs import gpu_seconds_of
+from tempopt.storage.ticket_queries import gpu_seconds_of
 from tempopt.verdict.stages import count_remaining_runs
 
 

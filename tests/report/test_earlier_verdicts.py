@@ -15,9 +15,9 @@ from tempopt.report.export import to_yaml
 from tempopt.report.findings import headline
 from tempopt.report.study_result import StudyResult
 from tempopt.storage.rows import TicketRow
-from tempopt.verdict.conclusion import find_valid_earlier_verdict
 from tempopt.verdict.pairs import more_pairs
-from tempopt.verdict.verdict import Recommendation, Verdict
+from tempopt.verdict.recommendation import Recommendation
+from tempopt.verdict.verdict import Verdict, find_valid_earlier_verdict
 from tests.report.full_text import full_lines
 from tests.simulated import SimulatedStudy, Worth
 

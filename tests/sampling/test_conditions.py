@@ -8,7 +8,7 @@ import pytest
 
 from tempopt.sampling.arms import SearchArms
 from tempopt.sampling.features import Features
-from tempopt.verdict.references import exchange
+from tempopt.verdict.pairs import exchange
 
 SEARCH: dict[str, Any] = {
     "temperature_init": {"low": 0.25, "high": 4.0},

@@ -14,8 +14,8 @@ from tempopt.report.plots.temperatures import controlled
 from tempopt.storage.rows import Measurement, TicketRow
 from tempopt.storage.ticket_queries import arms_of
 from tempopt.temperature import active_groups, is_controlled
-from tempopt.verdict.conclusion import compute_verdict
 from tempopt.verdict.run_evaluations import WINNER, evaluations, inference_plans
+from tempopt.verdict.verdict import compute_verdict
 from tests.simulated import SimulatedStudy
 
 SPACE = {

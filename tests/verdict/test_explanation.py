@@ -13,11 +13,10 @@ from scipy import stats
 from tempopt.storage.rows import TicketRow
 from tempopt.storage.ticket_queries import Arm, arms_of
 from tempopt.temperature import LEARNED, LR_RATIOS, active_groups, to_neutral, training_key
-from tempopt.verdict.conclusion import compute_verdict
 from tempopt.verdict.explanation import ablated, explanation_tickets, simpler_plans, simplest
 from tempopt.verdict.paired_evidence import is_confirmation_complete
 from tempopt.verdict.pairs import more_pairs
-from tempopt.verdict.verdict import Verdict
+from tempopt.verdict.verdict import Verdict, compute_verdict
 from tests.simulated import SPACE, SimulatedStudy
 
 ALPHA = 0.05

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from tempopt.errors import UsageError
 from tempopt.verdict.statistics.failure_rates import failure_rates
 
 tables = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=20)
@@ -50,19 +49,3 @@ def test_six_failures_of_one_arm_alone_differ_from_none() -> None:
     rates = failure_rates([True] * 6 + [False] * 2, [False] * 8, alpha=0.05)
     assert rates.p_value == pytest.approx(2 / 2**6)
     assert (rates.reference.low, rates.reference.high) == (0, pytest.approx(1 - 0.025 ** (1 / 8)))
-
-
-@pytest.mark.parametrize(
-    ("arm", "reference", "alpha", "message"),
-    [
-        ([], [], 0.05, "0 and 0 runs"),
-        ([True], [True, False], 0.05, "1 and 2 runs"),
-        ([True], [True], 0.0, "between 0 and 1"),
-        ([True], [True], 1.5, "between 0 and 1"),
-    ],
-)
-def test_what_has_no_rate_is_refused(
-    arm: list[bool], reference: list[bool], alpha: float, message: str
-) -> None:
-    with pytest.raises(UsageError, match=message):
-        failure_rates(arm, reference, alpha=alpha)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
@@ -11,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from tempopt.errors import UsageError
 from tempopt.verdict.statistics.group_sequential import (
     Look,
     boundaries,
@@ -212,27 +210,3 @@ def test_the_level_is_spent_bit_by_bit_and_whole_in_the_end(pairs: int, max_pair
 
 def test_the_level_is_spent_by_the_power_that_was_chosen() -> None:
     assert [spent(n, 16) for n in (4, 8, 12, 16)] == pytest.approx([1 / 8, 0.5**1.5, 0.75**1.5, 1])
-
-
-@pytest.mark.parametrize(
-    "looks",
-    [(), ((0, 1.0),), ((8, 0.5), (4, 1.0)), ((4, 0.5), (8, 0.4)), ((4, 0.0), (8, 1.0)), ((4, 0.5), (8, 1.1))],
-)
-def test_looks_that_do_not_ascend_are_refused(looks: tuple[Look, ...]) -> None:
-    for ask in (
-        lambda: boundaries(looks, 0.05),
-        lambda: repeated_p(looks, 0.1),
-        lambda: nominal_p(looks, 0.05),
-    ):
-        with pytest.raises(UsageError, match=r"looks.*shares in \(0, 1\]"):
-            ask()
-
-
-def test_levels_and_numbers_of_pairs_out_of_range_are_refused() -> None:
-    for alpha in (0.0, 1.0, math.nan):
-        with pytest.raises(UsageError, match=r"between 0 and 1"):
-            boundaries(FOUR, alpha)
-    for pairs, max_pairs in itertools.product((0, 1), repeat=2):
-        if not pairs * max_pairs:
-            with pytest.raises(UsageError, match=r"at least 1"):
-                spent(pairs, max_pairs)

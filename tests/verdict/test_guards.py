@@ -14,9 +14,8 @@ from scipy import stats
 from tempopt.report.guard_text import guard_line
 from tempopt.storage.rows import Measurement, TicketRow
 from tempopt.storage.ticket_queries import arms_of
-from tempopt.verdict.conclusion import compute_verdict
 from tempopt.verdict.guards import NO_VALUE
-from tempopt.verdict.verdict import Verdict
+from tempopt.verdict.verdict import Verdict, compute_verdict
 
 LOSS = {"val_loss": "no worse than 5%"}
 NOISE = [0.01, -0.01, 0.02, 0.0, -0.02, 0.01, -0.01, 0.0]

@@ -9,10 +9,9 @@ import pytest
 from tempopt.report.recommendation_text import recommendation_text
 from tempopt.storage.rows import Measurement, TicketRow
 from tempopt.storage.ticket_queries import arms_of
-from tempopt.verdict.conclusion import compute_verdict
 from tempopt.verdict.guards import NOT_THERE
 from tempopt.verdict.run_evaluations import evaluations
-from tempopt.verdict.verdict import Verdict
+from tempopt.verdict.verdict import Verdict, compute_verdict
 from tests.simulated import SPACE, SimulatedStudy
 from tests.verdict.test_guards import NOISE, guard_measurements, losses
 from tests.verdict.test_recommendation import by_part, noisy_gains, with_gains

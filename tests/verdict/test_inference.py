@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from tempopt.storage.rows import Measurement, TicketRow
-from tempopt.verdict.conclusion import compute_verdict
 from tempopt.verdict.inference import AS_TRAINED, InferenceOnly
+from tempopt.verdict.verdict import compute_verdict
 
 ALPHA = 0.05
 BASELINE = np.array([0.50, 0.52, 0.47, 0.55, 0.49, 0.51, 0.53, 0.48])

@@ -132,18 +132,6 @@ def test_rounding_does_not_break_a_tie() -> None:
     assert rounded_test.p_value == exact.p_value
 
 
-@both
-@pytest.mark.parametrize("differences", [[], [0.1, math.nan], [0.1, math.inf]])
-def test_what_is_no_number_is_refused(test: str, differences: list[float]) -> None:
-    with pytest.raises(UsageError, match=r"no pairs|not finite"):
-        gains(differences, test)
-
-
-def test_an_unknown_test_is_refused_with_those_that_are_known() -> None:
-    with pytest.raises(UsageError, match=r'Unknown test "welch"\..*Known: t, sign_flip\.'):
-        gains([0.1, 0.2], "welch")
-
-
 def shifted(differences: list[float], shift: float) -> list[float]:
     return [d + shift for d in differences]
 
@@ -459,29 +447,6 @@ def test_what_is_the_same_in_all_arms_keeps_nothing() -> None:
         equal_values, equal_values, equal_values, keep=0.7, test="t", direction="maximize"
     )
     assert (paired_test.gain, paired_test.p_value) == (0, 1)
-
-
-def test_parts_and_arms_that_do_not_fit_are_refused() -> None:
-    for keep in (-0.1, 1.1):
-        with pytest.raises(UsageError, match=r"from 0 to 1"):
-            non_inferiority_test([1.0], [1.0], [1.0], keep=keep, test="t", direction="maximize")
-    with pytest.raises(UsageError, match=r"1, 2 and 1 pairs"):
-        non_inferiority_test([1.0], [1.0, 2.0], [1.0], keep=0.5, test="t", direction="maximize")
-
-
-@both
-def test_levels_looks_and_stages_that_do_not_fit_are_refused(test: str) -> None:
-    for alpha in (0.0, 1.0, math.nan):
-        with pytest.raises(UsageError, match=r"between 0 and 1"):
-            gains(FIRST, test, alpha=alpha)
-        with pytest.raises(UsageError, match=r"between 0 and 1"):
-            least_pairs(test, alpha)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=r"at 4 pairs, and there are 8"):
-        gains(FIRST, test, looks=((4, 1.0),))
-    with pytest.raises(UsageError, match=r"shares in \(0, 1\]"):
-        gains(FIRST, test, looks=((8, 0.5), (8, 0.4)))
-    with pytest.raises(UsageError, match=r"no pairs"):
-        gains(FIRST, test, earlier=[StageDifferences(differences=())])
 
 
 def test_the_least_number_of_pairs_of_an_unknown_test_is_refused() -> None:

@@ -11,8 +11,14 @@ import pytest
 from tempopt.storage.rows import TicketRow
 from tempopt.storage.ticket_queries import DECIDING_ARMS, arms_of
 from tempopt.temperature import is_neutral
-from tempopt.verdict.pairs import confirm_tickets, deciding_arms, more_pairs, select_arm_params, winner_of
-from tempopt.verdict.selection import candidates
+from tempopt.verdict.pairs import (
+    candidates,
+    confirm_tickets,
+    deciding_arms,
+    more_pairs,
+    select_arm_params,
+    winner_of,
+)
 from tempopt.verdict.stages import next_tickets
 from tests.simulated import SimulatedStudy
 

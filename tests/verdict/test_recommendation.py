@@ -14,9 +14,9 @@ from tempopt.spec.alpha_ledger import alpha_for_verdict
 from tempopt.storage.rows import Measurement, TicketRow
 from tempopt.storage.ticket_queries import arms_of
 from tempopt.temperature import active_groups
-from tempopt.verdict.conclusion import compute_verdict
+from tempopt.verdict.recommendation import Recommendation
 from tempopt.verdict.statistics.paired_tests import StageDifferences, paired_test, pairs_to_add
-from tempopt.verdict.verdict import Recommendation, Verdict
+from tempopt.verdict.verdict import Verdict, compute_verdict
 from tempopt.verdict.widening import find_params_at_range_ends
 from tests.simulated import SPACE, SimulatedStudy
 

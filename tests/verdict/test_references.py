@@ -13,11 +13,16 @@ from tempopt.sampling.arms import SearchArms
 from tempopt.storage.rows import TicketRow
 from tempopt.storage.ticket_queries import arms_of
 from tempopt.temperature import active_groups, is_neutral, to_neutral, training_key
-from tempopt.verdict.conclusion import compute_verdict
-from tempopt.verdict.pairs import winner_of
-from tempopt.verdict.references import constants_to_train, exchange, first_winner, winner
-from tempopt.verdict.selection import no_recommendations
+from tempopt.verdict.pairs import (
+    constants_to_train,
+    exchange,
+    first_winner,
+    no_recommendations,
+    winner,
+    winner_of,
+)
 from tempopt.verdict.stages import next_tickets
+from tempopt.verdict.verdict import compute_verdict
 from tests.simulated import SimulatedStudy, row
 
 TAU = {"temperature_init": {"low": 0.25, "high": 4.0}}

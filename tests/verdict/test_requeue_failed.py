@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tempopt.storage.rows import TicketRow
-from tempopt.verdict.requeue_failed import failed_runs_to_requeue
+from tempopt.verdict.stages import failed_runs_to_requeue
 from tests.simulated import SPACE, SimulatedStudy
 
 

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from tempopt.storage.rows import TicketRow
-from tempopt.verdict.conclusion import compute_verdict
+from tempopt.verdict.verdict import compute_verdict
 
 BASELINE = [0.50, 0.52, 0.47, 0.55, 0.49, 0.51, 0.53, 0.48]
 GAINS = [0.10, 0.12, 0.08, 0.11, 0.09, 0.13, 0.07, 0.10]

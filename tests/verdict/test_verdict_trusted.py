@@ -13,10 +13,9 @@ from scipy import stats
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import TicketRow
 from tempopt.storage.ticket_queries import arms_of
-from tempopt.verdict.conclusion import compute_verdict
 from tempopt.verdict.pairs import winner_of
 from tempopt.verdict.stages import next_tickets
-from tempopt.verdict.verdict import Verdict
+from tempopt.verdict.verdict import Verdict, compute_verdict
 from tests.simulated import ModelledStudy, SimulatedStudy, Worth
 from tests.tiers import long_but
 

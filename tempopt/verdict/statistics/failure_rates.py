@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tempopt.errors import UsageError
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
@@ -53,17 +51,8 @@ def failure_rates(
         failed_arm: Whether the arm failed, one for each pair.
         failed_reference: Whether the reference failed on the same pairs.
         alpha: What an interval misses, at most, in (0, 1).
-
-    Raises:
-        UsageError: If there is no pair, the numbers of pairs differ, or the level is out of range.
     """
-    if len(failed_arm) == 0 or len(failed_arm) != len(failed_reference):
-        raise UsageError(
-            f"Failures of {len(failed_arm)} and {len(failed_reference)} runs were compared. Both arms need "
-            "as many, and one at least."
-        )
-    if not 0 < alpha < 1:
-        raise UsageError(f"Failure rates were given the level {alpha:g}; it has to lie between 0 and 1.")
+    assert 0 < len(failed_arm) == len(failed_reference) and 0 < alpha < 1, alpha
     from scipy.special import bdtr
 
     pairs = list(zip(failed_arm, failed_reference, strict=True))

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from tempopt.errors import UsageError
-
 _ROUNDING = 1e-9
 """Means this small, relative to the values, are zero but for rounding."""
 
@@ -41,20 +39,9 @@ def fieller(numerators: Sequence[float], denominators: Sequence[float], *, alpha
         numerators: One for each pair, finite.
         denominators: One for each pair, finite.
         alpha: What the interval misses, in (0, 1).
-
-    Raises:
-        UsageError: If there is no pair, the numbers of values differ, one is not finite, or the level is
-            out of range.
     """
-    if len(numerators) == 0 or len(numerators) != len(denominators):
-        raise UsageError(
-            f"A ratio was given {len(numerators)} numerators and {len(denominators)} denominators. It needs "
-            "as many of both, and one at least."
-        )
-    if not all(map(math.isfinite, (*numerators, *denominators))):
-        raise UsageError("A ratio was given a value that is not finite; give it finite ones only.")
-    if not 0 < alpha < 1:
-        raise UsageError(f"A ratio was given the level {alpha:g}; it has to lie between 0 and 1.")
+    assert 0 < len(numerators) == len(denominators), "a ratio needs as many numerators as denominators"
+    assert all(map(math.isfinite, (*numerators, *denominators))) and 0 < alpha < 1, alpha
     # squares of what is very large or very small leave the range of floats; powers of 2 are exact
     exponent = math.frexp(max(map(abs, (*numerators, *denominators))))[1]
     numerators = [math.ldexp(value, -exponent) for value in numerators]

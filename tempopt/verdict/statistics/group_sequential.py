@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tempopt.errors import UsageError
 from tempopt.spec.alpha_levels import spent as spent
 
 if TYPE_CHECKING:
@@ -67,15 +66,9 @@ def boundaries(looks: tuple[Look, ...], alpha: float) -> tuple[float, ...]:
     Args:
         looks: Looks in their order; a look at one pair, of which there is no t, never ends a test.
         alpha: Two-sided level of all looks together if the last share is 1, in (0, 1).
-
-    Raises:
-        UsageError: If the looks or their shares do not ascend, or a number is out of its range.
     """
     _check(looks)
-    if not 0 < alpha < 1:
-        raise UsageError(
-            f"The level {alpha:g} was given to a sequence of looks; it has to lie between 0 and 1."
-        )
+    assert 0 < alpha < 1, alpha
     from scipy.special import ndtr
 
     scores = _crossed(looks, np.array([alpha / 2]))[:, 0]
@@ -145,12 +138,8 @@ def _shows_nothing(looks: tuple[Look, ...]) -> bool:
 
 def _check(looks: tuple[Look, ...]) -> None:
     pairs, shares = [n for n, _ in looks], [share for _, share in looks]
-    ascending = pairs == sorted(pairs) and shares == sorted(shares)
-    if not looks or not ascending or pairs[0] < 1 or not 0 < shares[0] <= shares[-1] <= 1:
-        raise UsageError(
-            f"The looks {list(looks)} were given. Each is (pairs, share of the level spent by then): there "
-            "has to be one at least, with pairs from 1 and shares in (0, 1], and neither may fall on the way."
-        )
+    assert looks and pairs == sorted(pairs) and shares == sorted(shares), looks
+    assert pairs[0] >= 1 and 0 < shares[0] <= shares[-1] <= 1, looks
 
 
 @lru_cache(maxsize=64)

@@ -12,11 +12,14 @@ of 25 % against 5 % collapses are covered 88 % of the time by t. SciPy is loaded
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
+from typing import Literal
 
-from tempopt.errors import UsageError, unknown
+import numpy as np
+
 from tempopt.spec.alpha_levels import ALPHA as ALPHA
 from tempopt.spec.alpha_levels import TESTS as TESTS
 from tempopt.spec.alpha_levels import Direction as Direction
@@ -24,14 +27,19 @@ from tempopt.spec.alpha_levels import Test as Test
 from tempopt.spec.alpha_levels import least_pairs as least_pairs
 from tempopt.verdict.statistics.group_sequential import Look, increment, nominal_p, repeated_p, repeated_score
 from tempopt.verdict.statistics.power import POWER, pairs_needed
-from tempopt.verdict.statistics.sign_flip import Signs
 
 _ROUNDING = 1e-9
 """Differences this close, relative to the median of their sizes, are taken to be equal: subtracting two
 accuracies that are multiples of 1/n leaves a rounding error where a tie was."""
 
+_EXACT = 1e-12
+"""Differences this close, relative to the values, are rounding errors of a weighted difference."""
+
 _NOTHING = 1e-15
 """Differences that are all smaller are rounding errors of metrics near one, and taken to be zero."""
+
+_ENUMERATED = 18
+"""Up to so many pairs every way to change signs is gone through; of more, as many at random."""
 
 _MOST_LEVEL = 0.99
 """Level at which pairs are added where those there are say nearly enough alone."""
@@ -131,17 +139,10 @@ def paired_test(
         test: ``t`` (Student's) or ``sign_flip`` (permutation test of the mean).
         direction: ``maximize`` or ``minimize``: which sign of a difference is better.
         alpha: Two-sided level that this comparison may spend, in (0, 1).
-        looks: Looks at ``differences`` up to the present one, as in :class:`Stage`.
+        looks: Looks at ``differences`` up to the present one, as in :class:`StageDifferences`.
         earlier: Stages before, whose pairs count as well.
-
-    Raises:
-        UsageError: If a stage has no pair, a difference is not finite, the test is not known, the level is
-            out of range, or looks do not ascend to the number of pairs.
     """
-    if test not in TESTS:
-        raise UsageError(unknown("test", test, TESTS))
-    if not 0 < alpha < 1:
-        raise UsageError(f"A paired test was given the level {alpha:g}; it has to lie between 0 and 1.")
+    assert test in TESTS and 0 < alpha < 1, (test, alpha)
     present = StageDifferences(differences=tuple(differences), looks=None if looks is None else tuple(looks))
     stages = [_Evidence(stage, test, direction) for stage in (*earlier, present)]
     gains = [gain for stage in stages for gain in stage.gains]
@@ -216,27 +217,50 @@ def non_inferiority_test(
         winner: Those of the winner.
         baseline: Those of what both are compared with.
         keep: Part of the winner's gain that is enough, in [0, 1].
-        test: As in :func:`paired`.
-        direction: As in :func:`paired`.
-        alpha: As in :func:`paired`.
-
-    Raises:
-        UsageError: If ``keep`` is out of range or the arms have different numbers of pairs; and as
-            :func:`paired`.
+        test: As in :func:`paired_test`.
+        direction: As in :func:`paired_test`.
+        alpha: As in :func:`paired_test`.
     """
-    if not 0 <= keep <= 1:
-        raise UsageError(f"A part of {keep:g} of a gain was asked to be kept; give one from 0 to 1.")
-    if not len(simple) == len(winner) == len(baseline):
-        raise UsageError(
-            f"Arms with {len(simple)}, {len(winner)} and {len(baseline)} pairs were compared. "
-            "Each pair needs a value of every arm: leave out the others."
-        )
+    assert 0 <= keep <= 1, keep
     differences = []
     for of_simple, of_winner, of_baseline in zip(simple, winner, baseline, strict=True):
         difference = of_simple - keep * of_winner - (1 - keep) * of_baseline
-        rounding = 1e-12 * max(abs(of_simple), abs(of_winner), abs(of_baseline))
+        rounding = _EXACT * max(abs(of_simple), abs(of_winner), abs(of_baseline))
         differences.append(0.0 if abs(difference) <= rounding else difference)
     return paired_test(differences, test=test, direction=direction, alpha=alpha)
+
+
+def margin_left(
+    arm: Sequence[float],
+    reference: Sequence[float],
+    *,
+    side: Literal["most", "least"],
+    margin: float,
+    relative: bool,
+) -> list[float]:
+    """Return by pair what is left of the margin; above 0 in the mean is within it.
+
+    With a margin that is a share X of the size of the reference's mean, it is (1 + X) · reference_i - arm_i
+    where the arm may be above, and arm_i - (1 - X) · reference_i where it may be below; of a reference whose
+    mean is negative, X counts with the other sign. So the mean over pairs is X · |mean of the reference| less
+    what the arm is worse by, and the noise of the reference's mean is accounted for.
+
+    Args:
+        arm: Values of the arm, one for each pair.
+        reference: Those of its reference.
+        side: ``most``: the arm may be above by the margin; ``least``: below.
+        margin: >= 0.
+        relative: Whether the margin is a share of the size of the reference's mean.
+    """
+    assert margin >= 0, margin
+    sign = -1.0 if reference and fmean(reference) < 0 else 1.0
+    slacks = []
+    for of_arm, of_reference in zip(arm, reference, strict=True):
+        worse = of_arm - of_reference if side == "most" else of_reference - of_arm
+        slack = (margin * sign * of_reference if relative else margin) - worse
+        rounding = _EXACT * max(abs(of_arm), abs(of_reference), margin)
+        slacks.append(0.0 if abs(slack) <= rounding else slack)
+    return slacks
 
 
 def pairs_to_add(
@@ -250,30 +274,23 @@ def pairs_to_add(
 ) -> int | None:
     """Return how many pairs a further stage needs to show a true gain with that chance, with all stages.
 
-    What the stages say so far counts, by the inverse normal method as in :func:`paired`. What is expected of
-    the new pairs is the given effect and never the gain that was seen. They are taken to be judged by
-    Student's test.
+    What the stages say so far counts, by the inverse normal method as in :func:`paired_test`. What is
+    expected of the new pairs is the given effect and never the gain that was seen. They are taken to be
+    judged by Student's test.
 
     Args:
         stages: Stages so far, at least one.
         effect: The true gain, in the metric's unit, > 0.
-        test: As in :func:`paired`.
-        direction: As in :func:`paired`.
+        test: As in :func:`paired_test`.
+        direction: As in :func:`paired_test`.
         alpha: Two-sided level that the comparison may spend once they are there, in (0, 1).
         power: The chance, in (alpha / 2, 1).
 
     Returns:
         A number of 2 or more; None where it is above 100,000, or no two pairs of a stage differ, so that it
         is not known how much they vary.
-
-    Raises:
-        UsageError: As for :func:`paired`, or a number is out of its range.
     """
-    if not stages or not (math.isfinite(effect) and effect > 0 and 0 < alpha < 1):
-        raise UsageError(
-            f"Pairs to add to {len(stages)} stages were counted for an effect of {effect:g} at the level "
-            f"{alpha:g}. Give at least one stage, an effect above 0 and a level between 0 and 1."
-        )
+    assert stages and math.isfinite(effect) and effect > 0 and 0 < alpha < 1, (effect, alpha)
     from scipy.special import ndtr, ndtri
 
     evidence = [_Evidence(stage, test, direction) for stage in stages if len(stage.differences) > 1]
@@ -289,31 +306,84 @@ def pairs_to_add(
     return None if num_pairs is None else max(num_pairs, least_pairs(test, next_alpha))
 
 
+class _Signs:
+    """One-sided tests of where differences are centred, and their inversion.
+
+    They count typical values that are on the lesser side: the means of all non-empty subsets (Hartigan 1969,
+    "Using subsample values as typical values"), which is the permutation test of the mean. A value that ties
+    counts on *both* sides and the interval is closed, which keeps level and coverage under ties and zeros
+    (Noether 1967, "Wilcoxon confidence intervals for location parameters in the discrete case").
+
+    Args:
+        gains: Differences, at least one.
+        zero: Values this close are taken to tie.
+    """
+
+    def __init__(self, gains: Sequence[float], zero: float) -> None:
+        self._zero = zero
+        self._values = _subset_means(gains)
+
+    def above(self, value: float) -> float:
+        """Return the one-sided p of being centred above a value."""
+        return self._chance(bisect_right(self._values, value + self._zero))
+
+    def below(self, value: float) -> float:
+        """Return the one-sided p of being centred below a value."""
+        return self._chance(len(self._values) - bisect_left(self._values, value - self._zero))
+
+    def interval(self, alpha: float) -> tuple[float, float]:
+        """Return the ends of the interval of all values that neither test rejects at half the level."""
+        cut = bisect_left(range(len(self._values) + 1), alpha, key=lambda count: 2 * self._chance(count))
+        if cut == 0:
+            return -math.inf, math.inf
+        # what ties with zero is zero, so that the interval and the test of zero never disagree
+        low, high = (
+            0.0 if abs(value) <= self._zero else value
+            for value in (self._values[cut - 1], self._values[-cut])
+        )
+        return low, high
+
+    def _chance(self, count: int) -> float:
+        return (1 + count) / (1 + len(self._values))
+
+
+def _subset_means(gains: Sequence[float]) -> list[float]:
+    """Return the means of all non-empty subsets, ascending; beyond 18 differences, of 2¹⁸ - 1 random ones.
+
+    With a random sample the p-value (1 + count) / (1 + size) is still a valid one (Phipson & Smyth 2010). The
+    sample is the same whenever it is drawn.
+    """
+    sums, counts = np.zeros(1), np.zeros(1)
+    if len(gains) <= _ENUMERATED:
+        for gain in gains:
+            sums, counts = np.concatenate([sums, sums + gain]), np.concatenate([counts, counts + 1])
+        sums, counts = sums[1:], counts[1:]
+    else:
+        draw = np.random.default_rng(len(gains))
+        sums, counts = np.zeros(2**_ENUMERATED - 1), np.zeros(2**_ENUMERATED - 1)
+        for gain in gains:
+            mask = draw.integers(0, 2, size=len(sums))
+            sums, counts = sums + gain * mask, counts + mask
+        sums, counts = sums[counts > 0], counts[counts > 0]
+    return [float(mean) for mean in np.sort(sums / counts)]
+
+
 class _Evidence:
     """What one stage says for a gain and against it."""
 
     def __init__(self, stage: StageDifferences, test: Test, direction: Direction) -> None:
         differences = stage.differences
-        if not differences:
-            raise UsageError("A paired test was given no pairs. It needs at least one.")
-        if not all(map(math.isfinite, differences)):
-            raise UsageError(
-                "A paired test was given a difference that is not finite; give it finite ones only."
-            )
+        assert differences and all(map(math.isfinite, differences)), differences
         self.gains = [0.0 - d for d in differences] if direction == "minimize" else list(differences)
         self._looks = stage.looks or ((len(differences), 1.0),)
-        if self._looks[-1][0] != len(differences):
-            raise UsageError(
-                f"The last look was said to be at {self._looks[-1][0]} pairs, and there are "
-                f"{len(differences)}. The looks of a stage end with the present one."
-            )
+        assert self._looks[-1][0] == len(differences), "the looks of a stage end with the present one"
         self._share = increment(self._looks)
         # the median, so that one run that exploded does not make ties of all other pairs
         sizes = [abs(gain) for gain in self.gains if abs(gain) > _NOTHING]
         self._zero = _ROUNDING * (median(sizes) if sizes else max(map(abs, self.gains)))
         self._signs = None
         if test != "t" or max(self.gains) - min(self.gains) <= self._zero:
-            self._signs = Signs(self.gains, self._zero)
+            self._signs = _Signs(self.gains, self._zero)
         else:
             self._error = stdev(self.gains) / math.sqrt(len(self.gains))
 

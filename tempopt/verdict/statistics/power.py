@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import math
 
-from tempopt.errors import UsageError
-
 POWER = 0.8
 """The chance to show a gain that is meant wherever none is given."""
 
@@ -28,15 +26,8 @@ def power_of(effect: float, pairs: int, *, alpha: float) -> float:
 
     Returns:
         A chance in (0, 1]; ``alpha / 2`` where the effect is 0.
-
-    Raises:
-        UsageError: If a number is out of its range.
     """
-    if not (math.isfinite(effect) and effect >= 0 and pairs >= 2 and 0 < alpha < 1):
-        raise UsageError(
-            f"The power of {pairs} pairs was asked for an effect of {effect:g} at the level {alpha:g}. Give "
-            "an effect of 0 or more, at least 2 pairs and a level between 0 and 1."
-        )
+    assert math.isfinite(effect) and effect >= 0 and pairs >= 2 and 0 < alpha < 1, (effect, pairs, alpha)
     from scipy.special import nctdtr, ndtr, stdtrit
 
     freedom, shift = pairs - 1, effect * math.sqrt(pairs)
@@ -53,15 +44,8 @@ def detectable_effect(pairs: int, *, alpha: float, power: float = POWER) -> floa
         pairs: Number of pairs, >= 2.
         alpha: Two-sided level, in (0, 1).
         power: The chance, in (alpha / 2, 1).
-
-    Raises:
-        UsageError: If a number is out of its range.
     """
-    if not 0 < alpha < 1 or not alpha / 2 < power < 1:
-        raise UsageError(
-            f"A gain that is seen with a chance of {power:g} was asked for at the level {alpha:g}. Give a "
-            "level between 0 and 1 and a chance above half of it, below 1."
-        )
+    assert 0 < alpha < 1 and alpha / 2 < power < 1, (alpha, power)
     low, high = 0.0, 1.0
     while power_of(high, pairs, alpha=alpha) < power:
         low, high = high, 2 * high
@@ -81,15 +65,8 @@ def pairs_needed(effect: float, *, alpha: float, power: float = POWER) -> int | 
         effect: The gain in standard deviations of a pair's difference, > 0.
         alpha: Two-sided level, in (0, 1).
         power: The chance, in (alpha / 2, 1).
-
-    Raises:
-        UsageError: If a number is out of its range.
     """
-    if not (math.isfinite(effect) and effect > 0 and alpha / 2 < power < 1):
-        raise UsageError(
-            f"Pairs were to be counted for an effect of {effect:g} and a chance of {power:g}. Give an effect "
-            "above 0 and a chance above half of the level, below 1."
-        )
+    assert math.isfinite(effect) and effect > 0 and alpha / 2 < power < 1, (effect, alpha, power)
     low, high = 1, 2
     while power_of(effect, high, alpha=alpha) < power:
         low, high = high, 2 * high
@@ -111,15 +88,8 @@ def deviation_interval(deviation: float, freedom: int, *, confidence: float) -> 
         deviation: The estimate, >= 0.
         freedom: Its degrees of freedom, >= 1: one less than there were values.
         confidence: Chance that the interval holds the truth, in (0, 1); each side misses as often.
-
-    Raises:
-        UsageError: If a number is out of its range.
     """
-    if not (math.isfinite(deviation) and deviation >= 0 and freedom >= 1 and 0 < confidence < 1):
-        raise UsageError(
-            f"A standard deviation of {deviation:g} with {freedom} degrees of freedom has no interval of "
-            f"{confidence:g}. Give one of 0 or more, at least 1 degree and a chance between 0 and 1."
-        )
+    assert math.isfinite(deviation) and deviation >= 0 and freedom >= 1 and 0 < confidence < 1
     from scipy.special import chdtri
 
     side = (1 - confidence) / 2
