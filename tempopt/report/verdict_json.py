@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tempopt.report.formatting import finite
 from tempopt.report.recommendation_text import earlier_advice, recommendation_text
-from tempopt.verdict.final_temperatures import Ends
+
 from tempopt.verdict.guards import GuardResult
 from tempopt.verdict.inference import TunedInference
 from tempopt.verdict.paired_evidence import PairedResult

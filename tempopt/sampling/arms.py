@@ -14,10 +14,9 @@ from optuna.distributions import CategoricalDistribution
 from optuna.trial import TrialState
 
 from tempopt.sampling.features import Features
-from tempopt.sampling.frozen_history import History
+from tempopt.sampling.frozen_history import History, trial_params
 from tempopt.sampling.initial_design import initial_params
 from tempopt.sampling.optuna_factories import make_pruner, make_sampler
-from tempopt.sampling.trial_params import trial_params
 from tempopt.seeds import derive, seed_name
 from tempopt.spec.conditions import active_params
 from tempopt.spec.search_space import Arm
@@ -125,9 +124,9 @@ class SearchArms:
 
     def _strategy(self, arm: str) -> KnowledgeGradient:
         # it loads scipy, for which who only looks at a study should not wait
+        from tempopt.sampling.candidate_pool import WarmStartStudy
         from tempopt.sampling.guard_constraints import build_guard_constraints
         from tempopt.sampling.knowledge_gradient import KnowledgeGradient
-        from tempopt.sampling.warm_start import WarmStartStudy
 
         if arm not in self._strategies:
             study, arm_name = self._spec.study, cast("Arm", arm)

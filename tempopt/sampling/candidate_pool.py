@@ -6,7 +6,7 @@ Of a space that has few of them all are considered. Which of them is trained is 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -14,10 +14,12 @@ import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from scipy.stats import qmc
 
-from tempopt.sampling.arm_model import Array, Describe
+from tempopt.sampling.surrogate import Array, Observations, Surrogate, pull_in_low_outliers, select_batch
 from tempopt.sampling.unit_cube import configurations, from_unit, from_unit_vector, nearest, to_unit
-from tempopt.sampling.warm_start import WarmStartStudy
 from tempopt.storage.rows import Parameters
+
+Describe = Callable[[Mapping[str, Any]], Array]
+"""Turns sampled values, or whole parameter sets, into the features of the parameter set that they make."""
 
 _FROM_EARLIER = 2
 _EVERYWHERE = 256
@@ -28,6 +30,49 @@ _CENTRES = 6
 _NEAR = 10
 _WIDTH = 0.1
 _REDRAWN = 0.15
+_MIN_RELATIVE_SPREAD = 1e-6
+
+
+class WarmStartStudy:
+    """What an earlier study says of the parameter sets of this one.
+
+    How good it would expect a set to be is a trend that values of this study may follow, by a factor that
+    its surrogate learns with all else: 1 where the two are alike, 0 where they have nothing in common. (As a
+    prior mean, as in Golovin et al. 2017, "Google Vizier", section 3.3, it would have to be unlearnt there.)
+
+    Args:
+        runs: Parameters and values of its runs, more being better; at least one.
+        describe: Turns whole parameter sets into the features of this study.
+    """
+
+    def __init__(
+        self,
+        runs: Sequence[tuple[Mapping[str, Any], float]],
+        describe: Describe,
+    ) -> None:
+        features_ND = np.array([describe(parameters) for parameters, _ in runs])
+        values_N = pull_in_low_outliers(np.array([value for _, value in runs]))
+        self.parameters: list[Mapping[str, Any]] = [parameters for parameters, _ in runs]
+        self._surrogate = Surrogate(
+            Observations(
+                features_ND=features_ND,
+                seeds_N=np.arange(len(runs)),
+                values_N=values_N,
+                excess_N=np.zeros(len(runs)),
+            )
+        )
+        said_N = self._surrogate.mean(features_ND)
+        self._middle, spread = float(said_N.mean()), float(said_N.std())
+        # where its runs differ in nothing that this study knows, what is left of it is rounding
+        self._factor = 1.0 / spread if spread > _MIN_RELATIVE_SPREAD * float(values_N.std()) else 0.0
+
+    def __call__(self, features_D: Array) -> float:
+        """Return how good a described set is expected to be, in standard deviations of its runs' sets."""
+        return self._factor * (float(self._surrogate.mean(features_D[None])[0]) - self._middle)
+
+    def best(self, features_MD: Array, *, count: int, rng: np.random.Generator) -> list[int]:
+        """Return the places of the described sets that it would name, the best single one first."""
+        return select_batch(self._surrogate.posterior(features_MD), count=count, rng=rng)
 
 
 class CandidatePool:

@@ -13,10 +13,12 @@ from datetime import datetime
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution
+from optuna.distributions import BaseDistribution, distribution_to_json
 from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
+
+from tempopt.storage.rows import TrialParam
 
 _STUDY = 0
 LEARNED = (TrialState.COMPLETE, TrialState.PRUNED)
@@ -53,6 +55,21 @@ def make_frozen_trial(
         system_attrs={},
         intermediate_values=dict(reports or {}),
     )
+
+
+def trial_params(
+    params: Mapping[str, Any], distributions: Mapping[str, BaseDistribution]
+) -> list[TrialParam]:
+    """Return parameters as Optuna's tables hold them."""
+    return [
+        TrialParam(
+            name=name,
+            value=float(distributions[name].to_internal_repr(value)),
+            distribution=distribution_to_json(distributions[name]),
+        )
+        for name, value in params.items()
+        if name in distributions
+    ]
 
 
 class WindowedStorage(BaseStorage):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tempopt.errors import StorageError, StudyNotFound, UsageError, masked, without_passwords
-from tempopt.sampling.trial_params import trial_params
+from tempopt.sampling.frozen_history import trial_params
 from tempopt.service.lifecycle import Storage, open_storage
 from tempopt.spec.custom_schedules import check_schedules
 from tempopt.spec.study_spec import StudySpec

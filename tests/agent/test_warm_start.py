@@ -12,9 +12,9 @@ import pytest
 from tempopt.agent.study_creation import load_warm_start_runs
 from tempopt.api.calls import search
 from tempopt.errors import SpecError
+from tempopt.sampling.candidate_pool import WarmStartStudy
 from tempopt.sampling.knowledge_gradient import KnowledgeGradient
 from tempopt.sampling.unit_cube import from_unit, nearest
-from tempopt.sampling.warm_start import WarmStartStudy
 from tempopt.service.studies import load_study, run_agent
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.changes import RunOutcome
