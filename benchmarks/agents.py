@@ -1,4 +1,4 @@
-"""One agent of scaling.py in a process of its own: tempopt's own, with workers that sleep or that train.
+"""One agent of scaling.py in a process of its own: tempopt's own, with workers that sleep.
 
 Run as ``python agents.py FIELDS``, the fields of a :class:`Post` as JSON. When it is warm it says so on
 standard output and waits for a line on standard input, so that all begin at the same moment; at the end it
@@ -12,6 +12,8 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from multiprocessing import Pipe
 from pathlib import Path
@@ -29,8 +31,8 @@ class Post:
         url: The database.
         study: Name of the study.
         workers: Workers that the agent has.
-        sleep: Seconds that a training of sleep takes; None: max retrieval is trained.
-        reports: Reports of a training of sleep, a divisor of REPORTS.
+        sleep: Seconds that a training takes.
+        reports: Reports of a training, a divisor of REPORTS.
         server: URL of the server that the agent works for; None: it reaches the database.
         token: That it shows.
     """
@@ -38,7 +40,7 @@ class Post:
     url: str
     study: str
     workers: int
-    sleep: float | None
+    sleep: float
     reports: int = 4
     server: str | None = None
     token: str = ""
@@ -129,15 +131,8 @@ class Sleeper:
 def work(post: Post) -> None:
     """Do an agent's work from the first line of standard input on, until every ticket is over."""
     from tempopt.agent.agent_loop import Agent
-    from tempopt.agent.dry_run import start_workers
-    from tempopt.agent.local_client import LocalStudyClient
     from tempopt.agent.observer import NullObserver
-    from tempopt.agent.placement import Placement
-    from tempopt.agent.study_cache import StudyCache
     from tempopt.agent.study_client import RunFolders
-    from tempopt.spec.study_spec import StudySpec
-    from tempopt.storage.opening import open_store
-    from tempopt.training.messages import Ready
 
     end_times: list[float] = []
 
@@ -149,60 +144,71 @@ def work(post: Post) -> None:
         def note(self, text: str) -> None:
             raise AssertionError(f"void: {text}")
 
-    if post.server is not None:
-        _work_behind(post, Clock(), end_times)
-        return
+    slots = [Sleeper(slot, post.sleep, post.reports) for slot in range(post.workers)]
+    connect = _connect_to_database if post.server is None else _connect_to_server
+    with tempfile.TemporaryDirectory() as name:
+        folders, observer = RunFolders(logs=Path(name), checkpoints=f"file://{name}"), Clock()
+        with connect(post, folders, observer) as (spec, client, counts):
+            agent = Agent(
+                spec=spec,
+                client=client,
+                workers=slots,  # type: ignore[arg-type]
+                folders=folders,
+                observer=observer,
+            )
+            print("warm", flush=True)
+            sys.stdin.readline()
+            counts()
+            cpu = time.process_time()
+            agent.run()
+            agent_report = AgentReport(
+                finished=end_times,
+                cpu=time.process_time() - cpu,
+                **counts(),
+                idle=[idle_seconds for slot in slots for idle_seconds in slot.idle],
+            )
+            print(json.dumps(asdict(agent_report)), flush=True)
+            sys.stdin.readline()
+
+
+Counted = Callable[[], dict[str, Any]]
+"""Returns what was counted since it was called last, as fields of an :class:`AgentReport`."""
+
+
+@contextmanager
+def _connect_to_database(post: Post, folders: Any, observer: Any) -> Iterator[tuple[Any, Any, Counted]]:
+    """Yield the spec, a client on the database, and its transactions."""
+    from tempopt.agent.local_client import LocalStudyClient
+    from tempopt.agent.study_cache import StudyCache
+    from tempopt.spec.study_spec import StudySpec
+    from tempopt.storage.opening import open_store
+
     counts = Counts()
-    real = 0 if post.sleep is not None else post.workers
-    asleep = post.workers - real
-    with (
-        open_store(post.url, create=False) as store,
-        start_workers([Placement()] * real) as workers,
-        tempfile.TemporaryDirectory() as folder,
-    ):
-        for worker in workers:
-            assert isinstance(worker.receive(), Ready), "void: a worker does not start"
+
+    def transactions() -> dict[str, Any]:
+        num_transactions = counts.end(1)["transactions"]
+        counts.begin()
+        return {"transactions": num_transactions}
+
+    with open_store(post.url, create=False) as store:
         study = store.load_study(post.study)
         spec = StudySpec.from_json(study.spec)
-        observer = Clock()
-        slots = workers or [Sleeper(slot, post.sleep, post.reports) for slot in range(asleep)]
-        folders = RunFolders(logs=Path(folder), checkpoints=f"file://{folder}")
         client = LocalStudyClient(
-            cache=StudyCache(spec, study, store), folders=folders, workers=len(slots), observer=observer
-        )
-        agent = Agent(
-            spec=spec,
-            client=client,
-            workers=slots,  # type: ignore
-            folders=folders,
-            observer=observer,
+            cache=StudyCache(spec, study, store), folders=folders, workers=post.workers, observer=observer
         )
         # what a study does when its search is over is no part of what is measured
         client.is_finished = lambda: client.cache.is_finished() and not len(client.outbox)  # type: ignore[method-assign]
-        print("warm", flush=True)
-        sys.stdin.readline()
-        counts.begin()
-        cpu = time.process_time()
-        agent.run()
-        agent_report = AgentReport(
-            finished=end_times,
-            cpu=time.process_time() - cpu,
-            transactions=counts.end(1)["transactions"],
-            idle=[idle_seconds for slot in slots for idle_seconds in getattr(slot, "idle", [])],
-        )
-        print(json.dumps(asdict(agent_report)), flush=True)
-        sys.stdin.readline()
+        yield spec, client, transactions
 
 
-def _work_behind(post: Post, observer: Any, end_times: list[float]) -> None:
-    """Do the same for a server, and count what is said to it."""
-    from tempopt.agent.agent_loop import Agent
+@contextmanager
+def _connect_to_server(post: Post, folders: Any, observer: Any) -> Iterator[tuple[Any, Any, Counted]]:
+    """Yield the spec, a client of the server, and what is said to it."""
     from tempopt.agent.remote_client import AgentRpcClient, RemoteStudyClient, to_study_row
-    from tempopt.agent.study_client import RunFolders
     from tempopt.spec.study_spec import StudySpec
     from tempopt.storage.http.connection import ServerConnection
 
-    assert post.server is not None and post.sleep is not None
+    assert post.server is not None
     connection = ServerConnection(post.server, post.token)
     traffic = {"requests": 0, "sent": 0, "received": 0}
 
@@ -214,44 +220,24 @@ def _work_behind(post: Post, observer: Any, end_times: list[float]) -> None:
         answer.read()
         traffic["received"] += len(answer.content)
 
+    def counted() -> dict[str, Any]:
+        counted_traffic = dict(traffic)
+        traffic.update(dict.fromkeys(traffic, 0))
+        return {"transactions": 0.0, **counted_traffic}
+
     connection.client.event_hooks = {"request": [count_request], "response": [count_response]}
     line = AgentRpcClient(connection, post.study, post.workers)
     join_reply = line.join()
     spec = StudySpec.from_json(to_study_row(join_reply).spec)
-    with tempfile.TemporaryDirectory() as folder:
-        folders = RunFolders(logs=Path(folder), checkpoints=folder)
-        client = RemoteStudyClient(
-            spec=spec, joined=join_reply, line=line, folders=folders, observer=observer
-        )
-        slots = [Sleeper(slot, post.sleep, post.reports) for slot in range(post.workers)]
-        agent = Agent(
-            spec=spec,
-            client=client,
-            workers=slots,  # type: ignore[arg-type]
-            folders=folders,
-            observer=observer,
-        )
+    client = RemoteStudyClient(spec=spec, joined=join_reply, line=line, folders=folders, observer=observer)
 
-        def is_over() -> bool:
-            # what a study does when its search is over is no part of what is measured
-            snapshot = client.snapshot([], 0.0)
-            return snapshot.done["search"] == snapshot.requested["search"]
+    def is_over() -> bool:
+        # what a study does when its search is over is no part of what is measured
+        snapshot = client.snapshot([], 0.0)
+        return snapshot.done["search"] == snapshot.requested["search"]
 
-        client.is_finished = is_over  # type: ignore[method-assign]
-        print("warm", flush=True)
-        sys.stdin.readline()
-        traffic |= dict.fromkeys(traffic, 0)
-        cpu = time.process_time()
-        agent.run()
-        agent_report = AgentReport(
-            finished=end_times,
-            cpu=time.process_time() - cpu,
-            transactions=0.0,
-            **traffic,
-            idle=[idle_seconds for slot in slots for idle_seconds in slot.idle],
-        )
-        print(json.dumps(asdict(agent_report)), flush=True)
-        sys.stdin.readline()
+    client.is_finished = is_over  # type: ignore[method-assign]
+    yield spec, client, counted
 
 
 if __name__ == "__main__":

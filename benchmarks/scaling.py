@@ -1,4 +1,4 @@
-"""How the throughput of trials grows with agents: sleep on a PostgreSQL, and max retrieval on two cores.
+"""How the throughput of trials grows with agents whose trainings are sleep, on a PostgreSQL.
 
 Agents are tempopt's own, each in a process of its own, and are warm when they are let go. A training of
 sleep takes two seconds and no CPU, so what is missing from one trial every two seconds and agent is what
@@ -42,15 +42,15 @@ class ScalingCase:
         workers: Workers of each.
         trials: Trials of the study.
         parallel: The study's ``parallel``.
-        sleep: Seconds that a training of sleep takes; None: max retrieval is trained.
-        reports: Reports of a training of sleep.
+        sleep: Seconds that a training takes.
+        reports: Reports of a training.
     """
 
     agents: int
     workers: int = 1
     trials: int
     parallel: int
-    sleep: float | None = SECONDS
+    sleep: float = SECONDS
     reports: int = 4
 
 
@@ -71,20 +71,14 @@ class CaseResult:
 
 def spec_of(case: ScalingCase) -> Any:
     """Return the spec of a case's study."""
-    import yaml
-
     from tempopt.spec.study_spec import StudySpec
 
-    if case.sleep is not None:
-        study = {"metric": "val_loss", "direction": "minimize", "pruner": "median"}
-        data: dict[str, Any] = {"study": study, "model": {"class_path": "package.Model"}, "search": SEARCH}
-        data["trainer"] = {"max_steps": step_of(REPORTS)}
-    else:
-        data = yaml.safe_load((FOLDER.parent / "studies" / "max_retrieval.yaml").read_text())
-        data["study"]["pruner"] = "none"
+    study: dict[str, Any] = {"metric": "val_loss", "direction": "minimize", "pruner": "median"}
     # what agents cost each other is asked here, not what a sampler costs
-    data["study"] |= {"sampler": "tpe", "seeds": {"search": None}}
-    data["study"] |= {"name": NAME, "trials": case.trials, "parallel": case.parallel}
+    study |= {"sampler": "tpe", "seeds": {"search": None}}
+    study |= {"name": NAME, "trials": case.trials, "parallel": case.parallel}
+    data = {"study": study, "model": {"class_path": "package.Model"}, "search": SEARCH}
+    data["trainer"] = {"max_steps": step_of(REPORTS)}
     return StudySpec.parse(data, source="the benchmark")
 
 
@@ -101,18 +95,14 @@ def begin(url: str, case: ScalingCase) -> None:
         store.add_tickets(study.id, [ticket for ticket in first_tickets(spec) if ticket.kind == "search"])
 
 
-def carried_out(
-    url: str, case: ScalingCase, *, server: str | None = None, token: str = "", num_before: int | None = None
-) -> CaseResult:
+def carried_out(url: str, case: ScalingCase, *, server: str | None = None, token: str = "") -> CaseResult:
     """Have a case's agents do its trials.
 
     Args:
         server: URL of the server that they work for; None: they reach the database.
         token: That they show.
-        num_before: Trials that the study has already, being there; None: it is begun here.
     """
-    if num_before is None:
-        begin(url, case)
+    begin(url, case)
     post = Post(
         url=url,
         study=NAME,
@@ -141,7 +131,7 @@ def carried_out(
         for agent in agents:
             agent.kill()
             agent.communicate()
-    check(url, case, agent_reports, num_before or 0)
+    check(url, case, agent_reports)
     last = max(moment for agent_report in agent_reports for moment in agent_report.finished)
     server_cpu = None if server is None or cpu_after is None else cpu_after - server
     return CaseResult(seconds=last - start_time, agent_reports=agent_reports, server=server_cpu)
@@ -168,7 +158,7 @@ def server_seconds(url: str) -> float | None:
     return None if None in serving else sum(process.seconds for process in serving if process is not None)
 
 
-def check(url: str, case: ScalingCase, agent_reports: list[AgentReport], num_before: int) -> None:
+def check(url: str, case: ScalingCase, agent_reports: list[AgentReport]) -> None:
     """See that there are exactly the trials that were asked, each begun once and told by one agent."""
     import optuna
 
@@ -181,7 +171,7 @@ def check(url: str, case: ScalingCase, agent_reports: list[AgentReport], num_bef
         tickets = store.tickets(store.load_study(NAME).id, ["search"])
     assert {ticket.attempt for ticket in tickets} == {1}, "void: a trial was begun twice"
     num_ended = sum(len(agent_report.finished) for agent_report in agent_reports)
-    assert num_ended == case.trials - num_before, f"void: the agents have told the end of {num_ended} trials"
+    assert num_ended == case.trials, f"void: the agents have told the end of {num_ended} trials"
 
 
 def print_sleeping(backend: str, max_agents: int, trials: int) -> None:
@@ -209,41 +199,19 @@ def print_sleeping(backend: str, max_agents: int, trials: int) -> None:
             print("| " + " | ".join([*cells, *cpu, f"{transactions:.1f}"]) + " |", flush=True)
 
 
-def training(backend: str, trials: int, rounds: int) -> None:
-    """Print the throughput of agents that train max retrieval on this machine's cores."""
-    print(
-        f"\nMax retrieval, {trials} trials:\n\n| agents | workers each | trials a minute | of one agent's |"
-    )
-    print("|---|---|---|---|", flush=True)
-    for _ in range(rounds):
-        first_rate = 0.0
-        for agents, workers in ((1, 1), (2, 1), (1, 2)):
-            case = ScalingCase(agents=agents, workers=workers, trials=trials, parallel=4, sleep=None)
-            with database(backend) as url:
-                rate = 60 * trials / carried_out(url, case).seconds
-            first_rate = first_rate or rate
-            print(f"| {agents} | {workers} | {rate:.1f} | {rate / first_rate:.2f} |", flush=True)
-
-
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--storage", help="a PostgreSQL, with a user who may make databases")
     parser.add_argument("--backend", choices=["sqlite", *SERVERS], default="postgresql")
-    parser.add_argument("--table", choices=["sleep", "train"], action="append")
     parser.add_argument("--most", type=int, default=AGENTS[-1], help="no more agents than that")
-    parser.add_argument("--trials", type=int, default=20, help="trials of sleep, for each agent")
-    parser.add_argument("--rounds", type=int, default=2, help="how often max retrieval is trained")
+    parser.add_argument("--trials", type=int, default=20, help="trials for each agent")
     arguments = parser.parse_args()
     if arguments.storage is not None:
         SERVERS["postgresql"] = arguments.storage
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, ", end="")
     print("load {:.2f} {:.2f} {:.2f}".format(*os.getloadavg()), flush=True)
-    tables = arguments.table or ["sleep", "train"]
-    if "sleep" in tables:
-        print_sleeping(arguments.backend, arguments.most, arguments.trials)
-    if "train" in tables:
-        training(arguments.backend, 16, arguments.rounds)
+    print_sleeping(arguments.backend, arguments.most, arguments.trials)
     print("\nload {:.2f} {:.2f} {:.2f}".format(*os.getloadavg()))
 
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from scaling import CaseResult, ScalingCase, begin, carried_out
+from scaling import CaseResult, ScalingCase, carried_out
 from spent import process_of
 from store import SERVERS, database
 
@@ -168,67 +168,25 @@ def many_agents(backend: str, max_agents: int, trials: int) -> None:
             )
 
 
-def large_study(backend: str, num_existing: int, trials: int) -> None:
-    """Print for how long a worker is idle between two trials of a study that has many."""
-    print(f"\nA study with {num_existing} trials; {trials} more by one agent, trials of 0.5 s:\n")
-    row("way", "idle ms between trials, median", "longest", "agent's CPU ms a trial", "server's")
-    row(*["---"] * 5)
-    for has_server in (False, True):
-        case = ScalingCase(agents=1, trials=num_existing + trials, parallel=2, sleep=0.5)
-        with database(backend) as url:
-            if has_server:
-                with run_server(url) as server:
-                    fill_study(url, case, num_existing)
-                    cpu_before = server.seconds
-                    run_result = carried_out(
-                        url, case, server=server.url, token=server.token, num_before=num_existing
-                    )
-                    server_cpu: float | None = server.seconds - cpu_before
-            else:
-                fill_study(url, case, num_existing)
-                run_result, server_cpu = carried_out(url, case, num_before=num_existing), None
-        (agent_report,) = run_result.agent_reports
-        row(
-            "server" if has_server else "database",
-            f"{1e3 * statistics.median(agent_report.idle):.0f}",
-            f"{1e3 * max(agent_report.idle):.0f}",
-            f"{1e3 * agent_report.cpu / trials:.0f}",
-            "" if server_cpu is None else f"{1e3 * server_cpu / trials:.0f}",
-        )
-
-
-def fill_study(url: str, case: ScalingCase, count: int) -> None:
-    """Write a case's study, so many of whose trials are over."""
-    from scaling import spec_of
-    from store import fill, fill_tickets
-
-    begin(url, case)
-    spec = spec_of(case)
-    fill_tickets(url, fill(url, count, spec.space()), spec)
-
-
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--storage", help="a PostgreSQL, with a user who may make databases")
     parser.add_argument("--backend", choices=["sqlite", *SERVERS], default="postgresql")
-    parser.add_argument("--table", choices=["long", "many", "large"], action="append")
+    parser.add_argument("--table", choices=["long", "many"], action="append")
     parser.add_argument("--most", type=int, default=AGENTS[-1], help="no more agents than that")
     parser.add_argument("--trials", type=int, default=8, help="trials an agent")
     parser.add_argument("--seconds", type=float, default=60.0, help="length of a long trial")
-    parser.add_argument("--there", type=int, default=10_000, help="trials of a large study")
     arguments = parser.parse_args()
     if arguments.storage is not None:
         SERVERS["postgresql"] = arguments.storage
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, ", end="")
     print("load {:.2f} {:.2f} {:.2f}".format(*os.getloadavg()), flush=True)
-    tables = arguments.table or ["long", "many", "large"]
+    tables = arguments.table or ["long", "many"]
     if "long" in tables:
         long_trials(arguments.backend, arguments.seconds, 1)
     if "many" in tables:
         many_agents(arguments.backend, arguments.most, arguments.trials)
-    if "large" in tables:
-        large_study(arguments.backend, arguments.there, 20)
     print("\nload {:.2f} {:.2f} {:.2f}".format(*os.getloadavg()))
 
 

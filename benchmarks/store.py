@@ -445,7 +445,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--case", help=argparse.SUPPRESS)
     parser.add_argument("--backend", choices=["sqlite", *SERVERS], action="append")
-    parser.add_argument("--table", choices=["running", "growth", "length", "large"], action="append")
+    parser.add_argument("--table", choices=["running", "growth", "large"], action="append")
     parser.add_argument("--quick", action="store_true", help="few trials, up to 1,000: a minute a backend")
     arguments = parser.parse_args()
     if arguments.case is not None:
@@ -457,7 +457,7 @@ def main() -> None:
         print(json.dumps(numbers))
         return
     backends = arguments.backend or ["sqlite", *SERVERS]
-    tables = arguments.table or ["running", "growth", "length", "large"]
+    tables = arguments.table or ["running", "growth", "large"]
     turns = 1 if arguments.quick else 2
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
     if "running" in tables:
@@ -477,26 +477,6 @@ def main() -> None:
             for num_before in ((100, 1000) if arguments.quick else (100, 1000, 10000))
         ]
         table("For each trial, Optuna / tempopt, with 8 running:", rows)
-    if "length" in tables:
-        rows = [
-            (
-                f"{backend}, {num_running} running, {length}",
-                [
-                    StoreCase(
-                        side="tempopt",
-                        backend=backend,
-                        before=100,
-                        running=num_running,
-                        trials=max(4, 2 * num_running),
-                        seconds=seconds,
-                    )
-                ],
-            )
-            for backend in backends[:1]
-            for num_running in (1, 8)
-            for length, seconds in (("at once", 0.0), ("1 min", 60.0), ("10 min", 600.0), ("1 h", 3600.0))
-        ]
-        table("For each trial, tempopt alone, by the length of a trial:", rows)
     if "large" in tables:
         num_before = 1000 if arguments.quick else 10000
         print(f"\nCPU ms at {num_before} finished trials (SQLite):\n\n| what | CPU ms |\n|---|---|")

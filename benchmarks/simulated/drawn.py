@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.recorded.world import Training
 from benchmarks.simulated.courses import Course, course
 from benchmarks.simulated.luck import PAIR, RUNGS, of_seed
-from benchmarks.simulated.worlds import Collapse, Made, unit_position, world_of
+from benchmarks.simulated.worlds import Collapse, ModelWorld, unit_position, world_of
 from tempopt.training.messages import Evaluation
 
 Best = Literal["nothing", "constant", "schedule"]
@@ -117,7 +117,7 @@ class Shape:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drawn(Made):
+class DrawnWorld(ModelWorld):
     """A world of a study.
 
     Args:
@@ -185,7 +185,7 @@ _CONSTANT = {"total": True, "against_constant": False, "schedule_shown": False, 
 _SCHEDULE = {"total": True, "against_constant": True, "schedule_shown": True, "inference_only": False}
 
 
-def world_for(name: str, draw: int = 0) -> Made:
+def world_for(name: str, draw: int = 0) -> ModelWorld:
     """Return the world of a study.
 
     Args:
@@ -201,11 +201,11 @@ def world_for(name: str, draw: int = 0) -> Made:
     options: dict[str, Any] = {"name": name.replace("@", "-"), "others": int(others), "draw": draw}
     if size:
         claims = _CONSTANT if what == "constant" else _SCHEDULE
-        return Drawn(**options, best=what, size=float(size), claims=claims)
+        return DrawnWorld(**options, best=what, size=float(size), claims=claims)
     kind: Any = "plain" if what == "null" else what
     noise: Any = "heavy" if kind == "heavy" else "normal"
-    world = Drawn(**options, kind=kind, noise=noise, claims=_NOTHING)
+    world = DrawnWorld(**options, kind=kind, noise=noise, claims=_NOTHING)
     if kind != "divergence":
         return world
     rate = world.shape.failures
-    return Drawn(**options, kind=kind, claims=_NOTHING, collapse=Collapse(at_one=rate, at_best=rate))
+    return DrawnWorld(**options, kind=kind, claims=_NOTHING, collapse=Collapse(at_one=rate, at_best=rate))

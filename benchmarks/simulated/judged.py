@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.simulated.drawn import world_for
 from benchmarks.simulated.whole import StudySimulation, sampled_by, with_study
-from benchmarks.simulated.worlds import Made
+from benchmarks.simulated.worlds import ModelWorld
 from tempopt.storage.rows import SEARCH_KINDS, TicketRow
 from tempopt.verdict.inference import AS_TRAINED
 from tempopt.verdict.paired_evidence import PairedResult
@@ -101,7 +101,7 @@ def _kind(row: TicketRow) -> str:
     return f"{row.kind}:constants" if row.kind == "confirm" and is_constant else row.kind
 
 
-def _answers(verdict: Verdict, rows: list[TicketRow], world: Made) -> list[dict[str, Any]]:
+def _answers(verdict: Verdict, rows: list[TicketRow], world: ModelWorld) -> list[dict[str, Any]]:
     judged_rows = [
         row for row in rows if row.round == verdict.round and row.kind not in (*SEARCH_KINDS, "choose")
     ]
@@ -138,7 +138,7 @@ def _answer_entry(
 
 
 def _of_inference(
-    verdict: Verdict, arms: Mapping[str, Mapping[str, Any]], world: Made
+    verdict: Verdict, arms: Mapping[str, Mapping[str, Any]], world: ModelWorld
 ) -> list[dict[str, Any]]:
     """Return what is said of models that were tuned at inference, but for the baseline's."""
     inference, answers = verdict.inference_only, []
@@ -177,7 +177,9 @@ def _of_inference(
     return answers
 
 
-def _shares(verdict: Verdict, arms: Mapping[str, Mapping[str, Any]], world: Made) -> list[dict[str, Any]]:
+def _shares(
+    verdict: Verdict, arms: Mapping[str, Mapping[str, Any]], world: ModelWorld
+) -> list[dict[str, Any]]:
     """Return what is said of shares of the gain, the simplest plan and rates of failure."""
     answers = []
     total_gain = world.worth(arms["search"]) - world.worth(arms["baseline"])
@@ -223,7 +225,7 @@ def _all_answers(verdict: Verdict) -> Iterator[tuple[str, PairedResult, Any]]:
         yield "over_learned", verdict.learned.winner, None
 
 
-def _truth(name: str, share: Any, arms: Mapping[str, Mapping[str, Any]], world: Made) -> float | None:
+def _truth(name: str, share: Any, arms: Mapping[str, Mapping[str, Any]], world: ModelWorld) -> float | None:
     """Return the gain of an answer in truth; None: it is not known what the answer compares."""
     if name == "inference_only" and {"baseline", "search"} <= arms.keys():
         plan = inference_plans(world.spec, arms["search"]).get(share.plan)

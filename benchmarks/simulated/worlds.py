@@ -169,7 +169,7 @@ _LOSS_SHARED, _LOSS_OWN = 0.01, 0.005
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class ModelWorld:
     """A world in closed form.
 
     Args:
@@ -414,22 +414,22 @@ _TWO_LEVELS = {"total": True, "learned": True, "against_constant": False, "sched
 _SIZE = 2.0
 
 
-def _all_worlds(size: float) -> list[Made]:
+def _all_worlds(size: float) -> list[ModelWorld]:
     """Return the worlds, with gains of a size."""
     level, schedule = Gain(of="level", size=size), Gain(of="schedule", size=size)
     length, rescued_collapse = Gain(of="length", size=size), Collapse(at_one=0.25, at_best=0.05)
     return [
-        *(Made(name=f"null-{k}", others=k, claims=_NOTHING) for k in (0, 1, 3, 6)),
-        *(Made(name=f"weak-{k}", others=k, curvature=1 / 6, claims=_NOTHING) for k in (1, 3, 6)),
-        Made(name="ridge", others=1, tied=Coupling(how="ridge"), claims=_NOTHING),
-        Made(name="ridge-last", others=3, tied=Coupling(how="ridge", by="last"), claims=_NOTHING),
-        Made(name="moving", others=3, tied=Coupling(how="moving"), claims=_NOTHING),
-        Made(name="flatter", others=3, tied=Coupling(how="flatter"), claims=_NOTHING),
-        *(Made(name=f"level-{k}", others=k, gain=level, claims=_TRAINED) for k in (0, 3)),
-        *(Made(name=f"schedule-{k}", others=k, gain=schedule, claims=_SCHEDULES) for k in (0, 3)),
-        *(Made(name=f"length-{k}", others=k, gain=length, claims=_SCHEDULES) for k in (0, 3)),
+        *(ModelWorld(name=f"null-{k}", others=k, claims=_NOTHING) for k in (0, 1, 3, 6)),
+        *(ModelWorld(name=f"weak-{k}", others=k, curvature=1 / 6, claims=_NOTHING) for k in (1, 3, 6)),
+        ModelWorld(name="ridge", others=1, tied=Coupling(how="ridge"), claims=_NOTHING),
+        ModelWorld(name="ridge-last", others=3, tied=Coupling(how="ridge", by="last"), claims=_NOTHING),
+        ModelWorld(name="moving", others=3, tied=Coupling(how="moving"), claims=_NOTHING),
+        ModelWorld(name="flatter", others=3, tied=Coupling(how="flatter"), claims=_NOTHING),
+        *(ModelWorld(name=f"level-{k}", others=k, gain=level, claims=_TRAINED) for k in (0, 3)),
+        *(ModelWorld(name=f"schedule-{k}", others=k, gain=schedule, claims=_SCHEDULES) for k in (0, 3)),
+        *(ModelWorld(name=f"length-{k}", others=k, gain=length, claims=_SCHEDULES) for k in (0, 3)),
         *(
-            Made(
+            ModelWorld(
                 name=f"inference-{share}",
                 others=3,
                 gain=Gain(of="level", size=size, inference=share / 100),
@@ -437,14 +437,14 @@ def _all_worlds(size: float) -> list[Made]:
             )
             for share in (50, 80, 100)
         ),
-        Made(name="collapse", collapse=Collapse(at_one=0.1, at_best=0.1), claims=_NOTHING),
-        Made(name="collapse-3", others=3, collapse=Collapse(at_one=0.1, at_best=0.1), claims=_NOTHING),
-        Made(name="rescued", collapse=rescued_collapse, claims=_TRAINED),
-        Made(name="two-0", named=True, attends=False, claims=_NOTHING),
-        Made(name="two-3", others=3, named=True, attends=False, claims=_NOTHING),
-        Made(name="two-read", others=3, named=True, attends=False, read=True, claims=_NOTHING),
-        Made(name="three-3", others=3, named=True, claims=_NOTHING),
-        Made(
+        ModelWorld(name="collapse", collapse=Collapse(at_one=0.1, at_best=0.1), claims=_NOTHING),
+        ModelWorld(name="collapse-3", others=3, collapse=Collapse(at_one=0.1, at_best=0.1), claims=_NOTHING),
+        ModelWorld(name="rescued", collapse=rescued_collapse, claims=_TRAINED),
+        ModelWorld(name="two-0", named=True, attends=False, claims=_NOTHING),
+        ModelWorld(name="two-3", others=3, named=True, attends=False, claims=_NOTHING),
+        ModelWorld(name="two-read", others=3, named=True, attends=False, read=True, claims=_NOTHING),
+        ModelWorld(name="three-3", others=3, named=True, claims=_NOTHING),
+        ModelWorld(
             name="two-moving",
             others=3,
             named=True,
@@ -452,10 +452,10 @@ def _all_worlds(size: float) -> list[Made]:
             tied=Coupling(how="moving"),
             claims=_NOTHING,
         ),
-        Made(name="three-heavy", others=3, named=True, noise="heavy", claims=_NOTHING),
-        Made(name="three-uneven", others=3, named=True, uneven=True, claims=_NOTHING),
+        ModelWorld(name="three-heavy", others=3, named=True, noise="heavy", claims=_NOTHING),
+        ModelWorld(name="three-uneven", others=3, named=True, uneven=True, claims=_NOTHING),
         *(
-            Made(
+            ModelWorld(
                 name=f"two-level-{k}",
                 others=k,
                 named=True,
@@ -467,11 +467,11 @@ def _all_worlds(size: float) -> list[Made]:
             for k in (0, 3)
         ),
         *(
-            Made(name=f"guarded-{k}", others=k, gain=level, cost=Cost(at_best=0.04, margin=0.02))
+            ModelWorld(name=f"guarded-{k}", others=k, gain=level, cost=Cost(at_best=0.04, margin=0.02))
             for k in (0, 3)
         ),
         # what is gained by those that live is less than what is lost by those that do not
-        Made(name="risky", gain=level, collapse=Collapse(at_one=0.05, at_best=0.25), claims=_NOTHING),
+        ModelWorld(name="risky", gain=level, collapse=Collapse(at_one=0.05, at_best=0.25), claims=_NOTHING),
     ]
 
 
@@ -479,7 +479,7 @@ NAMES = tuple(world.name for world in _all_worlds(_SIZE))
 
 
 @cache
-def world_of(name: str) -> Made:
+def world_of(name: str) -> ModelWorld:
     """Return the world of a name; ``level-3@1.5`` is ``level-3`` with a gain of 1.5 for 2 (``PAIR``)."""
     bare, _, size = name.partition("@")
     world = next(world for world in _all_worlds(float(size) if size else _SIZE) if world.name == bare)

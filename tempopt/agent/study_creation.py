@@ -100,7 +100,7 @@ def load_warm_start_runs(store: Store, spec: StudySpec) -> PriorRuns:
 
 def _runs(store: Store, name: str, spec: StudySpec) -> list[tuple[Mapping[str, Any], float]]:
     # it loads scipy, for which who begins from nothing should not wait
-    from tempopt.sampling.arm_model import subsample_informative
+    from tempopt.sampling.knowledge_gradient import subsample_informative
 
     try:
         study = store.load_study(name)

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.recorded.tasks import value_at
 from benchmarks.simulated.luck import PAIR, RUN_SD, SHARED, luck, of_seed
-from benchmarks.simulated.worlds import NAMES, Collapse, Made, world_of
+from benchmarks.simulated.worlds import NAMES, Collapse, ModelWorld, world_of
 from tempopt.temperature import LR_RATIOS, to_neutral, with_learned_temperatures
 from tempopt.training.messages import Evaluation
 
@@ -22,7 +22,7 @@ _ONE = {"temperature_init": 1.0, "schedule": "constant"}
 _DOWN = {"temperature_init": 2.0, "temperature_final": 0.5, "schedule": "linear"}
 
 
-def draw_params(world: Made, count: int) -> list[dict[str, Any]]:
+def draw_params(world: ModelWorld, count: int) -> list[dict[str, Any]]:
     """Return parameter sets from everywhere in a world's space."""
     rng = np.random.default_rng(5)
     space = world.spec.space()
@@ -33,7 +33,7 @@ def draw_params(world: Made, count: int) -> list[dict[str, Any]]:
     return [world.spec.parameters("search", values) for values in values]
 
 
-def params_of_others(world: Made, **params: Any) -> dict[str, Any]:
+def params_of_others(world: ModelWorld, **params: Any) -> dict[str, Any]:
     """Return other parameters that are not the best ones."""
     return {name: 2e-3 if name == "lr" else 0.5 for name in world.other_names} | params
 
@@ -218,7 +218,7 @@ def test_nothing_is_to_be_gained_where_collapses_cost_more_than_temperature_gain
 
 
 def test_a_run_that_collapsed_in_training_has_so_for_every_evaluation() -> None:
-    world = Made(name="half", collapse=Collapse(at_one=0.5, at_best=0.5))
+    world = ModelWorld(name="half", collapse=Collapse(at_one=0.5, at_best=0.5))
     for seed in range(50):
         is_collapsed = world.train(_ONE, seed).test < 0.65
         for plan in (None, dict(_COOL)):
@@ -226,7 +226,7 @@ def test_a_run_that_collapsed_in_training_has_so_for_every_evaluation() -> None:
             assert (world.measure(_ONE, seed, evaluation) < 0.65) == is_collapsed
 
 
-def named_params(world: Made, contrast: float, teacher: float) -> dict[str, Any]:
+def named_params(world: ModelWorld, contrast: float, teacher: float) -> dict[str, Any]:
     """Return parameters at constant named temperatures, in ratio to those found."""
     as_found = {name: section.as_found for name, section in world.spec.temperatures.items()}
     ratios = {"contrast": contrast, "teacher": teacher}

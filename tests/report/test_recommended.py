@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks.simulated.whole import StudySimulation, with_study
-from benchmarks.simulated.worlds import Made, world_of
+from benchmarks.simulated.worlds import Cost, ModelWorld, world_of
 from tempopt import cli
 from tempopt.report.page.html import render_report
 from tempopt.report.study_result import StudyResult
@@ -31,7 +31,7 @@ RunStudy = Callable[..., StudyResult]
 def carry_out(result_of: Callable[..., StudyResult]) -> RunStudy:
     """Return what carries out a study in a world and reads it; keyword arguments go to ``study:``."""
 
-    def run_study(world: Made, space: Mapping[str, tuple[float, float]], **study: Any) -> StudyResult:
+    def run_study(world: ModelWorld, space: Mapping[str, tuple[float, float]], **study: Any) -> StudyResult:
         ranges = {name: {"low": low, "high": high, "log": True} for name, (low, high) in space.items()}
         schedule = {"schedule": ["linear"]} if len(space) > 1 else {}
         spec = StudySpec.from_json({**world.spec.to_json(), "search": {**ranges, **schedule}})

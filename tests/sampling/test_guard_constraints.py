@@ -12,7 +12,7 @@ from optuna.trial import FrozenTrial
 from scipy import stats
 
 from benchmarks.simulated.whole import StudySimulation, with_study
-from benchmarks.simulated.worlds import Cost, Gain, Made
+from benchmarks.simulated.worlds import Cost, Gain, ModelWorld
 from tempopt.sampling.arms import SearchArms
 from tempopt.sampling.frozen_history import make_frozen_trial
 from tempopt.sampling.guard_constraints import GuardConstraints, GuardLimit, build_guard_constraints
@@ -149,7 +149,7 @@ def test_nothing_is_asked_where_nothing_is_guarded_or_known(make_spec: Any) -> N
 
 
 def test_a_search_that_weighs_names_what_keeps_the_guard_where_another_breaks_it() -> None:
-    world = Made(name="g", gain=Gain(of="level", size=6.0), cost=Cost(at_best=0.1, margin=0.02))
+    world = ModelWorld(name="g", gain=Gain(of="level", size=6.0), cost=Cost(at_best=0.1, margin=0.02))
     spec = with_study(world.spec, trials=16, seed=4)
     winners = {}
     for weighs in (True, False):
@@ -163,7 +163,7 @@ def test_a_search_that_weighs_names_what_keeps_the_guard_where_another_breaks_it
 
 
 def test_an_agent_that_comes_late_weighs_as_those_before_it_did() -> None:
-    world = Made(name="g", gain=Gain(of="level", size=6.0), cost=Cost(at_best=0.1, margin=0.02))
+    world = ModelWorld(name="g", gain=Gain(of="level", size=6.0), cost=Cost(at_best=0.1, margin=0.02))
     spec = with_study(world.spec, trials=9, seed=4, candidates=1)
     simulation = StudySimulation(world, spec)
     simulation.run()
