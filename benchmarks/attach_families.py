@@ -21,8 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from benchmarks.attach_known import FAMILIES
-from benchmarks.attach_models import Family
+from benchmarks.attach_models import FAMILIES, Family
 from tempopt import AttachError, attach
 
 WAYS = ("query_rows", "attention_interface", "auto")

@@ -25,8 +25,16 @@ from benchmarks.recorded.tasks import TASKS
 from benchmarks.recorded.world import RecordedWorld
 from benchmarks.simulated.clock import simulate
 from benchmarks.simulated.others import OTHERS
-from benchmarks.simulated.results import CHOSEN_BY, LINES, is_peer, keep, of_worlds, pack, result_key
-from benchmarks.simulated.table import show
+from benchmarks.simulated.table import (
+    CHOSEN_BY,
+    LINES,
+    is_peer,
+    keep,
+    of_worlds,
+    pack,
+    result_key,
+    show,
+)
 from benchmarks.simulated.tuners import TUNERS
 
 _MIN_ROWS = 30
@@ -47,7 +55,6 @@ def run_search(
         see=see,
     )
     seconds = time.process_time() - start_time
-    sign = 1.0 if world.spec.study.direction == "maximize" else -1.0
     headroom = world.best - world.floor
     selected_keys = [_key(params) for params in trace.selected]
     # the selection, where it changes
@@ -55,16 +62,6 @@ def run_search(
     truth = dict.fromkeys(selected_keys, 0.0)
     if truth:
         truth = dict(zip(truth, world.truth([json.loads(key) for key in truth]), strict=True))
-    is_early_of = {
-        _key(params): is_early
-        for params, is_early in zip(trace.parameter_sets, trace.ended_early, strict=True)
-    }
-    true_values = sign * world.truth([json.loads(key) for key in is_early_of])
-    good_ends = [
-        is_early
-        for is_early, value in zip(is_early_of.values(), true_values, strict=True)
-        if value >= world.high
-    ]
     return {
         "task": world.task,
         "tuner": name,
@@ -76,8 +73,6 @@ def run_search(
         "steps": [trace.steps[k] / world.total_steps for k in places],
         "share": [float(truth[selected_keys[k]] - world.floor) / headroom for k in places],
         "asked": len(trace.parameter_sets),
-        "good": len(good_ends),
-        "good_ended": sum(good_ends),
         "seconds": seconds,
     }
 

@@ -21,8 +21,7 @@ import time
 
 from benchmarks.simulated import judged
 from benchmarks.simulated.drawn import world_for
-from benchmarks.simulated.judged import Cell
-from benchmarks.simulated.judgement import tables
+from benchmarks.simulated.judged import Cell, tables
 from benchmarks.simulated.worlds import NAMES
 
 

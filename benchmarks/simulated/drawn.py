@@ -16,9 +16,17 @@ from typing import Any, Literal
 import numpy as np
 
 from benchmarks.recorded.world import Training
-from benchmarks.simulated.courses import Course, course
-from benchmarks.simulated.luck import PAIR, RUNGS, of_seed
-from benchmarks.simulated.worlds import Collapse, ModelWorld, unit_position, world_of
+from benchmarks.simulated.worlds import (
+    PAIR,
+    RUNGS,
+    Collapse,
+    Course,
+    ModelWorld,
+    course,
+    of_seed,
+    unit_position,
+    world_of,
+)
 from tempopt.training.messages import Evaluation
 
 Best = Literal["nothing", "constant", "schedule"]

@@ -1,16 +1,81 @@
-"""The table of searches: the true value of what each would name, by trainings spent."""
+"""What searches came to, kept, and their table: the true value of what each would name, by trainings spent.
+
+They are lines of a file while they are run, a table in the repository when they are packed. A result is of
+one world. A task of which more was recorded is another world, and what was found in the old one is left out.
+So is what tempopt came to in the repetitions by which its defaults were chosen: the best of several on some
+seeds is partly lucky there.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from scipy.stats import t
 
 from benchmarks.recorded.world import RecordedWorld
-from benchmarks.simulated.results import OURS, is_peer
+
+SEARCHES_PATH = Path(__file__).with_name("searches.parquet")
+LINES = Path("build/search.jsonl")
+OURS = "tempopt"
+"""How the names of all of tempopt's searches begin."""
+CHOSEN_BY = 30
+"""So many repetitions, the first ones, have chosen what tempopt does by default."""
+_WHICH = ("task", "tuner", "repetition", "see", "budget", "workers", "world")
+
+
+def is_peer(tuner: str) -> bool:
+    """Return whether a tuner is none of tempopt's own."""
+    return not tuner.startswith(OURS)
+
+
+def result_key(result: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what tells one search from another."""
+    return tuple(result[name] for name in _WHICH)
+
+
+def load_results(lines: Path = LINES) -> list[dict[str, Any]]:
+    """Return what there is of all searches; of one that was run again, the last result."""
+    rows: list[dict[str, Any]] = pq.read_table(SEARCHES_PATH).to_pylist() if SEARCHES_PATH.exists() else []
+    if lines.exists():
+        rows += [json.loads(line) for line in lines.read_text().splitlines()]
+    return list({result_key(row): row for row in rows}.values())
+
+
+def keep(result: dict[str, Any], lines: Path = LINES) -> None:
+    """Write one result down."""
+    lines.parent.mkdir(parents=True, exist_ok=True)
+    with lines.open("a") as file:
+        file.write(json.dumps(result) + "\n")
+
+
+def of_worlds(
+    worlds: Mapping[str, RecordedWorld], lines: Path = LINES, *, first: int = CHOSEN_BY
+) -> list[dict[str, Any]]:
+    """Return what there is of searches in the worlds that there are.
+
+    Args:
+        worlds: By task.
+        lines: What has not been packed.
+        first: Repetition from which on tempopt's own count.
+    """
+    marks = {task: world.mark for task, world in worlds.items()}
+    of_these = [row for row in load_results(lines) if row["world"] == marks.get(row["task"])]
+    return [row for row in of_these if row["repetition"] >= first or is_peer(row["tuner"])]
+
+
+def pack(worlds: Mapping[str, RecordedWorld], lines: Path = LINES) -> None:
+    """Put what there is of searches in the worlds of all tasks into the table of the repository."""
+    rows = of_worlds(worlds, lines)
+    pq.write_table(pa.Table.from_pylist(rows), SEARCHES_PATH, compression="zstd")
+    lines.unlink(missing_ok=True)
+    print(f"{SEARCHES_PATH.name}: {len(rows)} searches, {SEARCHES_PATH.stat().st_size} bytes")
+
 
 ENOUGH = 0.95
 _AT = (10, 20, 40, 80, 160)
@@ -50,27 +115,6 @@ def interval(shares_RT: Array, level: float) -> tuple[float, float]:
     crossings = [crossing(shares_RT[draw], level) for draw in draws]
     low, high = np.quantile(crossings, [0.025, 0.975], method="nearest")
     return float(low), float(high)
-
-
-def cost_of_verdict(shares_RT: Array, gain: float, deviation: float) -> tuple[float, float]:
-    """Return trainings until the verdict's 95 % interval is narrower than half the gain, and when to confirm.
-
-    What is selected after some trainings is confirmed on pairs of fresh seeds, of two trainings each, until
-    the interval is narrow enough. The moment to begin is the best one in the median over the searches.
-
-    Args:
-        shares_RT: As of :func:`curve`.
-        gain: Best known gain over τ = 1.
-        deviation: Standard deviation of the difference of a pair.
-    """
-    pairs = np.arange(2, 2000)
-    widths = 2 * t.ppf(0.975, pairs - 1) * deviation / np.sqrt(pairs)
-    # widths fall, so that the first that is small enough is where they are sorted in from behind
-    needed_RT = len(pairs) - np.searchsorted(widths[::-1], np.maximum(shares_RT * gain, 0) / 2, side="left")
-    cost_RT = np.where(needed_RT < len(pairs), 2.0 * (needed_RT + 2), np.inf)
-    whole_T = np.median(cost_RT, axis=0) + _times(shares_RT.shape[1] // 2)
-    best = int(np.argmin(whole_T))
-    return float(whole_T[best]), (best + 1) / 2
 
 
 def show(results: Sequence[dict[str, Any]], worlds: Mapping[str, RecordedWorld]) -> None:
@@ -143,10 +187,7 @@ def _shares(world: RecordedWorld, results: Sequence[dict[str, Any]], curves: Map
     print(f"\n**{world.task.replace('_', ' ')}**, shares from {since}; to L: to {best}.\n")
     points = [point for point in _AT if 2 * point <= next(iter(curves.values())).shape[1]]
     head = ["search", "searches", *map(str, points[:-1]), f"{points[-1]} trainings", "to 95 %", "to L"]
-    head += ["sets that are better", "to a verdict (of it searching)", "good ones ended"]
     print(f"| {' | '.join(head)} |\n{'|---' * len(head)}|")
-    headroom, deviation = world.best - world.floor, world.pair_deviation()
-    space = np.sort((world.truth(world.draw_sets(1)) - world.floor) / headroom)
     for name, shares in curves.items():
         tuner_results = [result for result in results if result["tuner"] == name]
         cells = [_mean_and_range(shares[:, 2 * point - 1]) for point in points]
@@ -157,15 +198,6 @@ def _shares(world: RecordedWorld, results: Sequence[dict[str, Any]], curves: Map
                 _trainings_text(num_trainings)
                 + ("" if is_certain else f" ({' to '.join(map(_trainings_text, bounds))})")
             )
-        cells.append(f"{np.median(1 - np.searchsorted(space, shares[:, -1]) / len(space)):.1%}")
-        total, verdict_cost = cost_of_verdict(shares, abs(headroom), deviation) if gain else (0.0, 0.0)
-        cells.append(f"{_trainings_text(total)} ({verdict_cost:g})" if gain else "no gain to show")
-        num_good = sum(result["good"] for result in tuner_results)
-        cells.append(
-            f"{sum(result['good_ended'] for result in tuner_results) / num_good:.0%}"
-            if num_good
-            else "none tried"
-        )
         print(f"| {name} | {len(tuner_results)} | {' | '.join(cells)} |", flush=True)
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from optuna.distributions import CategoricalDistribution
 
 from benchmarks.recorded.world import Training
-from benchmarks.simulated.courses import course
+from benchmarks.simulated.worlds import course
 from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import TEMPERATURE_PARAMETERS
 

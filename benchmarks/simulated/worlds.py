@@ -7,6 +7,8 @@ trained and no class is imported.
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -19,24 +21,146 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.recorded.world import Training
-from benchmarks.simulated.courses import Course, course, mean_course
-from benchmarks.simulated.luck import PAIR, RUN_SD, RUNGS, SHARED, Luck, Shape, luck, of_seed
 from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import (
     AS_FOUND,
     LEARNED,
     LR_RATIOS,
     NEUTRAL,
+    PLAN_PARAMETERS,
     TEMPERATURE_PARAMETERS,
+    TemperatureParameters,
     drop_unused_params,
+    initial_named_temperatures,
     join_name,
     neutral_values,
+    parameters_of_temperature,
+    progress,
     split_name,
 )
 from tempopt.training.messages import Evaluation
 
 Array = NDArray[np.float64]
 Parameters = Mapping[str, Any]
+
+_POINTS = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """A temperature over training: logarithms of its ratio to that of the baseline, which is 0 everywhere.
+
+    Args:
+        mean: Mean over training.
+        first: At its beginning.
+        last: At its end.
+        scaled: Whether it follows the length.
+    """
+
+    mean: float
+    first: float
+    last: float
+    scaled: bool
+
+
+def course(parameters: Mapping[str, Any], temperature: str = "") -> Course:
+    """Return what a world looks at of a temperature of a parameter set; attention's, if none is named."""
+    return _course(tuple((n, value) for n, value in parameters.items() if n in PLAN_PARAMETERS), temperature)
+
+
+@lru_cache(maxsize=100_000)
+def _course(parameters: tuple[tuple[str, Any], ...], temperature: str) -> Course:
+    plan = parameters_of_temperature(dict(parameters), temperature)
+    as_found_tau = initial_named_temperatures(dict(parameters)).get(temperature, 1.0)
+    temperature_plan = TemperatureParameters.from_mapping(plan).plan(1)
+    log_ratios = [
+        math.log(temperature_plan.temperatures(progress(index, _POINTS))[0] / as_found_tau)
+        for index in range(_POINTS)
+    ]
+    is_scaled = plan.get("length_scaling", "none") != "none"
+    return Course(
+        mean=math.fsum(log_ratios) / _POINTS,
+        first=log_ratios[0],
+        last=log_ratios[-1],
+        scaled=is_scaled,
+    )
+
+
+def mean_course(courses: Sequence[Course]) -> Course:
+    """Return the mean of several temperatures' courses."""
+    return Course(
+        mean=fmean(course.mean for course in courses),
+        first=fmean(course.first for course in courses),
+        last=fmean(course.last for course in courses),
+        scaled=any(course.scaled for course in courses),
+    )
+
+
+# ---- chance: what a seed does to all of its trainings, and what each has of its own
+
+Shape = Literal["normal", "heavy"]
+"""Distribution of chance: normal, or Student's t with three degrees of freedom, of the same variance."""
+
+SHARED = 0.01
+"""Standard deviation of what a seed does to all of its trainings."""
+RUN_SD = 0.01
+"""Standard deviation of what is a training's own."""
+PAIR = RUN_SD * math.sqrt(2.0)
+"""Standard deviation of the difference of two trainings on one seed; gains are given in it."""
+RUNGS = (100, 200, 300, 400, 500)
+"""Steps after which a training is validated."""
+
+# of the variance that is a training's own, the part that its validation and its test have in common
+_COMMON = 0.75
+_FREEDOM = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Luck:
+    """What is a training's own: at its end, in its validation and test, on the way, and whether it lives."""
+
+    run: float
+    validation: float
+    test: float
+    rungs: Array
+    chance: float
+
+    def spread(self, factor: float) -> Luck:
+        """Return the same with its end, validation and test so many times as far from what is expected."""
+        deviations = {name: factor * getattr(self, name) for name in ("run", "validation", "test")}
+        return dataclasses.replace(self, **deviations)
+
+
+@lru_cache(maxsize=1000)
+def luck(key: str, seed: int, shape: Shape) -> Luck:
+    """Return what is a training's own.
+
+    Args:
+        key: Equal for trainings with the same parameters.
+        seed: Their seed.
+        shape: Distribution.
+    """
+    digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
+    rng = np.random.default_rng([seed, int.from_bytes(digest, "big")])
+    draws = _draw(rng, 3 + len(RUNGS), shape)
+    common, own_sd = RUN_SD * math.sqrt(_COMMON), RUN_SD * math.sqrt(1.0 - _COMMON)
+    run, validation, test = common * draws[0], own_sd * draws[1], own_sd * draws[2]
+    return Luck(float(run), float(validation), float(test), draws[3:], float(rng.random()))
+
+
+@lru_cache(maxsize=1000)
+def of_seed(seed: int, shape: Shape) -> float:
+    """Return what a seed does to all of its trainings."""
+    return SHARED * float(_draw(np.random.default_rng([seed, 1]), 1, shape)[0])
+
+
+def _draw(rng: np.random.Generator, count: int, shape: Shape) -> Array:
+    if shape == "heavy":
+        return rng.standard_t(_FREEDOM, count) / math.sqrt(_FREEDOM / (_FREEDOM - 2))
+    return rng.standard_normal(count)
+
+
+# ---- what temperature and the other parameters are worth
 
 _LOW, _HIGH = 0.25, 4.0
 _AS_FOUND = {"contrast": 0.5, "teacher": 4.0}

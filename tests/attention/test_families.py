@@ -15,8 +15,7 @@ pytest.importorskip(
 )
 
 from benchmarks.attach_families import RIGHT, WAYS, Outcome, distance, outputs, randomise, row, table
-from benchmarks.attach_known import FAMILIES
-from benchmarks.attach_models import Family
+from benchmarks.attach_models import FAMILIES, Family
 from tempopt import AttachError, attach, bake
 from tempopt.attention.attach.query_rows import query_rows
 

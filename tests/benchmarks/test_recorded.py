@@ -12,7 +12,7 @@ from sklearn.ensemble import ExtraTreesRegressor
 
 from benchmarks.recorded.make import recorded_rows, table_path
 from benchmarks.recorded.tasks import SEEDS, TASKS
-from benchmarks.recorded.trees import SingleSampleForest
+from benchmarks.recorded.world import SingleSampleForest
 
 
 @pytest.mark.parametrize("task", TASKS)

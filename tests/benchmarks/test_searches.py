@@ -11,7 +11,6 @@ import pytest
 from benchmarks.recorded.tasks import TASKS
 from benchmarks.simulated import results
 from benchmarks.simulated.table import (
-    cost_of_verdict,
     crossing,
     curve,
     end_of_best_peer,
@@ -113,10 +112,3 @@ def test_the_ratio_is_to_the_first_peer_that_has_what_the_best_one_has_in_the_en
     assert end_of_best_peer(curves) == 0.8
     assert ratio("tempopt", curves) == 1.0 / 1.5
     assert ratio("tempopt, no pruning", curves) == np.inf
-
-
-def test_a_verdict_costs_pairs_until_its_interval_is_half_the_gain() -> None:
-    # all of the gain from the first half training on; 2 * t(0.975, n - 1) * 0.1 / sqrt(n) <= 0.2 at n = 7
-    total, verdict_cost = cost_of_verdict(np.ones((3, 10)), 0.4, 0.1)
-    assert (total, verdict_cost) == (2 * 7 + 0.5, 0.5)
-    assert cost_of_verdict(np.zeros((3, 10)), 0.4, 0.1)[0] == np.inf

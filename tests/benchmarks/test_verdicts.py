@@ -12,11 +12,10 @@ from scipy.stats import binomtest
 
 from benchmarks.false_positives import CLAIMS, list_claims, with_named
 from benchmarks.recorded.world import RecordedWorld
-from benchmarks.simulated import judged, judgement
+from benchmarks.simulated import judged
 from benchmarks.simulated.judged import Cell
-from benchmarks.simulated.luck import PAIR
 from benchmarks.simulated.whole import StudySimulation, sampled_by, with_study
-from benchmarks.simulated.worlds import world_of
+from benchmarks.simulated.worlds import PAIR, world_of
 from benchmarks.verdict_runs import STUDIES, table_cells
 from tempopt.spec.load import load_spec
 from tempopt.storage.ticket_queries import arms_of
@@ -141,7 +140,7 @@ def test_claims_where_nothing_is_to_be_gained_are_as_rare_as_is_allowed() -> Non
     # 2 % are allowed of each; six or more of 60 have then a chance of 1 in 1,000
     for answer in ("total", "learned", "against_constant", "recommends"):
         assert world_of("two-0").false(answer)
-        assert judgement.by_then(records, answer, 1) < 6
+        assert judged.by_then(records, answer, 1) < 6
 
 
 @pytest.mark.parametrize("task", ["max_retrieval", "digits"])
@@ -189,11 +188,11 @@ def test_a_claim_counts_from_the_verdict_on_that_made_it() -> None:
     quiet = [_make_record(seed, *[False] * 5) for seed in range(97)]
     loud = [_make_record(100, True, *[False] * 4), _make_record(101, False, False, True, False, False)]
     records = [*quiet, *loud, _make_record(102, False, True, False, False, True)]
-    assert [judgement.by_then(records, "total", num_verdicts) for num_verdicts in (1, 2, 5)] == [1, 2, 3]
-    line = next(line for line in judgement.tables(records) if line.startswith("| null-0"))
+    assert [judged.by_then(records, "total", num_verdicts) for num_verdicts in (1, 2, 5)] == [1, 2, 3]
+    line = next(line for line in judged.tables(records) if line.startswith("| null-0"))
     p = binomtest(3, 100, 0.025, alternative="greater").pvalue
     assert f"| 1 (1.0%) | 2 (2.0%) | 3 (3.0%) | {p:.2g} |" in line
 
 
 def test_holm_allows_for_as_many_as_there_are() -> None:
-    assert judgement.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert judged.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])

@@ -10,8 +10,17 @@ import numpy as np
 import pytest
 
 from benchmarks.recorded.tasks import value_at
-from benchmarks.simulated.luck import PAIR, RUN_SD, SHARED, luck, of_seed
-from benchmarks.simulated.worlds import NAMES, Collapse, ModelWorld, world_of
+from benchmarks.simulated.worlds import (
+    NAMES,
+    PAIR,
+    RUN_SD,
+    SHARED,
+    Collapse,
+    ModelWorld,
+    luck,
+    of_seed,
+    world_of,
+)
 from tempopt.temperature import LR_RATIOS, to_neutral, with_learned_temperatures
 from tempopt.training.messages import Evaluation
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from benchmarks.attach_known import FAMILIES
+from benchmarks.attach_models import FAMILIES
 
 BY_NAME = {family.name: family for family in FAMILIES}
 
