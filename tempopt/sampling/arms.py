@@ -108,16 +108,11 @@ class SearchArms:
         guards_by_ticket = guard_values_by_ticket(reports, spec)
         for ticket in tickets:
             if ticket.kind in SAMPLED_KINDS and ticket.sampled and ticket.parameters is None:
-                self._enqueued_params[self._arm_and_number(ticket)] = ticket.sampled
+                self._enqueued_params[ticket.kind, ticket.number] = ticket.sampled
             if ticket.parameters is not None:
                 self.register_asked(ticket)
             if ticket.state in TERMINAL_STATES:
                 self.tell(ticket, search_reports.get(ticket.id, {}), guards_by_ticket.get(ticket.id, {}))
-
-    def _arm_and_number(self, ticket: TicketRow) -> tuple[str, int]:
-        """Return the arm that a ticket's parameters are sampled for, and its number there."""
-        assert ticket.kind in SEARCH_KINDS
-        return ticket.kind, ticket.number
 
     def _foresees(self, arm: str) -> bool:
         return self._spec.study.sampler.name == KNOWLEDGE_GRADIENT and bool(self._spaces[arm])
@@ -206,7 +201,7 @@ class SearchArms:
         """Take in the parameters of a ticket that any agent has begun."""
         if ticket.kind not in SAMPLED_KINDS:
             return
-        arm, number = self._arm_and_number(ticket)
+        arm, number = ticket.kind, ticket.number
         self._known_numbers_by_arm[arm].add(number)
         values = ticket.sampled if ticket.sampled is not None else ticket.parameters
         assert values is not None
@@ -214,7 +209,7 @@ class SearchArms:
 
     def pending_dependencies(self, ticket: TicketRow) -> list[int]:
         """Return the tickets before this one that its asking depends on and whose values are not known."""
-        arm, ticket_number = self._arm_and_number(ticket)
+        arm, ticket_number = ticket.kind, ticket.number
         start = max(0, ticket_number - self._spec.study.parallel + 1)
         return [
             number for number in range(start, ticket_number) if number not in self._known_numbers_by_arm[arm]
@@ -226,7 +221,7 @@ class SearchArms:
         They depend on the tickets before it that are still in progress. Those that another agent has taken
         and not yet written are computed here, too; the values are the same.
         """
-        arm, ticket_number = self._arm_and_number(ticket)
+        arm, ticket_number = ticket.kind, ticket.number
         if ticket.sampled and ticket.parameters is None:
             self._enqueued_params[arm, ticket_number] = ticket.sampled
         for number in self.pending_dependencies(ticket):
@@ -265,7 +260,7 @@ class SearchArms:
         From what was known before the first of the tickets in progress with it, so that all agents end a
         search at the same ticket. None: too little is known, or the sampler is one that does not say.
         """
-        arm, number = self._arm_and_number(ticket)
+        arm, number = ticket.kind, ticket.number
         if not self._foresees(arm):
             return None
         return self._strategy(arm).prospect(self._histories[arm].visible_trials(number))
@@ -276,20 +271,15 @@ class SearchArms:
 
     def prune(self, ticket: TicketRow, reports: Mapping[int, float]) -> bool:
         """Return whether the pruner would end this ticket after these reports."""
-        if not self._prunable(ticket) or not reports:
+        # runs that differ in nothing but the seed are all wanted, the unlucky ones too
+        if ticket.kind not in SAMPLED_KINDS or not self._spaces[ticket.kind] or not reports:
             return False
-        arm, number = self._arm_and_number(ticket)
+        arm, number = ticket.kind, ticket.number
         history = self._histories[arm]
         if pruner := make_pruner(self._spec.study.pruner):
             return history.prune(number, reports, pruner)
         running_trial = history.running(number, reports)
         return self._strategy(arm).prune(history.visible_trials(number), running_trial)
-
-    def _prunable(self, ticket: TicketRow) -> bool:
-        # runs that differ in nothing but the seed are all wanted, the unlucky ones too
-        if ticket.kind not in SAMPLED_KINDS:
-            return False
-        return bool(self._spaces[self._arm_and_number(ticket)[0]])
 
     def recommend(self, arm: str, count: int) -> list[Parameters]:
         """Return the whole parameter sets of an arm of which one is expected to be best, at most so many.
@@ -378,7 +368,7 @@ class SearchArms:
             return
         if ticket.kind == "baseline" and is_usable(ticket) and ticket.value is not None:
             self._baseline_results[ticket.number] = ticket.value, guards or {}
-        arm, number = self._arm_and_number(ticket)
+        arm, number = ticket.kind, ticket.number
         self._known_numbers_by_arm[arm].add(number)
         state = {"complete": TrialState.COMPLETE, "failed": TrialState.FAIL}.get(
             ticket.outcome or "failed", TrialState.PRUNED

@@ -1,14 +1,17 @@
-"""The samplers and pruners that a spec may name: Optuna's own, with the spec's options and a derived seed."""
+"""The samplers and pruners that a spec may name: Optuna's own, with the spec's options and a derived seed.
+
+Names and types of options were checked with the spec (spec/strategy_options.py).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution
 
 from tempopt.errors import SpecError
-from tempopt.spec.strategy_options import option_problems
 from tempopt.spec.study_spec import PRUNERS, SAMPLERS, SamplerOrPrunerConfig
 
 # Optuna 5's defaults, written down so that another version of it does not change a study.
@@ -21,12 +24,15 @@ _MAX_TEST_TRIALS = 100
 
 
 def _create_strategy(
-    section: str, strategy_class: type[Any], strategy: SamplerOrPrunerConfig, **forced: Any
+    section: str, classes: Mapping[str, str | None], strategy: SamplerOrPrunerConfig, **forced: Any
 ) -> Any:
-    for path, message in option_problems(section, strategy):
-        raise SpecError(f"{path}: {message}")
+    """Return Optuna's sampler or pruner that the spec names; None: it is tempopt's own."""
+    class_name = classes[strategy.name]
+    if class_name is None:
+        return None
+    module = optuna.samplers if section == "sampler" else optuna.pruners
     try:
-        return strategy_class(**_DEFAULTS.get(strategy.name, {}) | strategy.options | forced)
+        return getattr(module, class_name)(**_DEFAULTS.get(strategy.name, {}) | strategy.options | forced)
     except (TypeError, ValueError) as error:
         raise SpecError(
             f"study.{section}: {strategy.name} does not take {strategy.options}: {error}"
@@ -43,19 +49,27 @@ def make_sampler(strategy: SamplerOrPrunerConfig, *, seed: int) -> optuna.sample
     Raises:
         SpecError: The sampler does not take an option.
     """
-    name = SAMPLERS[strategy.name]
-    if name is None:
-        return None
-    kind = getattr(optuna.samplers, name)
-    sampler: optuna.samplers.BaseSampler = _create_strategy("sampler", kind, strategy, seed=seed & 0xFFFFFFFF)
+    sampler: optuna.samplers.BaseSampler | None = _create_strategy(
+        "sampler", SAMPLERS, strategy, seed=seed & 0xFFFFFFFF
+    )
     return sampler
+
+
+def make_pruner(strategy: SamplerOrPrunerConfig) -> optuna.pruners.BasePruner | None:
+    """Return the pruner of Optuna that the spec names; None: it is tempopt's own, in knowledge_gradient.py.
+
+    Raises:
+        SpecError: The pruner does not take an option.
+    """
+    pruner: optuna.pruners.BasePruner | None = _create_strategy("pruner", PRUNERS, strategy)
+    return pruner
 
 
 def try_strategies(sampler: SamplerOrPrunerConfig, pruner: SamplerOrPrunerConfig) -> None:
     """Refuse a sampler or pruner that cannot be made, or that fails once it has learned from some trials.
 
     Raises:
-        SpecError: An option is unknown or not of its type, or what it says cannot be worked with.
+        SpecError: What an option says cannot be worked with.
     """
     make_pruner(pruner)
     optuna_sampler = make_sampler(sampler, seed=0)
@@ -76,17 +90,3 @@ def try_strategies(sampler: SamplerOrPrunerConfig, pruner: SamplerOrPrunerConfig
         raise SpecError(
             f"study.sampler: {sampler.name} cannot draw with {sampler.options}: {error}. Give others."
         ) from error
-
-
-def make_pruner(strategy: SamplerOrPrunerConfig) -> optuna.pruners.BasePruner | None:
-    """Return the pruner of Optuna that the spec names; None: it is tempopt's own, in knowledge_gradient.py.
-
-    Raises:
-        SpecError: The pruner does not take an option.
-    """
-    name = PRUNERS[strategy.name]
-    if name is None:
-        return None
-    kind = getattr(optuna.pruners, name)
-    pruner: optuna.pruners.BasePruner = _create_strategy("pruner", kind, strategy)
-    return pruner

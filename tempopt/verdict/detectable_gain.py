@@ -20,11 +20,12 @@ from tempopt.spec.alpha_ledger import alpha_for_verdict
 from tempopt.spec.sections import Pairs
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import TicketRow
-from tempopt.storage.ticket_queries import is_usable, to_maximize
+from tempopt.storage.ticket_queries import is_usable
 from tempopt.temperature import training_key
 from tempopt.verdict.paired_evidence import gains_by_pair
+from tempopt.verdict.pairs import values_on_choosing_seeds
 from tempopt.verdict.statistics.group_sequential import boundaries, spent
-from tempopt.verdict.statistics.power import POWER, detectable_effect, deviation_interval
+from tempopt.verdict.statistics.power import POWER, detectable_effect, deviation_interval, least_effect
 
 CONFIDENCE = 0.8
 """Chance, at least, that a range holds the smallest gain that can be shown."""
@@ -117,7 +118,7 @@ def detectable(spec: StudySpec) -> DetectableEffect:
     if confirm.min == confirm.max:
         effect = detectable_effect(confirm.max, alpha=alpha, power=single_power)
     else:
-        effect, _ = _sequential_effect(confirm.min, confirm.max, alpha, single_power)
+        effect = _sequential_effect(confirm.min, confirm.max, alpha, single_power)
     return DetectableEffect(
         pairs=confirm.max,
         alpha=alpha,
@@ -146,22 +147,10 @@ def expected_pairs(spec: StudySpec, *, gain: bool) -> float:
 
 
 @lru_cache(maxsize=16)
-def _sequential_effect(first_look: int, max_pairs: int, alpha: float, power: float) -> tuple[float, float]:
-    """Return the effect that interim looks show with a probability, and the mean number of pairs.
-
-    By simulated confirmations.
-    """
-    low, high = 0.0, 1.0
+def _sequential_effect(first_look: int, max_pairs: int, alpha: float, power: float) -> float:
+    """Return the effect that interim looks show with a probability, by simulated confirmations."""
     simulated = _simulated(first_look, max_pairs, alpha)
-    while simulated.outcome(high)[0] < power:
-        low, high = high, 2 * high
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        if simulated.outcome(middle)[0] < power:
-            low = middle
-        else:
-            high = middle
-    return high, simulated.outcome(high)[1]
+    return least_effect(lambda effect: simulated.outcome(effect)[0], power, halvings=_HALVINGS)
 
 
 @lru_cache(maxsize=4)
@@ -240,12 +229,7 @@ def _on_common_seeds(rows: Sequence[TicketRow], spec: StudySpec) -> NoiseEstimat
     """Return what remains of values on common seeds beside what parameters do and what seeds do."""
     rounds = sorted({row.round for row in rows if row.kind == "choose"}, reverse=True)
     for of_round in rounds:
-        values: dict[str, dict[int, float]] = {}
-        for row in rows:
-            if (row.kind, row.round) == ("choose", of_round) and is_usable(row) and row.pair is not None:
-                assert row.value is not None
-                pair_values = values.setdefault(training_key(row.parameters or {}), {})
-                pair_values[row.pair] = to_maximize(row.value, spec.study.direction)
+        values = values_on_choosing_seeds(rows, spec, of_round)
         tables = [
             np.array(
                 [

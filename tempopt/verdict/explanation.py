@@ -149,11 +149,10 @@ def explanation_tickets(
         tickets, spec, this_round
     ):
         return []
-    if not (is_requested or spec.study.explain or _has_begun(tickets, this_round)):
-        return []
-    if training_key(arms["search"]) == training_key(arms["twin"]):
-        return []
-    if explained_round(tickets, this_round) is not None:
+    has_begun = bool(of_kind(tickets, "choose", _SIMPLER, of_round=this_round))
+    is_at_one = training_key(arms["search"]) == training_key(arms["twin"])
+    is_explained = explained_round(tickets, this_round) is not None
+    if is_at_one or is_explained or not (is_requested or spec.study.explain or has_begun):
         return []
     return _choosing_tickets(tickets, spec, arms) or _confirming_tickets(tickets, spec, arms, this_round)
 
@@ -179,10 +178,6 @@ def explained_round(tickets: Sequence[TicketRow], of_round: int) -> int | None:
         if of_kind(tickets, "ablation", of_round=round_number)
     )
     return max(rounds, default=None)
-
-
-def _has_begun(tickets: Sequence[TicketRow], this_round: int) -> bool:
-    return bool(of_kind(tickets, "choose", _SIMPLER, of_round=this_round))
 
 
 def _choosing_tickets(

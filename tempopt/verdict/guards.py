@@ -121,7 +121,7 @@ def guards_at_inference(
         names = f"{split}:{plan}", metric_name_for_kind("confirm", evidence.spec)
         values = [values_by_name.get(guard_name(name, spec.name), {}) for name in names]
         if not values[0]:
-            guards.append(_not_measured(spec, NOT_THERE))
+            guards.append(_without_test(spec, "not_measured", NOT_THERE))
             continue
         runs = [
             eval_runs_by_round(_measured(evidence, "baseline", metric_values), split)
@@ -157,11 +157,7 @@ def _measured(
     return runs_by_round
 
 
-def _not_measured(spec: GuardSpec, why: str) -> GuardResult:
-    return _without_test(spec, "not_measured", why)
-
-
-def _without_test(spec: GuardSpec, state: State, why: str) -> GuardResult:
+def _without_test(spec: GuardSpec, state: State, why: str = "") -> GuardResult:
     return GuardResult(
         name=spec.name, text=spec.text, state=state, side=spec.side, margin=spec.margin, why=why
     )
@@ -179,7 +175,7 @@ def _evaluate_guard(
     ]
     values = [value for round_runs in (*winner, *baseline) for value in round_runs.values.values()]
     if not any(pairs) or not values:
-        return _not_measured(spec, NO_VALUE)
+        return _without_test(spec, "not_measured", NO_VALUE)
     worst = max(values) if spec.side == "most" else min(values)
     of_winner, of_baseline = (
         [
@@ -214,7 +210,7 @@ def _evaluate_guard(
     elif answer.is_worse:
         state = "broken"
     return replace(
-        _without_test(spec, state, why=""),
+        _without_test(spec, state),
         answer=answer,
         baseline=mean,
         change=fmean(of_winner) - mean,

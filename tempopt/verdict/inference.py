@@ -98,11 +98,10 @@ def inference_only(
         return None
     baseline, runs_of_baseline = tuned_by_arm["baseline"]
     winner, twin = tuned_by_arm["search"], tuned_by_arm["twin"]
-    difference = None if winner is None else evidence.compare(winner[1], runs_of_baseline)
-    kept_answer = None
+    difference, kept_answer, share = None, None, None
     if winner is not None:
+        difference = evidence.compare(winner[1], runs_of_baseline)
         kept_answer = test_keeps_share(evidence, runs_of_baseline, winner[1], evidence.runs("baseline"))
-    share = None
     if total.significant and twin is not None:
         share = share_of(evidence, twin[1], evidence.runs("twin"))
     return InferenceOnly(

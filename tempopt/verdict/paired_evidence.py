@@ -283,9 +283,9 @@ class Evidence:
     def gains(self, arm: Sequence[PairedRuns], reference: Sequence[PairedRuns]) -> list[float]:
         """Return what an arm gains over its reference on each pair that counts, more being better."""
         return [
-            to_maximize(difference, self.spec.study.direction)
-            for round_differences in self._differences(arm, reference)
-            for difference in round_differences.values()
+            gain
+            for arm_runs, reference_runs in zip(arm, reference, strict=True)
+            for gain in gains_of(arm_runs, reference_runs, self.spec).values()
         ]
 
 

@@ -213,24 +213,26 @@ def list_missing_on_choosing_seeds(
     return _tickets(tickets, spec, plan)
 
 
+def values_on_choosing_seeds(
+    tickets: Iterable[TicketRow], spec: StudySpec, of_round: int
+) -> dict[str, dict[int, float]]:
+    """Return the values on a round's choosing seeds, more being better, by ``training_key`` and pair."""
+    values: dict[str, dict[int, float]] = {}
+    for ticket in of_kind(tickets, "choose", of_round=of_round):
+        if is_usable(ticket) and ticket.value is not None and ticket.pair is not None:
+            pair_values = values.setdefault(training_key(ticket.parameters or {}), {})
+            pair_values[ticket.pair] = to_maximize(ticket.value, spec.study.direction)
+    return values
+
+
 def mean_by_candidate(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> dict[str, float]:
     """Return the mean over a round's choosing seeds, more being better, of what was trained on all of them.
 
     By ``training_key``; what diverged or was lost on one of them has none.
     """
-    values: dict[str, dict[int, float]] = {}
-    for ticket in of_kind(tickets, "choose", of_round=of_round):
-        if (
-            is_usable(ticket)
-            and ticket.parameters is not None
-            and ticket.value is not None
-            and ticket.pair is not None
-        ):
-            pair_values = values.setdefault(training_key(ticket.parameters), {})
-            pair_values[ticket.pair] = to_maximize(ticket.value, spec.study.direction)
     return {
         key: fmean(pair_values.values())
-        for key, pair_values in values.items()
+        for key, pair_values in values_on_choosing_seeds(tickets, spec, of_round).items()
         if len(pair_values) >= spec.study.seeds.choose
     }
 

@@ -18,7 +18,6 @@ from tempopt.verdict.stages import candidates_at_most
 
 _MOVES = 0.5
 """Chance that a winner is compared with constants, where it may be something else."""
-_MOVING = ("schedule", "control")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +71,9 @@ def planned_runs(spec: StudySpec) -> PlannedRuns:
 
 
 def _counts(spec: StudySpec, *, gain: bool) -> dict[Kind, Span]:
+    pairs = _pairs(spec, gain=gain)
     if not spec.about_temperature:
-        return _compared(spec, gain=gain)
+        return {"confirm": pairs.times(len(spec.compare or ()))}
     study, seeds, tunes = spec.study, spec.study.seeds.choose, bool(spec.other_names)
     candidates = candidates_at_most(spec, spec.num_trials)
     choose = _NONE
@@ -83,9 +83,10 @@ def _counts(spec: StudySpec, *, gain: bool) -> dict[Kind, Span]:
     if tunes:
         # the winner, with its own other parameters and with the baseline's
         choose += Span(min=0, typical=seeds, max=2 * seeds)
-    pairs, arms = _pairs(spec, gain=gain), 2 + (tunes or bool(spec.method_names))
+    arms, parts = 2 + (tunes or bool(spec.method_names)), _plan_parts(spec)
     confirm = Span(min=pairs.min * 2, typical=pairs.typical * arms, max=pairs.max * arms)
-    if gain and not _is_plain(spec):
+    # unless every winner is a constant temperature
+    if gain and any(group != "level" for _, group in parts):
         confirm += Span(min=0, typical=pairs.typical * 2 * _MOVES, max=pairs.max * 2)
     counts: dict[Kind, Span] = {
         "baseline": _exactly(spec.num_baseline + spec.num_tuning),
@@ -95,13 +96,13 @@ def _counts(spec: StudySpec, *, gain: bool) -> dict[Kind, Span]:
         "confirm": confirm,
     }
     if study.explain:
-        parts = _parts(spec)
-        plans = parts * (1 + (parts > 2)) if parts > 1 else 0
+        num_parts = len(parts)
+        plans = num_parts * (1 + (num_parts > 2)) if num_parts > 1 else 0
         learned = len(LR_RATIOS) * spec.learns
         # beside the plans the winner and the baseline, where they are not on the choosing seeds already
         sets = plans + learned + 2 * (plans + learned > 0)
         methods = len(spec.method_names) + any(name in GENERATION for name in spec.search)
-        num_ablations = parts + methods + (plans > 0) + (learned > 0)
+        num_ablations = num_parts + methods + (plans > 0) + (learned > 0)
         counts["choose"] += Span(min=0, typical=seeds * sets / 2, max=seeds * sets)
         counts["ablation"] = Span(
             min=0, typical=pairs.typical * num_ablations / 2, max=pairs.max * num_ablations
@@ -123,31 +124,12 @@ def _is_continuous(spec: StudySpec) -> bool:
     )
 
 
-def _names(spec: StudySpec) -> set[str]:
-    return {*spec.search, *spec.fixed_temperatures}
-
-
-def _is_plain(spec: StudySpec) -> bool:
-    """Return whether every winner is a constant temperature."""
-    return all(group == "level" for _, group in _plan_parts(spec))
-
-
 def _plan_parts(spec: StudySpec) -> set[tuple[str, str]]:
     """Return the parts that a plan of the space may have, each with the name of its temperature."""
-    names = [split_name(name) for name in _names(spec)]
+    names = [split_name(name) for name in {*spec.search, *spec.fixed_temperatures}]
     return {
         (temperature, group)
         for temperature, bare in names
         for group, members in GROUPS.items()
         if bare in members and bare != AS_FOUND
     }
-
-
-def _parts(spec: StudySpec) -> int:
-    return len(_plan_parts(spec))
-
-
-def _compared(spec: StudySpec, *, gain: bool) -> dict[Kind, Span]:
-    """Return the runs of a comparison of given parameter sets."""
-    pairs, sets = _pairs(spec, gain=gain), len(spec.compare or ())
-    return {"confirm": pairs.times(sets)}

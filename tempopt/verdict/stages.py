@@ -140,7 +140,8 @@ def _to_choose(tickets: Sequence[TicketRow], spec: StudySpec, this_round: int) -
     # the winner, with its own other parameters and with the baseline's
     max_exchanged = 2 if spec.other_names else 0
     if not choose:
-        count = candidates_at_most(spec, _num_asked(tickets, "search"))
+        num_asked = sum(ticket.kind == "search" and ticket.state != "withdrawn" for ticket in tickets)
+        count = candidates_at_most(spec, num_asked)
         return seeds * ((count if count > 1 else 0) + max_exchanged)
     if any("exchange" in arms_of(ticket) for ticket in choose):
         max_exchanged = 0
@@ -155,10 +156,6 @@ def candidates_at_most(spec: StudySpec, num_runs: int) -> int:
     max_candidates = spec.study.candidates
     has_model = spec.study.sampler.name == KNOWLEDGE_GRADIENT and num_runs >= FEWEST
     return max_candidates if has_model else min(num_runs, max_candidates)
-
-
-def _num_asked(tickets: Sequence[TicketRow], kind: Kind) -> int:
-    return sum(ticket.kind == kind and ticket.state != "withdrawn" for ticket in tickets)
 
 
 def remaining_confirmation_runs(tickets: Sequence[TicketRow], spec: StudySpec) -> int:

@@ -284,7 +284,10 @@ def _conclude_round(
     ablation = _ablation_evidence(tickets, evidence)
     inference = inference_only(evidence, measurements, total)
     simplest_plan = None if ablation is None or not total.significant else _simplest(ablation, arms, tickets)
-    constant_answers = _over_constants(evidence, arms)
+    constant_arms: tuple[Arm, ...] = ("constant", "constant_twin")
+    constant_answers = {
+        arm: evidence.compare(winner, evidence.runs(arm)) for arm in constant_arms if arm in arms
+    }
     # arms with equal parameters share their runs, and are one reference
     constants = {training_key(arms[arm]): answer for arm, answer in constant_answers.items()}
     verdict = Verdict(
@@ -308,7 +311,9 @@ def _conclude_round(
         simplest=simplest_plan,
         failures=_failures(evidence),
         has_all_pairs=evidence.has_all_pairs,
-        guards=_guards(evidence, arms, measurements),
+        guards=()
+        if training_key(arms["search"]) == training_key(arms["baseline"])
+        else evaluate_guards(evidence, measurements),
         guards_of=_guards_of(evidence, ablation, arms, measurements, inference, simplest_plan),
         round=of_round,
         looks=evidence.verdict,
@@ -327,13 +332,6 @@ def _mean_at_one(evidence: Evidence) -> float | None:
     runs = min(compared_runs, key=lambda pair: pair[0])[1] if compared_runs else []
     values = [value for round_runs in runs for value in round_runs.values.values()]
     return fmean(values) if values else None
-
-
-def _over_constants(evidence: Evidence, arms: dict[Arm, Parameters]) -> dict[Arm, PairedResult | None]:
-    """Return the winner against each constant that is confirmed."""
-    winner = evidence.runs("search")
-    constants: tuple[Arm, ...] = ("constant", "constant_twin")
-    return {arm: evidence.compare(winner, evidence.runs(arm)) for arm in constants if arm in arms}
 
 
 def _runs_with(
@@ -405,14 +403,6 @@ def _simplest(
         lost=loss_answer,
         keep_share_test=kept_test,
     )
-
-
-def _guards(
-    evidence: Evidence, arms: dict[Arm, Parameters], measurements: Sequence[Measurement]
-) -> tuple[GuardResult, ...]:
-    if training_key(arms["search"]) == training_key(arms["baseline"]):
-        return ()
-    return evaluate_guards(evidence, measurements)
 
 
 def _guards_of(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks.simulated.whole import StudySimulation, with_study
-from benchmarks.simulated.worlds import Cost, ModelWorld, world_of
+from benchmarks.simulated.worlds import ModelWorld, world_of
 from tempopt import cli
 from tempopt.report.page.html import render_report
 from tempopt.report.study_result import StudyResult

@@ -6,6 +6,7 @@ All of it is about Student's paired test, two-sided, of normal differences. Know
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 POWER = 0.8
 """The chance to show a gain that is meant wherever none is given."""
@@ -46,15 +47,17 @@ def detectable_effect(pairs: int, *, alpha: float, power: float = POWER) -> floa
         power: The chance, in (alpha / 2, 1).
     """
     assert 0 < alpha < 1 and alpha / 2 < power < 1, (alpha, power)
+    return least_effect(lambda effect: power_of(effect, pairs, alpha=alpha), power)
+
+
+def least_effect(power_fn: Callable[[float], float], power: float, *, halvings: int = _HALVINGS) -> float:
+    """Return the smallest effect that is shown with a chance, given the chance of each, which ascends."""
     low, high = 0.0, 1.0
-    while power_of(high, pairs, alpha=alpha) < power:
+    while power_fn(high) < power:
         low, high = high, 2 * high
-    for _ in range(_HALVINGS):
+    for _ in range(halvings):
         middle = (low + high) / 2
-        if power_of(middle, pairs, alpha=alpha) < power:
-            low = middle
-        else:
-            high = middle
+        low, high = (middle, high) if power_fn(middle) < power else (low, middle)
     return high
 
 
