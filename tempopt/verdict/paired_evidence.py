@@ -72,34 +72,33 @@ class PairedResult:
     skewness: float | None = None
 
     @property
+    def components(self) -> tuple[PairedResult, ...]:
+        """The comparisons of which this is the more cautious; itself if it is one."""
+        return self.component_results or (self,)
+
+    @property
     def is_skewed(self) -> bool:
         """Whether the differences are visibly skewed: the tests take them to spread alike to both sides."""
-        if self.component_results:
-            return any(answer.is_skewed for answer in self.component_results)
-        return self.skewness is not None and abs(self.skewness) > _SKEWED
+        scores = [answer.skewness for answer in self.components]
+        return any(score is not None and abs(score) > _SKEWED for score in scores)
 
     @property
     def significant(self) -> bool:
         """Whether the arm is better, by p, and does not diverge more often; of several, than each of them."""
-        if self.lost:
-            return False
-        if self.component_results:
-            return all(answer.significant for answer in self.component_results)
-        return self.paired.significant and self.diverged <= self.reference_diverged
+        return not self.lost and all(
+            answer.paired.significant and answer.diverged <= answer.reference_diverged
+            for answer in self.components
+        )
 
     @property
     def fails_less(self) -> bool:
         """Whether the arm diverges on fewer pairs than the reference; of several, than each of them."""
-        if self.component_results:
-            return all(answer.fails_less for answer in self.component_results)
-        return self.diverged < self.reference_diverged
+        return all(answer.diverged < answer.reference_diverged for answer in self.components)
 
     @property
     def worse(self) -> bool:
         """Whether the arm is significantly worse; of several references, than each of them."""
-        if self.component_results:
-            return all(answer.worse for answer in self.component_results)
-        return self.paired.is_worse
+        return all(answer.paired.is_worse for answer in self.components)
 
 
 def most_conservative(answers: Sequence[PairedResult | None]) -> PairedResult | None:
@@ -112,7 +111,7 @@ def most_conservative(answers: Sequence[PairedResult | None]) -> PairedResult | 
     valid_answers = [answer for answer in answers if answer is not None]
     lost = len(answers) - len(valid_answers)
     if len(valid_answers) < 2:
-        return (replace(valid_answers[0], lost=lost) if lost else valid_answers[0]) if valid_answers else None
+        return replace(valid_answers[0], lost=lost) if valid_answers else None
     tests = [answer.paired for answer in valid_answers]
     min_answer = min(valid_answers, key=lambda answer: answer.paired.gain)
     one_sign = len({test.gain > 0 for test in tests}) == 1

@@ -61,7 +61,6 @@ Action = Literal[
 
 ALONE_SHARE = 0.25
 """Share of the level at which inference alone is judged where no gain is shown."""
-_CONSTANTS: tuple[Literal["constant_twin", "constant"], ...] = ("constant_twin", "constant")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,7 +309,7 @@ def _excluded(verdict: Verdict) -> float | None:
     """Return above what no gain is compatible with the pairs; None where nothing bounds it."""
     total = verdict.total
     # where τ = 1 has diverged the gain is a lower bound, which excludes nothing above
-    bounded = not any(answer.reference_diverged for answer in total.component_results or (total,))
+    bounded = not any(answer.reference_diverged for answer in total.components)
     upper_bound = max(total.paired.ci_high, 0.0)
     return upper_bound if bounded and not total.lost and math.isfinite(upper_bound) else None
 
@@ -345,14 +344,14 @@ def _other_trainings(verdict: Verdict, evidence: Evidence) -> Iterator[_Option]:
             winner=simplest.lost,
             guards=verdict.guards_of.get("simplest", ()),
         )
-    constants = {"constant_twin": verdict.constant_twin_params, "constant": verdict.constant_params}
-    answers = {"constant_twin": verdict.over_constant_twin, "constant": verdict.over_constant}
-    for arm in _CONSTANTS:
-        parameters = constants[arm]
+    for arm, parameters, answer in (
+        ("constant_twin", verdict.constant_twin_params, verdict.over_constant_twin),
+        ("constant", verdict.constant_params, verdict.over_constant),
+    ):
         if parameters is None or training_key(parameters) in known_keys:
             continue
-        answer = answers[arm]
-        if not _simpler(parameters, verdict.params) and (answer is None or not answer.worse):
+        is_simpler = len(active_groups(parameters)) < len(active_groups(verdict.params))
+        if not is_simpler and (answer is None or not answer.worse):
             continue
         known_keys.add(training_key(parameters))
         runs = evidence.runs(arm)
@@ -365,10 +364,6 @@ def _other_trainings(verdict: Verdict, evidence: Evidence) -> Iterator[_Option]:
             winner=answer,
             guards=verdict.guards_of.get(arm, ()),
         )
-
-
-def _simpler(parameters: Mapping[str, Any], winner: Mapping[str, Any]) -> bool:
-    return len(active_groups(parameters)) < len(active_groups(winner))
 
 
 def _parts(option: _Option) -> tuple[int, float]:

@@ -172,8 +172,7 @@ class Verdict:
     @property
     def untrained(self) -> bool:
         """Whether what the winner has to beat at τ = 1 diverged on every seed: what it gains is not known."""
-        answers = self.total.component_results or (self.total,)
-        return any(answer.reference_diverged == answer.paired.n_pairs for answer in answers)
+        return any(answer.reference_diverged == answer.paired.n_pairs for answer in self.total.components)
 
     @property
     def guards_kept(self) -> bool:
