@@ -162,11 +162,7 @@ class CandidatePool:
         return self._distinct([sets[index] for index in order])
 
     def _distinct(self, sets: Sequence[Parameters]) -> list[Parameters]:
-        """Return the first of all sets that make the same training, such as constants with other ends."""
-        sets_by_key: dict[bytes, Parameters] = {}
-        for parameters, row_D in zip(sets, self.described(sets), strict=True):
-            sets_by_key.setdefault(row_D.tobytes(), parameters)
-        return list(sets_by_key.values())
+        return distinct_sets(sets, self.described(sets))[0]
 
     def _moved(self, centre: Mapping[str, Any], rng: np.random.Generator) -> Parameters:
         values = {}
@@ -182,3 +178,15 @@ class CandidatePool:
                 position = to_unit(distribution, value) + _WIDTH * rng.standard_normal()
                 values[name] = from_unit(distribution, min(max(position, 0.0), 1.0))
         return values
+
+
+def distinct_sets(sets: Sequence[Parameters], features_MD: Array) -> tuple[list[Parameters], Array]:
+    """Return the sets, and their features, without those that make the same training as one before them.
+
+    Such are constants with other ends.
+    """
+    first_index: dict[bytes, int] = {}
+    for index, row_D in enumerate(features_MD):
+        first_index.setdefault(row_D.tobytes(), index)
+    indices = list(first_index.values())
+    return [sets[index] for index in indices], features_MD[indices]

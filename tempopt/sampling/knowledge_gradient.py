@@ -18,7 +18,7 @@ import numpy as np
 from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-from tempopt.sampling.candidate_pool import CandidatePool, Describe, WarmStartStudy
+from tempopt.sampling.candidate_pool import CandidatePool, Describe, WarmStartStudy, distinct_sets
 from tempopt.sampling.guard_constraints import LIKELY, GuardConstraints
 from tempopt.sampling.surrogate import (
     Array,
@@ -373,7 +373,7 @@ class KnowledgeGradient:
             is_trained = [row_D.tobytes() not in model.has_only_diverged for row_D in features_MD]
             pool, features_MD = list(itertools.compress(pool, is_trained)), features_MD[is_trained]
         if constant is not None:
-            pool, features_MD = _distinct(
+            pool, features_MD = distinct_sets(
                 [*pool, dict(constant)], np.vstack([features_MD, self._sets.described([constant])])
             )
         accepted_indices = [index for index, candidate in enumerate(pool) if accepts(candidate)]
@@ -473,7 +473,7 @@ class KnowledgeGradient:
         """Return the parameter sets that may be named, those that were tried first, and all described."""
         tried_sets = [trial.params for trial in model.ranked]
         pool_sets, features_MD = self._pool(model, rng)
-        return _distinct(
+        return distinct_sets(
             [*tried_sets, *pool_sets], np.vstack([self._sets.described(tried_sets), features_MD])
         )
 
@@ -577,15 +577,6 @@ def _with_earlier(featurize: Describe, earlier: Sequence[WarmStartStudy]) -> Des
         return np.append(own_D, [prior_study(own_D) for prior_study in earlier])
 
     return described
-
-
-def _distinct(sets: Sequence[Parameters], features_MD: Array) -> tuple[list[Parameters], Array]:
-    """Return the sets, and their features, without those that make the same training as one before them."""
-    first_index: dict[bytes, int] = {}
-    for index, row_D in enumerate(features_MD):
-        first_index.setdefault(row_D.tobytes(), index)
-    indices = list(first_index.values())
-    return [sets[index] for index in indices], features_MD[indices]
 
 
 def _of_use(

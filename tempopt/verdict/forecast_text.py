@@ -21,11 +21,6 @@ def _short(value: float) -> str:
     return f"{value:.0f}" if value >= 9.95 else f"{value:.2g}"
 
 
-def format_percent(share: float) -> str:
-    """Return a share as the verdict writes it: ``80 %``."""
-    return f"{100 * share:.0f} %"
-
-
 def format_worker_count(workers: int, gpus: float) -> str:
     """Return what a study is carried out with: ``2 workers``, ``one GPU``."""
     if not gpus:
@@ -67,7 +62,7 @@ def gain_text(detectable: DetectableEffect, noise: NoiseEstimate, metric: str, b
     source = f"runs at {baseline}" if noise.source == "baseline" else _SOURCES[noise.source]
     return (
         f"the smallest gain in {metric} that {detectable.pairs} pairs show with "
-        f"{format_percent(detectable.power)} power is between {low:.2g} and {high:.2g} "
-        f"({format_percent(CONFIDENCE)} confidence, "
+        f"{100 * detectable.power:.0f} % power is between {low:.2g} and {high:.2g} "
+        f"({100 * CONFIDENCE:.0f} % confidence, "
         f"from {noise.runs} {source})"
     )

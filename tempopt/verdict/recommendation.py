@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -198,18 +198,26 @@ def recommend(verdict: Verdict, evidence: Evidence) -> Recommendation:
         if option.action == "inference_only"
         else tuple(find_params_at_range_ends(option.parameters, evidence.spec))
     )
-    return Recommendation(
+    return replace(
+        _recommend_option(option, verdict, evidence.spec, min_gain),
         action="widen_range" if widen else option.action,
-        action_without_training=option.action,
-        parameters=option.parameters,
-        at_inference=_at_inference(option.plan, verdict, evidence.spec),
-        plan=option.plan,
-        gain=option.gain,
         winner=option.winner,
-        reason="gain",
-        min_gain=min_gain,
         widen=widen,
         passed_over=passed_over,
+    )
+
+
+def _recommend_option(option: _Option, verdict: Verdict, spec: StudySpec, min_gain: float) -> Recommendation:
+    at_inference = None if option.plan is None else inference_plans(spec, verdict.params)[option.plan]
+    return Recommendation(
+        action=option.action,
+        action_without_training=option.action,
+        parameters=option.parameters,
+        at_inference=at_inference,
+        plan=option.plan,
+        gain=option.gain,
+        reason="gain",
+        min_gain=min_gain,
     )
 
 
@@ -266,17 +274,8 @@ def _none_shown(verdict: Verdict, evidence: Evidence, min_gain: float) -> Recomm
         if is_enough_alone and option.in_the_way:
             passed_over.append(option.passed_over(option.in_the_way))
         elif is_enough_alone:
-            return Recommendation(
-                action="inference_only",
-                action_without_training="inference_only",
-                parameters=option.parameters,
-                at_inference=_at_inference(option.plan, verdict, evidence.spec),
-                plan=option.plan,
-                gain=option.gain,
-                reason="gain",
-                min_gain=min_gain,
-                excluded=_excluded(verdict),
-            )
+            recommendation = _recommend_option(option, verdict, evidence.spec, min_gain)
+            return replace(recommendation, excluded=_excluded(verdict))
     excluded = _excluded(verdict)
     possible = excluded is None or excluded >= min_gain
     is_given = evidence.spec.study.min_gain is not None and min_gain > 0
@@ -386,10 +385,6 @@ def _winners_plan(verdict: Verdict, min_gain: float) -> str | None:
     if verdict.guards or tuned is None or tuned.plan == AS_TRAINED or not tuned.answer.significant:
         return None
     return tuned.plan if tuned.answer.paired.gain >= min_gain else None
-
-
-def _at_inference(plan: str | None, verdict: Verdict, spec: StudySpec) -> dict[str, Any] | None:
-    return None if plan is None else inference_plans(spec, verdict.params)[plan]
 
 
 def _more_pairs(evidence: Evidence, min_gain: float) -> MorePairs | None:

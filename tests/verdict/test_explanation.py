@@ -246,15 +246,6 @@ def test_an_explanation_on_request_trains_what_the_spec_would_have_asked_for(fix
     assert (requested_verdict.parts, requested_verdict.simplest) == (by_spec.parts, by_spec.simplest)
 
 
-def test_an_explanation_orders_first_and_confirms_then(fixed_spec: Any) -> None:
-    study, _ = run_study(fixed_spec, worth_by_part(length_scaling=1.0), explain=False)
-    kinds = []
-    while new_tickets := explanation_tickets(study.rows, study.spec, is_requested=True):
-        kinds.append({(t.kind, t.arm.partition("_")[0]) for t in study.do(new_tickets)})
-    assert [{kind for kind, _ in batch} for batch in kinds] == [{"choose"}, {"ablation"}]
-    assert kinds[0] == {("choose", "simpler")}
-
-
 def test_nothing_is_explained_before_the_confirmation_is_decided(fixed_spec: Any) -> None:
     study = SimulatedStudy(fixed_spec({"search": SPACE}, trials=6), worth_by_part(length_scaling=1.0))
     study.search()

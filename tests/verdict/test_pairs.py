@@ -174,26 +174,6 @@ def test_the_arms_that_decide_are_confirmed_on_the_same_seeds(make_spec: Any) ->
     assert winner_of(study.rows, study.spec) == winner
 
 
-def test_a_confirmation_begins_with_the_pairs_of_its_first_look(make_spec: Any) -> None:
-    study = run_confirmation(make_spec(LR, trials=6), lambda t: t.seed % 997 / 997)
-    assert study.spec.study.seeds.confirm.looks == (4, 8, 12, 16)
-    assert [t.pair for t in study.batches[-1] if "search" in arms_of(t)] == [0, 1, 2, 3]
-
-
-def test_a_winner_at_one_is_trained_once_with_each_seed(make_spec: Any, make_ticket: Any) -> None:
-    spec = make_spec(LR, candidates=1)
-    tickets = [
-        make_ticket(
-            arm, i, 0.5 + i / 10 + (arm == "search"), parameters={"temperature_init": 1.0, "lr": 0.2 + i}
-        )
-        for arm in ("baseline", "constant", "search")
-        for i in range(2)
-    ]
-    new_tickets = confirm_tickets(tickets, spec)
-    assert [(t.kind, t.arm) for t in new_tickets] == [("confirm", "search+baseline+twin")] * 4
-    assert {str(t.parameters) for t in new_tickets} == {str({"temperature_init": 1.0, "lr": 1.2})}
-
-
 def test_a_baseline_that_diverged_everywhere_gives_way_to_what_is_known_to_train(
     make_spec: Any, make_ticket: Any
 ) -> None:
@@ -211,17 +191,6 @@ def test_a_baseline_that_diverged_everywhere_gives_way_to_what_is_known_to_train
     arms = select_arm_params(tickets, spec)
     assert arms["baseline"] == arms["twin"] == {"temperature_init": 1.0, "lr": 0.15}
     assert [t.arm for t in confirm_tickets(tickets, spec) if t.pair == 0] == ["search", "baseline+twin"]
-
-
-def test_baseline_is_confirmed_even_if_no_run_of_it_came_through(
-    make_spec: Any, search_rows: list[TicketRow]
-) -> None:
-    spec = make_spec(candidates=1)
-    diverged_rows = [dataclasses.replace(t, outcome="diverged", value=None) for t in search_rows[:3]]
-    new_tickets = confirm_tickets([*diverged_rows, *search_rows[3:]], spec)
-    assert {str(t.parameters) for t in new_tickets if "baseline" in arms_of(t)} == {
-        str({"temperature_init": 1.0})
-    }
 
 
 def test_without_a_complete_search_trial_there_is_nothing_to_confirm(

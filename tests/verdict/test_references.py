@@ -107,12 +107,6 @@ def test_the_winner_is_chosen_before_the_baseline_on_the_same_seeds(make_spec: A
     assert set(seeds[1].items()) <= set(seeds[0].items())
 
 
-def test_the_baseline_is_the_best_run_at_one_where_no_model_names_one(make_spec: Any) -> None:
-    study = SimulatedStudy(make_spec({"search": LR}, trials=6), hot).run()
-    best = max(study.tickets_of("baseline"), key=lambda ticket: ticket.value or 0.0)
-    assert study.tickets_of("confirm", "baseline")[0].parameters == best.parameters
-
-
 def test_the_best_known_baseline_is_the_one_that_the_sampler_recommends(make_spec: Any) -> None:
     study = SimulatedStudy(make_spec({"search": LR}, trials=6), hot)
     study.search()

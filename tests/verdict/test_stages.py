@@ -12,7 +12,7 @@ import pytest
 from tempopt.storage.rows import NewTicket, TicketRow
 from tempopt.storage.ticket_queries import arms_of, finished
 from tempopt.temperature import is_neutral
-from tempopt.verdict.pairs import confirm_tickets, winner_of
+from tempopt.verdict.pairs import winner_of
 from tempopt.verdict.stages import (
     count_remaining_runs,
     current_round,
@@ -117,20 +117,6 @@ def test_what_a_person_wants_tried_comes_first(make_spec: Any, run: Run) -> None
     ]
 
 
-def test_choosing_follows_the_search_and_confirming_the_choice(make_spec: Any, run: Run) -> None:
-    spec = make_spec(trials=6)
-    search_rows = [run(t) for t in first_tickets(spec)]
-    choose_tickets = next_tickets(search_rows, spec)
-    assert {t.kind for t in choose_tickets} == {"choose"}
-    choose_rows = [*search_rows, *map(run, choose_tickets)]
-    assert {t.arm for t in choose_tickets} == {"search"}
-    confirming = next_tickets(choose_rows, spec)
-    assert {t.kind for t in confirming} == {"confirm"}
-    # every pair gains the same, which shows nothing of a t test: it goes on to its last look
-    all_rows = carried_through([*choose_rows, *map(run, confirming)], spec, run)
-    assert {t.kind for t in all_rows[len(choose_rows) :]} == {"confirm"}
-
-
 def test_more_trials_after_a_verdict_open_a_round_on_fresh_seeds(make_spec: Any, run: Run) -> None:
     spec = make_spec(trials=4, candidates=2)
     first = carried_through([run(t) for t in first_tickets(spec)], spec, run)
@@ -206,28 +192,6 @@ def test_a_study_that_was_stopped_comes_to_an_end(
     assert {t.arm for t in all_rows if t.kind == "choose"} <= {"search"}
     result = result_of(spec, all_rows, state="done")
     assert (result.verdict is not None) == (num_searched > 0)
-
-
-def test_a_search_without_any_run_at_one_is_compared_with_it_all_the_same(
-    make_spec: Any, run: Run, run_ticket: Any
-) -> None:
-    spec = make_spec(trials=4, candidates=1)
-    tickets = [
-        dataclasses.replace(end_ticket(t, run_ticket, "withdrawn"), parameters=None)
-        if t.kind == "baseline"
-        else run(t)
-        for t in first_tickets(spec)
-    ]
-    baseline = next(t for t in next_tickets(tickets, spec) if t.arm == "baseline+twin")
-    assert baseline.parameters == {"temperature_init": 1.0}
-    # with other parameters searched, its twin is all that is known at one
-    tickets = [
-        dataclasses.replace(t, parameters={**t.parameters, "lr": 0.2}) if t.kind == "search" else t
-        for t in tickets
-        if t.kind != "constant"
-    ]
-    confirming = confirm_tickets(tickets, make_spec(LR, trials=4, candidates=1))
-    assert {t.arm: t.parameters for t in confirming}["baseline+twin"] == {"temperature_init": 1.0, "lr": 0.2}
 
 
 # ---- what is still to come

@@ -80,20 +80,6 @@ def test_the_gain_is_the_paired_t_test_of_scipy_at_the_level_of_a_first_verdict(
     assert not verdict.at_one and not verdict.schedule_shown and not verdict.is_more_stable
 
 
-@pytest.mark.parametrize("share", [0.9, 1.1])
-def test_a_gain_is_shown_where_p_is_below_five_percent(fixed_spec: Any, runs: Any, share: float) -> None:
-    # noise is scaled until the plain p is a little below or above the level
-    spread = np.array(NOISY) - np.mean(NOISY)
-    limit = stats.t.isf(FIRST * share / 2, 7)
-    factor = np.mean(NOISY) * 8**0.5 / (limit * spread.std(ddof=1))
-    noisy = [float(gain) for gain in np.mean(NOISY) + factor * spread]
-    assert stats.ttest_1samp(noisy, 0).pvalue == pytest.approx(FIRST * share)
-    tickets = [*runs("baseline+twin", BASELINE), *runs("search", plus(BASELINE, noisy))]
-    verdict = compute_verdict(tickets, [], fixed_spec())
-    assert verdict is not None and verdict.total.significant == (share < 1)
-    assert (verdict.total.paired.ci_low > 0) == (share < 1)
-
-
 # ---- what a gain has to hold against
 
 
@@ -270,18 +256,6 @@ def rounds(runs: Any, make_ticket: Any) -> Callable[..., list[TicketRow]]:
     return make
 
 
-def test_a_round_that_was_never_confirmed_was_no_look(fixed_spec: Any, rounds: Any) -> None:
-    first = [dataclasses.replace(t, round=1) for t in rounds(NOISY)]
-    withdrawn_ticket = dataclasses.replace(
-        first[0], round=0, state="withdrawn", attempt=0, value=None, outcome=None
-    )
-    for tickets in (first, [dataclasses.replace(withdrawn_ticket, number=999, id=9999), *first]):
-        verdict = compute_verdict(tickets, [], fixed_spec())
-        assert verdict is not None and (verdict.round, verdict.looks, verdict.alpha) == (1, 1, FIRST)
-        expected = stats.ttest_rel(plus(BASELINE, NOISY), BASELINE)
-        assert verdict.total.paired.p_value == pytest.approx(expected.pvalue)
-
-
 @pytest.mark.parametrize("verdicts", [2, 3, 4])
 def test_each_later_verdict_has_half_of_the_level_before_it(
     fixed_spec: Any, rounds: Any, verdicts: int
@@ -296,17 +270,6 @@ def test_each_later_verdict_has_half_of_the_level_before_it(
     assert verdict.alpha == pytest.approx(level)
     assert total.p_value == pytest.approx(expected.pvalue)
     assert (total.ci_low, total.ci_high) == pytest.approx((interval.low, interval.high))
-
-
-def test_what_the_first_verdict_shows_a_third_may_not(fixed_spec: Any, rounds: Any) -> None:
-    noisy = [gain if gain > 0 else 1.2 * gain for gain in NOISY]
-    pvalue = stats.ttest_rel(plus(BASELINE, noisy), BASELINE).pvalue
-    assert 0.0125 < pvalue < FIRST
-    first = compute_verdict(rounds(noisy), [], fixed_spec())
-    third = compute_verdict(rounds(GAINS, GAINS, noisy), [], fixed_spec())
-    assert first is not None and first.total.significant
-    assert third is not None and not third.total.significant
-    assert third.total.paired.ci_low < 0 < first.total.paired.ci_low
 
 
 def test_until_a_later_round_is_confirmed_the_verdict_before_it_stands(fixed_spec: Any, rounds: Any) -> None:
@@ -345,66 +308,7 @@ def test_pairs_that_are_added_count_with_those_before_them(fixed_spec: Any, roun
     assert third.total.paired.alpha == 0.0125
 
 
-def test_pairs_are_added_to_the_last_search_and_to_none_before_it(fixed_spec: Any, rounds: Any) -> None:
-    added_gains = [0.12, 0.08, 0.11, -0.02]
-    verdict = compute_verdict(rounds(GAINS, NOISY, added_gains, added_rounds=(2,)), [], fixed_spec())
-    assert verdict is not None and (verdict.round, verdict.looks) == (2, 3)
-    assert verdict.total.paired.gain == pytest.approx(np.mean([*NOISY, *added_gains]))
-
-
-def test_added_pairs_give_no_verdict_before_all_of_them_are_over(fixed_spec: Any, rounds: Any) -> None:
-    tickets = rounds(NOISY, [0.12, 0.08, 0.11, -0.02], added_rounds=(1,))
-    waiting = dataclasses.replace(tickets[-1], state="waiting", outcome=None, value=None)
-    assert compute_verdict([*tickets[:-1], waiting], [], fixed_spec()) == compute_verdict(
-        rounds(NOISY), [], fixed_spec()
-    )
-
-
 # ---- interim looks
-
-
-SEQUENTIAL = {"confirm": {"min": 4, "max": 16}}
-
-
-def test_there_is_no_verdict_between_two_looks(fixed_spec: Any, runs: Any) -> None:
-    spec = fixed_spec(seeds=SEQUENTIAL)
-    for pairs in (4, 8):
-        baseline = BASELINE[:pairs]
-        even_gains = [0.10, -0.05, 0.05, -0.02, 0.06, -0.05, 0.02, 0.04][:pairs]
-        open_yet = [*runs("baseline+twin", baseline), *runs("search", plus(baseline, even_gains))]
-        assert compute_verdict(open_yet, [], spec) is None
-        clear_tickets = [*runs("baseline+twin", baseline), *runs("search", plus(baseline, GAINS[:pairs]))]
-        verdict = compute_verdict(clear_tickets, [], spec)
-        assert verdict is not None and verdict.total.significant and verdict.total.paired.n_pairs == pairs
-        behind_tickets = [
-            *runs("baseline+twin", baseline),
-            *runs("search", plus(baseline, [-0.5, 0.4, 0.01, 0.0] * (pairs // 4))),
-        ]
-        verdict = compute_verdict(behind_tickets, [], spec)
-        assert verdict is not None and not verdict.total.significant and not verdict.total.worse
-
-
-def test_a_gain_at_a_look_has_to_be_clearer_than_at_the_end(fixed_spec: Any, runs: Any) -> None:
-    # of the level 4 of 16 pairs have spent an eighth
-    gains = [0.10, 0.16, 0.07, 0.12]
-    pvalue = stats.ttest_1samp(gains, 0).pvalue
-    assert FIRST / 8 < pvalue < FIRST
-    tickets = [*runs("baseline+twin", BASELINE[:4]), *runs("search", plus(BASELINE[:4], gains))]
-    assert compute_verdict(tickets, [], fixed_spec(seeds=SEQUENTIAL)) is None
-    verdict_fixed = compute_verdict(tickets, [], fixed_spec(seeds={"confirm": 4}))
-    assert verdict_fixed is not None and verdict_fixed.total.significant
-    clearer = [0.10, 0.11, 0.10, 0.12]
-    assert stats.ttest_1samp(clearer, 0).pvalue < FIRST / 8
-    tickets = [*runs("baseline+twin", BASELINE[:4]), *runs("search", plus(BASELINE[:4], clearer))]
-    verdict = compute_verdict(tickets, [], fixed_spec(seeds=SEQUENTIAL))
-    assert verdict is not None and verdict.total.significant
-    total, fixed_verdict = (
-        verdict.total.paired,
-        compute_verdict(tickets, [], fixed_spec(seeds={"confirm": 4})),
-    )
-    assert fixed_verdict is not None
-    assert total.p_value > fixed_verdict.total.paired.p_value
-    assert total.ci_low < fixed_verdict.total.paired.ci_low
 
 
 # ---- runs that end badly
