@@ -347,15 +347,14 @@ def gains_by_pair(
     spec: StudySpec,
     of_round: int,
     reference: str = "baseline",
-    arm: str = "search",
 ) -> dict[int, float]:
-    """Return the gain of an arm over a reference on each pair of a round, as its verdict counts it.
+    """Return the winner's gain over a reference on each pair of a round, as its verdict counts it.
 
     More is better, whatever the direction; pairs of which a run was lost are left out.
     """
     confirm = of_kind(tickets, "confirm", of_round=of_round)
     arm_runs, reference_runs = (
-        PairedRuns.of(of_kind(confirm, "confirm", arm_name)) for arm_name in (arm, reference)
+        PairedRuns.of(of_kind(confirm, "confirm", arm_name)) for arm_name in ("search", reference)
     )
     return gains_of(arm_runs, reference_runs, spec)
 

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
 
 
+_CONSTANT_ARMS: tuple[Arm, ...] = ("constant", "constant_twin")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GainPart:
     """What the winner loses without one of its parts.
@@ -283,9 +286,8 @@ def _conclude_round(
     ablation = _ablation_evidence(tickets, evidence)
     inference = inference_only(evidence, measurements, total)
     simplest_plan = None if ablation is None or not total.significant else _simplest(ablation, arms, tickets)
-    constant_arms: tuple[Arm, ...] = ("constant", "constant_twin")
     constant_answers = {
-        arm: evidence.compare(winner, evidence.runs(arm)) for arm in constant_arms if arm in arms
+        arm: evidence.compare(winner, evidence.runs(arm)) for arm in _CONSTANT_ARMS if arm in arms
     }
     # arms with equal parameters share their runs, and are one reference
     constants = {training_key(arms[arm]): answer for arm, answer in constant_answers.items()}
@@ -418,8 +420,7 @@ def _guards_of(
         return guards_by_name
     if inference is not None:
         guards_by_name["inference_only"] = guards_at_inference(evidence, measurements, inference.plan)
-    constants: tuple[Arm, ...] = ("constant", "constant_twin")
-    for arm in constants:
+    for arm in _CONSTANT_ARMS:
         if arm in arms:
             guards_by_name[arm] = evaluate_guards(evidence, measurements, arm=arm)
     if simplest is not None and ablation is not None:

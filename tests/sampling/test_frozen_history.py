@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from tempopt.sampling.frozen_history import History
 from tempopt.sampling.optuna_factories import make_pruner, make_sampler
-from tempopt.spec.study_spec import PRUNERS, SAMPLERS, SamplerOrPrunerConfig
+from tempopt.spec.study_spec import SAMPLERS, SamplerOrPrunerConfig
 
 SPACE = {
     "temperature_init": FloatDistribution(0.25, 4.0, log=True),
@@ -73,12 +73,6 @@ def test_a_search_is_the_same_in_whatever_order_its_runs_finish(sampler: str) ->
     assert any(is_pruned for _, is_pruned in one_by_one)
 
 
-def test_a_search_learns_from_what_it_may_know() -> None:
-    sets = [params for params, _ in search(history(), 60, parallel=1, luck=random.Random(0))]
-    early_sets, late = sets[:10], sets[-20:]
-    assert sum(map(value_of, late)) / 20 > sum(map(value_of, early_sets)) / 10 + 0.3
-
-
 def test_a_ticket_waits_until_all_that_it_may_know_is_known() -> None:
     search_history = history(parallel=2)
     for number in range(2):
@@ -91,13 +85,6 @@ def test_a_ticket_waits_until_all_that_it_may_know_is_known() -> None:
     assert search_history.ready(2)
     assert search_history.ready(3)
     assert not search_history.ready(4)
-
-
-def test_what_is_asked_follows_the_space_and_no_two_tickets_get_the_same() -> None:
-    sets = [params for params, _ in search(history(), 20, parallel=4, luck=random.Random(1))]
-    assert all(params.keys() == SPACE.keys() for params in sets)
-    assert all(0.25 <= params["temperature_init"] <= 4.0 for params in sets)
-    assert len({params["temperature_init"] for params in sets}) == 20
 
 
 def test_a_diverged_run_ranks_below_the_worst_that_did_not() -> None:
@@ -177,18 +164,6 @@ def test_tpe_draws_to_the_bit_what_optunas_own_draws_on_the_same_trials(
         sampler = make_sampler(SamplerOrPrunerConfig.model_validate({"name": "tpe", **options}), seed=seed)
         sampled_params = search_history.ask(count + parallel - 1, sampler)
         assert sampled_params == optunas_draw(space, trials, seed, **options)
-
-
-@pytest.mark.parametrize("name", sorted(name for name, optunas in PRUNERS.items() if optunas))
-def test_every_pruner_that_a_spec_may_name_works_on_a_history(name: str) -> None:
-    options = {"threshold": {"upper": 10.0}, "percentile": {"percentile": 25.0}}.get(name, {})
-    pruner = make_pruner(SamplerOrPrunerConfig.model_validate({"name": name, **options}))
-    search_history = history(parallel=1)
-    for number in range(12):
-        search_history.register_asked(number, {"temperature_init": 1.0, "schedule": "linear"})
-        reports = {step: float(number) for step in range(1, 5)}
-        assert search_history.prune(number, reports, pruner) in (True, False)
-        search_history.tell(number, TrialState.COMPLETE, float(number), reports)
 
 
 @pytest.mark.parametrize("name", sorted(name for name, optunas in SAMPLERS.items() if optunas))

@@ -23,6 +23,7 @@ PRUNERS: list[dict[str, Any]] = [
     {"name": "hyperband", "min_resource": 2, "max_resource": 300, "reduction_factor": 4},
     {"name": "median", "n_startup_trials": 2, "n_warmup_steps": 20, "interval_steps": 20},
     {"name": "percentile", "percentile": 25.0, "n_startup_trials": 1},
+    {"name": "threshold", "upper": 5.0},
 ]
 # Few values, so that there are ties. Not every trial validates at the same steps.
 curve = st.lists(st.integers(0, 9).map(float), min_size=1, max_size=len(STEPS))

@@ -26,7 +26,7 @@ from tempopt.spec.alpha_levels import Direction as Direction
 from tempopt.spec.alpha_levels import Test as Test
 from tempopt.spec.alpha_levels import least_pairs as least_pairs
 from tempopt.verdict.statistics.group_sequential import Look, increment, nominal_p, repeated_p, repeated_score
-from tempopt.verdict.statistics.power import POWER, pairs_needed
+from tempopt.verdict.statistics.power import pairs_needed
 
 _ROUNDING = 1e-9
 """Differences this close, relative to the median of their sizes, are taken to be equal: subtracting two
@@ -270,9 +270,8 @@ def pairs_to_add(
     test: Test,
     direction: Direction,
     alpha: float,
-    power: float = POWER,
 ) -> int | None:
-    """Return how many pairs a further stage needs to show a true gain with that chance, with all stages.
+    """Return how many pairs a further stage needs to show a true gain with all stages, with 80 % chance.
 
     What the stages say so far counts, by the inverse normal method as in :func:`paired_test`. What is
     expected of the new pairs is the given effect and never the gain that was seen. They are taken to be
@@ -284,7 +283,6 @@ def pairs_to_add(
         test: As in :func:`paired_test`.
         direction: As in :func:`paired_test`.
         alpha: Two-sided level that the comparison may spend once they are there, in (0, 1).
-        power: The chance, in (alpha / 2, 1).
 
     Returns:
         A number of 2 or more; None where it is above 100,000, or no two pairs of a stage differ, so that it
@@ -302,7 +300,7 @@ def pairs_to_add(
     scored = sum(share * stage.score(0.0, 1) for share, stage in zip(weights, evidence, strict=True))
     needed_score = (-float(ndtri(alpha / 2)) - scored) / weight
     next_alpha = min(2 * float(ndtr(-needed_score)), _MOST_LEVEL)
-    num_pairs = pairs_needed(effect / deviation, alpha=next_alpha, power=power)
+    num_pairs = pairs_needed(effect / deviation, alpha=next_alpha)
     return None if num_pairs is None else max(num_pairs, least_pairs(test, next_alpha))
 
 
