@@ -1,9 +1,9 @@
 """What the entropy of attention costs beside attention: time and peak memory as ratios to plain, in one run.
 
 Compared are torch's fused attention alone (plain), the same with the entropy from the whole matrix of logits
-(naive), both from one pass (exact), and fused attention with the entropy of 64 queries (sampled). Each round
-has every way once, one after the other; a ratio is the median over the rounds of that to plain in the same
-round. Void unless output, entropy and gradients are those of the definition in float64.
+(naive), and both from one pass (exact). Each round has every way once, one after the other; a ratio is the
+median over the rounds of that to plain in the same round. Void unless output, entropy and gradients are those
+of the definition in float64.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tempopt.attention.functional.entropy import attention_with_entropy, sampled_entropy
+from tempopt.attention.functional.entropy import attention_with_entropy
 
 Inputs = tuple[Tensor, Tensor, Tensor]
 AttentionFn = Callable[[Tensor, Tensor, Tensor, bool], tuple[Tensor, ...]]
@@ -42,12 +42,7 @@ def exact(q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> tuple[Tensor, ...
     return attention_with_entropy(q, k, v, is_causal=is_causal)
 
 
-def sampled_attention(q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> tuple[Tensor, ...]:
-    sampled_entropy(q, k, num_queries=64, is_causal=is_causal)
-    return plain(q, k, v, is_causal)
-
-
-WAYS: dict[str, AttentionFn] = {"plain": plain, "naive": naive, "exact": exact, "sampled": sampled_attention}
+WAYS: dict[str, AttentionFn] = {"plain": plain, "naive": naive, "exact": exact}
 
 
 def check(attend: AttentionFn, inputs: Inputs, is_causal: bool) -> None:

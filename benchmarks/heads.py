@@ -1,4 +1,4 @@
-"""Names of heads: false alarms on untrained models, planted heads that are found, and small trained models.
+"""Names of heads: false alarms on untrained models, and planted heads that are found.
 
     python -m benchmarks.heads
 
@@ -8,8 +8,6 @@ the libraries (times 1) all matrices are multiplied by up to 40, which makes att
 trained model, and of random content. Then there are bilinear heads with random weights whose logits have this
 standard deviation and follow the position by a share, with and without causality and padding; and planted
 heads, whose logits are normal with a constant added on the keys of a pattern.
-
-Last, an AssociativeRecall is trained for some seeds, and what its heads do is printed.
 """
 
 from __future__ import annotations
@@ -19,14 +17,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import lightning as L
 import numpy as np
 import torch
 from numpy.random import Generator
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, LlamaConfig, LlamaModel
 
-from lightning_modules import AssociativeRecall, AssociativeRecallData
+from lightning_modules import AssociativeRecall
 from lightning_modules.associative_recall import Recall, draw_recall
 from tempopt.attention import HeadSpecialisation, Specialisations, specialisations
 from tests.attention.planted import PLANTED, Heads, planted_heads, random_heads
@@ -192,36 +189,11 @@ def power(models: int) -> None:
             print(f"{length:6}  {size:5.0f} " + "".join(f"{cell:>16}" for cell in cells), flush=True)
 
 
-def report_trained(seeds: int, steps: int) -> None:
-    for seed in range(seeds):
-        L.seed_everything(seed, verbose=False)
-        model = AssociativeRecall(vocabulary=VOCABULARY)
-        trainer = L.Trainer(
-            max_steps=steps,
-            accelerator="cpu",
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            num_sanity_val_steps=0,
-            limit_val_batches=0,
-        )
-        trainer.fit(model, AssociativeRecallData(vocabulary=VOCABULARY))
-        batch = draw_recall(64, 8, vocabulary=VOCABULARY)
-        with torch.no_grad():
-            accuracy = (model.eval()(batch).argmax(dim=1) == batch.values_BQ).float().mean().item()
-        print(f"\nAssociativeRecall, seed {seed}, {steps} steps, accuracy {accuracy:.3f}")
-        print(look_at(model, batch), flush=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--models", type=int, default=1000)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=600)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    report_trained(args.seeds, args.steps)
     false_alarms(args.models)
     power(args.models // 10)
 

@@ -1,10 +1,10 @@
 """What head patterns and local heads cost beside fused attention: time and peak memory as ratios, in one run.
 
 Compared are torch's fused attention alone (plain), with a temperature for each head (pattern), with half of
-the heads local (half) or all of them (all), with half of them local beside a mask that hides nothing else, as
-padding would be (masked), and with half of them local by one mask for all heads (one mask). Each round has
-every way once, one after the other; a ratio is the median over the rounds of that to plain in the same round.
-Void unless outputs and gradients are those of the definition in float64.
+the heads local (half) or all of them (all), and with half of them local beside a mask that hides nothing
+else, as padding would be (masked). Each round has every way once, one after the other; a ratio is the median
+over the rounds of that to plain in the same round. Void unless outputs and gradients are those of the
+definition in float64.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from benchmarks.attention import AttentionFn, Inputs, peak_bytes, seconds, work
 from tempopt.attention.functional.attention import tempered_attention
-from tempopt.attention.functional.local_heads import NearKeys, local_attention, local_mask, query_positions
+from tempopt.attention.functional.local_heads import NearKeys, local_attention, query_positions
 from tempopt.temperature import ExponentialHeads
 
 RATIO = 4.0
@@ -43,19 +43,15 @@ class Local:
         share: Share of the heads.
         window: Their window.
         is_masked: Whether there is a mask besides.
-        one_mask: Whether one mask for all heads says so, in place of two groups of heads.
     """
 
-    def __init__(self, share: float, window: int, *, is_masked: bool = False, one_mask: bool = False) -> None:
-        self.share, self.window, self.masked, self.one_mask = share, window, is_masked, one_mask
+    def __init__(self, share: float, window: int, *, is_masked: bool = False) -> None:
+        self.share, self.window, self.masked = share, window, is_masked
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> tuple[Tensor, ...]:
         num_heads, length = q.shape[1:3]
         position_Q = query_positions(length, length, is_causal=is_causal, device=q.device)
         near = NearKeys(round(self.share * num_heads), self.window, position_Q)
-        if self.one_mask:
-            mask = local_mask(num_heads, length, near=near, is_causal=is_causal)
-            return (F.scaled_dot_product_attention(q, k, v, attn_mask=mask),)
         # with another mask both groups of heads take one
         mask = torch.ones(1, 1, 1, length, dtype=torch.bool, device=q.device) if self.masked else None
         options = {"inverse_temperature": 1.0, "attn_mask": mask, "is_causal": is_causal}
@@ -133,7 +129,6 @@ def main() -> None:
         "half": Local(0.5, args.window),
         "all": Local(1.0, args.window),
         "masked": Local(0.5, args.window, is_masked=True),
-        "one mask": Local(0.5, args.window, one_mask=True),
     }
     print(f"| n | | {' | '.join(ways)} |\n|{'---|' * (len(ways) + 2)}")
     for length in args.lengths:

@@ -8,10 +8,9 @@ same. They are compared keeping no checkpoints, and ``saving`` one at each valid
 default and Lightning's, and what Ray's callback does.
 
 Optuna is two programs that share a study, with the objective and the pruning callback of its documents. Ray
-is a Tuner over a function, with workers that are used again; ``--all`` has a new one for each trial, too,
-which is Ray's default. Lightning's logger, progress bar and summary are off in all. tempopt is its own
-search, ended when the searching is done: its baseline and constant arms train the first two of the sets, so
-that nothing is trained that others do not train.
+is a Tuner over a function, with workers that are used again. Lightning's logger, progress bar and summary are
+off in all. tempopt is its own search, ended when the searching is done: its baseline and constant arms train
+the first two of the sets, so that nothing is trained that others do not train.
 
 CPU seconds are those of all processes, and what others took of the cores meanwhile is printed. A tool is
 compared with the bare loop of the same round: a shared machine is not equally fast in all of them. Where a
@@ -42,7 +41,6 @@ SETS = 32
 SHORT, LONG = PeerJob(SETS, 2), PeerJob(SETS, 40)
 YARDSTICK = "bare"
 WITHOUT = ", without its daemons"
-SLOW = "ray, saving, new workers"
 _DAEMONS = (
     *("raylet/raylet", "gcs/gcs_server", "_private/log_monitor.py"),
     *("dashboard/agent.py", "runtime_env/agent/main.py", "_private/monitor.py"),
@@ -139,9 +137,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=1, help="how often each is measured")
-    parser.add_argument("--all", action="store_true", help="a new worker for each of Ray's trials, too")
     arguments = parser.parse_args()
-    tools = [tool for tool in TOOLS if arguments.all or tool != SLOW]
+    tools = list(TOOLS)
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, ", end="")
     print("load {:.2f} {:.2f} {:.2f}".format(*os.getloadavg()), flush=True)
     costs = measure_tools(tools, arguments.rounds)

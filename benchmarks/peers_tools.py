@@ -134,13 +134,12 @@ def optuna(job: PeerJob, extras: dict[str, Any]) -> dict[int, float]:
     return trial_values
 
 
-def ray_tune(job: PeerJob, *, save: bool = False, reuse: bool = True) -> dict[int, float]:
+def ray_tune(job: PeerJob, *, save: bool = False) -> dict[int, float]:
     """Fit a Tuner over the sets, as Ray's documents have it for Lightning.
 
     Args:
         job: What to train.
         save: Whether a checkpoint is kept at every validation.
-        reuse: Whether a worker process trains one trial after another; by default each gets a new one.
     """
     import ray
     from ray import tune
@@ -158,7 +157,7 @@ def ray_tune(job: PeerJob, *, save: bool = False, reuse: bool = True) -> dict[in
     tuner = tune.Tuner(
         tune.with_resources(train, {"cpu": 1}),
         param_space={"number": tune.grid_search(list(range(job.num_sets)))},
-        tune_config=tune.TuneConfig(metric=METRIC, mode="min", max_concurrent_trials=2, reuse_actors=reuse),
+        tune_config=tune.TuneConfig(metric=METRIC, mode="min", max_concurrent_trials=2, reuse_actors=True),
         run_config=tune.RunConfig(storage_path=folder, name=NAME, verbose=0),
     )
     results = tuner.fit()
@@ -238,7 +237,6 @@ TOOLS: dict[str, Callable[[PeerJob, int], dict[int, float]]] = {
     "tempopt, saving": lambda job, side: tempopt(job, save=True),
     "optuna, saving": lambda job, side: optuna(job, SAVING),
     "ray, saving": lambda job, side: ray_tune(job, save=True),
-    "ray, saving, new workers": lambda job, side: ray_tune(job, save=True, reuse=False),
 }
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """What does it cost to start a worker, forked from a warm process and as a new interpreter?
 
-CPU seconds of all processes together, from the start of a worker until it can be given a run; and from
-``tempopt search max_retrieval`` until each of its workers has begun a training, the dry run included.
+CPU seconds of all processes together, from the start of a worker until it can be given a run.
 
     python -m benchmarks.worker_start
 """
@@ -10,21 +9,15 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tempopt.agent.placement import Placement
 from tempopt.agent.process import WorkerProcess
 from tempopt.agent.rank_process import COLD
-from tempopt.errors import UsageError
-from tempopt.storage.opening import open_store
 from tempopt.training.messages import Ready
 
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -36,23 +29,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     print("| a worker's start | CPU s, median | wall s, median |\n|---|---|---|")
     for name, costs in starts(arguments.repeat).items():
         cpu, wall = (statistics.median(series) for series in zip(*costs, strict=True))
         print(f"| {name} | {cpu:.2f} | {wall:.2f} |", flush=True)
-    print("\n| search with | forked, CPU s | cold, CPU s | forked, wall s | cold, wall s |")
-    print("|---|---|---|---|---|")
-    for count in arguments.workers:
-        (forked_time, wall), (cold, wall_cold) = (
-            begin_search(count, is_forked=True),
-            begin_search(count, is_forked=False),
-        )
-        print(
-            f"| {count} workers | {forked_time:.1f} | {cold:.1f} | {wall:.1f} | {wall_cold:.1f} |", flush=True
-        )
 
 
 def starts(repeat: int) -> dict[str, list[tuple[float, float]]]:
@@ -96,46 +78,6 @@ def _cold() -> Iterator[None]:
         yield
     finally:
         del os.environ[COLD]
-
-
-def begin_search(workers: int, *, is_forked: bool) -> tuple[float, float]:
-    """Return CPU and wall seconds of a search until each of its workers has begun a training."""
-    words = ["search", "max_retrieval", "--workers", str(workers), "--set", "trainer.max_steps=100000"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **({} if is_forked else {COLD: "1"})}
-    with tempfile.TemporaryDirectory() as folder:
-        clock = time.monotonic()
-        search = subprocess.Popen(
-            [sys.executable, "-m", "tempopt", *words],
-            cwd=folder,
-            env={**environment, "PYTHONPATH": str(Path.cwd())},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        url = f"sqlite:///{folder}/tempopt.db"
-        try:
-            _wait(lambda: search.poll() is None, lambda: _at_work(url) >= workers)
-            return cpu_seconds(search.pid), time.monotonic() - clock
-        finally:
-            search.send_signal(signal.SIGKILL)
-            search.wait()
-            # its workers end when they miss it
-            time.sleep(1.0)
-
-
-def _wait(lives: Callable[[], bool], condition: Callable[[], bool]) -> None:
-    while not condition():
-        assert lives(), "the search ended before its workers had begun"
-        time.sleep(0.02)
-
-
-def _at_work(url: str) -> int:
-    try:
-        with open_store(url, create=False) as store:
-            rows = store.tickets(store.load_study("max_retrieval").id)
-    except UsageError:
-        return 0
-    return sum(row.state == "running" and row.total_steps is not None for row in rows)
 
 
 def cpu_seconds(pid: int) -> float:
