@@ -49,7 +49,7 @@ def test_the_more_cautious_claims_what_each_claims_and_no_more(
         cautious_answer.paired.p_value < 0.05 and cautious_answer.paired.ci_low > 0
     )
     assert cautious_answer.paired.ci_low <= cautious_answer.paired.gain <= cautious_answer.paired.ci_high
-    assert most_conservative(answers[:1]) is answers[0] and most_conservative([None]) is None
+    assert most_conservative(answers[:1]) == answers[0] and most_conservative([None]) is None
     # what cannot be compared with one of them has not beaten it
     half = most_conservative([*answers, None])
     assert half is not None and half.paired == cautious_answer.paired and not half.significant
