@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -46,3 +47,24 @@ def whole_study(
                 value = 0.5 + (ticket.candidate or 0) / 100
             rows.append(run_ticket(ticket, value))
     return rows
+
+
+@pytest.fixture(scope="session")
+def make_confirm_rows(make_ticket: Callable[..., TicketRow]) -> Callable[..., list[TicketRow]]:
+    """Return a maker of confirm runs: arm to value by pair; None or nan diverged, "lost" was lost."""
+
+    def make(**arms: Any) -> list[TicketRow]:
+        rows = []
+        for arm_index, (arm, values) in enumerate(arms.items()):
+            parameters = {"temperature_init": 4.0 if "search" in arm else 1.0, "lr": float(arm_index)}
+            for pair, value in enumerate(values):
+                fields: dict[str, Any] = {"arm": arm.replace("_and_", "+"), "pair": pair}
+                if value == "lost":
+                    value, fields = None, {**fields, "state": "failed", "outcome": "failed"}
+                elif value is None or math.isnan(value):
+                    value, fields = None, {**fields, "outcome": "diverged"}
+                number = 100 * arm_index + pair
+                rows.append(make_ticket("confirm", number, value, parameters=parameters, **fields))
+        return rows
+
+    return make

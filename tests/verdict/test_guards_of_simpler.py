@@ -11,9 +11,8 @@ from tempopt.storage.rows import Measurement, TicketRow
 from tempopt.storage.ticket_queries import arms_of
 from tempopt.verdict.guards import NOT_THERE
 from tempopt.verdict.run_evaluations import evaluations
-from tempopt.verdict.verdict import Verdict, compute_verdict
 from tests.simulated import SPACE, SimulatedStudy
-from tests.verdict.test_guards import NOISE, guard_measurements, losses
+from tests.verdict.test_guards import NOISE, guard_measurements, losses, verdict_of
 from tests.verdict.test_recommendation import by_part, noisy_gains, with_gains
 
 LOSS = {"val_loss": "<= +5%"}
@@ -24,12 +23,6 @@ GAINS = {"validate:constant=0.5": 0.11, "test:constant=0.5": 0.11}
 
 def at_half(tickets: list[TicketRow], loss: float) -> list[Measurement]:
     return guard_measurements(tickets, {"baseline": [loss + noise for noise in NOISE]}, AT_HALF)
-
-
-def verdict_of(spec: Any, tickets: list[TicketRow], measurements: list[Measurement]) -> Verdict:
-    verdict = compute_verdict(tickets, measurements, spec)
-    assert verdict is not None and verdict.recommendation is not None
-    return verdict
 
 
 @pytest.mark.parametrize("winner", [1.0, 1.2])

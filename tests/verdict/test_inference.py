@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -24,25 +24,6 @@ JITTER = np.array([1, -2, 3, -1, -3, 2, 1, -1]) / 1e3
 
 Plans = Mapping[str, tuple[Any, Any]]
 """Plan to what it adds on the validation and on the test data, to what a run is worth there as trained."""
-
-
-@pytest.fixture(scope="module")
-def make_confirm_rows(make_ticket: Any) -> Callable[..., list[TicketRow]]:
-    """Return a maker of confirm runs: arm to value by pair, nan where it diverged."""
-
-    def make(**arms: Any) -> list[TicketRow]:
-        rows = []
-        for arm_index, (arm, values) in enumerate(arms.items()):
-            parameters = {"temperature_init": 4.0 if "search" in arm else 1.0, "lr": float(arm_index)}
-            for pair, value in enumerate(values):
-                fields: dict[str, Any] = {"outcome": "diverged"} if np.isnan(value) else {}
-                number = 100 * arm_index + pair
-                row_value = None if np.isnan(value) else float(value)
-                fields |= {"arm": arm.replace("_and_", "+"), "pair": pair, "parameters": parameters}
-                rows.append(make_ticket("confirm", number, row_value, **fields))
-        return rows
-
-    return make
 
 
 def plan_measurements(tickets: list[TicketRow], **arms: Plans) -> list[Measurement]:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tempopt.storage.rows import TicketRow
 from tempopt.verdict.paired_evidence import (
     Evidence,
     PairedResult,
@@ -53,27 +52,6 @@ def test_the_more_cautious_claims_what_each_claims_and_no_more(
     # what cannot be compared with one of them has not beaten it
     half = most_conservative([*answers, None])
     assert half is not None and half.paired == cautious_answer.paired and not half.significant
-
-
-@pytest.fixture(scope="module")
-def make_confirm_rows(make_ticket: Any) -> Any:
-    """Return a maker of confirm runs: arm to value by pair; None diverged, "lost" was lost."""
-
-    def make(**arms: list[Any]) -> list[TicketRow]:
-        rows = []
-        for arm_index, (arm, values) in enumerate(arms.items()):
-            for pair, value in enumerate(values):
-                fields: dict[str, Any] = {"arm": arm.replace("_and_", "+"), "pair": pair}
-                if value == "lost":
-                    fields |= {"state": "failed", "outcome": "failed"}
-                elif value is None:
-                    fields |= {"outcome": "diverged"}
-                number = 100 * arm_index + pair
-                given_value = value if isinstance(value, float) else None
-                rows.append(make_ticket("confirm", number, given_value, **fields))
-        return rows
-
-    return make
 
 
 LOOKS = {"confirm": {"min": 2, "max": 8}}

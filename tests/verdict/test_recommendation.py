@@ -183,6 +183,15 @@ def test_a_gain_that_is_not_worth_having_changes_nothing(
     )
 
 
+def confirm_rows(
+    make_ticket: Any, arm: str, number: int, values: list[float], **parameters: float
+) -> list[TicketRow]:
+    return [
+        make_ticket("confirm", 10 * number + pair, value, arm=arm, pair=pair, parameters=parameters)
+        for pair, value in enumerate(values)
+    ]
+
+
 def spread_out(tickets: list[TicketRow], spread: float) -> list[TicketRow]:
     """Return the tickets with what seeds do to all arms alike: eight values with that standard deviation."""
     shifts = noisy_gains(0.0, spread)
@@ -373,18 +382,14 @@ def test_a_comparison_whose_pairs_gain_all_alike_leaves_the_number_of_pairs_to_t
 ) -> None:
     gains = noisy_gains(0.02)
 
-    def confirm_rows(arm: str, number: int, values: list[float], **parameters: float) -> list[TicketRow]:
-        return [
-            make_ticket("confirm", 10 * number + pair, value, arm=arm, pair=pair, parameters=parameters)
-            for pair, value in enumerate(values)
-        ]
-
     def recommendation_with(twin: list[float]) -> Recommendation:
         tickets = [
             make_ticket("search", 0, 0.5, parameters={"temperature_init": 2.0, "lr": 0.1}),
-            *confirm_rows("search", 0, [0.5 + gain for gain in gains], temperature_init=2.0, lr=0.1),
-            *confirm_rows("baseline", 1, [0.5] * 8, temperature_init=1.0, lr=0.2),
-            *confirm_rows("twin", 2, twin, temperature_init=1.0, lr=0.1),
+            *confirm_rows(
+                make_ticket, "search", 0, [0.5 + gain for gain in gains], temperature_init=2.0, lr=0.1
+            ),
+            *confirm_rows(make_ticket, "baseline", 1, [0.5] * 8, temperature_init=1.0, lr=0.2),
+            *confirm_rows(make_ticket, "twin", 2, twin, temperature_init=1.0, lr=0.1),
         ]
         space = {"temperature_init": {"low": 0.25, "high": 4.0}, "lr": {"low": 0.1, "high": 1.0}}
         return recommendation_of(compute_verdict(tickets, [], fixed_spec({"search": space}, min_gain=0.05)))
@@ -439,26 +444,13 @@ def test_a_constant_that_is_shown_to_be_better_than_the_winner_is_recommended(
         0.5 + gain + ahead + extra for gain, extra in zip(gains, noisy_gains(0.0, 0.01)[::-1], strict=True)
     ]
 
-    def confirm_rows(arm: str, number: int, values: list[float], level: float) -> list[TicketRow]:
-        return [
-            make_ticket(
-                "confirm",
-                10 * number + pair,
-                value,
-                arm=arm,
-                pair=pair,
-                parameters={"temperature_init": level},
-            )
-            for pair, value in enumerate(values)
-        ]
-
     # with one part each, neither of the two is simpler
     tickets = [
         make_ticket("search", 0, 0.5, parameters={"temperature_init": 0.8}),
-        *confirm_rows("search", 0, [0.5 + gain for gain in gains], 0.8),
-        *confirm_rows("baseline", 1, [0.5] * 8, 1.0),
-        *confirm_rows("twin", 2, [0.5] * 8, 1.0),
-        *confirm_rows("constant", 3, constants, 0.4),
+        *confirm_rows(make_ticket, "search", 0, [0.5 + gain for gain in gains], temperature_init=0.8),
+        *confirm_rows(make_ticket, "baseline", 1, [0.5] * 8, temperature_init=1.0),
+        *confirm_rows(make_ticket, "twin", 2, [0.5] * 8, temperature_init=1.0),
+        *confirm_rows(make_ticket, "constant", 3, constants, temperature_init=0.4),
     ]
     spec = fixed_spec({"search": {"temperature_init": {"low": 0.1, "high": 4.0}}})
     recommendation = recommendation_of(compute_verdict(tickets, [], spec))
