@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.recorded.tasks import TASKS
-from benchmarks.simulated import results
+from benchmarks.simulated import table
 from benchmarks.simulated.table import (
     crossing,
     curve,
@@ -39,48 +39,46 @@ def _result(**fields: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(results, "SEARCHES_PATH", tmp_path / "kept.parquet")
+    monkeypatch.setattr(table, "SEARCHES_PATH", tmp_path / "kept.parquet")
     return tmp_path / "new" / "lines.jsonl"
 
 
 def test_what_is_packed_is_known_and_what_is_run_again_counts(lines: Path) -> None:
     worlds: Any = {"digits": _MarkedWorld("now")}
-    results.keep(_result(), lines)
-    results.keep(_result(repetition=1), lines)
-    results_before = results.load_results(lines)
-    results.pack(worlds, lines)
+    table.keep(_result(), lines)
+    table.keep(_result(repetition=1), lines)
+    results_before = table.load_results(lines)
+    table.pack(worlds, lines)
     assert not lines.exists()
-    assert results.load_results(lines) == results_before
-    results.keep(_result(share=[0.75]), lines)
-    assert [result["share"] for result in results.load_results(lines)] == [[0.75], [0.5]]
+    assert table.load_results(lines) == results_before
+    table.keep(_result(share=[0.75]), lines)
+    assert [result["share"] for result in table.load_results(lines)] == [[0.75], [0.5]]
 
 
 def test_results_of_another_world_do_not_count(lines: Path) -> None:
     for world in ("before", "now"):
-        results.keep(_result(world=world, tuner=world), lines)
-    results.keep(_result(task="max_retrieval"), lines)
+        table.keep(_result(world=world, tuner=world), lines)
+    table.keep(_result(task="max_retrieval"), lines)
     worlds: Any = {"digits": _MarkedWorld("now")}
-    assert [result["tuner"] for result in results.of_worlds(worlds, lines)] == ["now"]
+    assert [result["tuner"] for result in table.of_worlds(worlds, lines)] == ["now"]
 
 
 def test_repetitions_that_chose_our_defaults_do_not_count_for_us(lines: Path) -> None:
     for tuner in ("Optuna TPE", "tempopt", "tempopt, no pruning"):
-        for repetition in (0, results.CHOSEN_BY - 1, results.CHOSEN_BY):
-            results.keep(_result(tuner=tuner, repetition=repetition), lines)
+        for repetition in (0, table.CHOSEN_BY - 1, table.CHOSEN_BY):
+            table.keep(_result(tuner=tuner, repetition=repetition), lines)
     worlds: Any = {"digits": _MarkedWorld("now")}
-    counted_keys = {(result["tuner"], result["repetition"]) for result in results.of_worlds(worlds, lines)}
-    peers = {("Optuna TPE", repetition) for repetition in (0, results.CHOSEN_BY - 1, results.CHOSEN_BY)}
-    assert counted_keys == peers | {
-        (tuner, results.CHOSEN_BY) for tuner in ("tempopt", "tempopt, no pruning")
-    }
-    assert len(results.of_worlds(worlds, lines, first=0)) == 9
+    counted_keys = {(result["tuner"], result["repetition"]) for result in table.of_worlds(worlds, lines)}
+    peers = {("Optuna TPE", repetition) for repetition in (0, table.CHOSEN_BY - 1, table.CHOSEN_BY)}
+    assert counted_keys == peers | {(tuner, table.CHOSEN_BY) for tuner in ("tempopt", "tempopt, no pruning")}
+    assert len(table.of_worlds(worlds, lines, first=0)) == 9
 
 
 def test_the_results_in_the_repository_are_of_tasks_that_there_are() -> None:
-    rows = results.load_results(Path("nowhere"))
+    rows = table.load_results(Path("nowhere"))
     assert {row["task"] for row in rows} <= set(TASKS)
-    assert len({results.result_key(row) for row in rows}) == len(rows)
-    assert all(r["repetition"] >= results.CHOSEN_BY for r in rows if r["tuner"].startswith(results.OURS))
+    assert len({table.result_key(row) for row in rows}) == len(rows)
+    assert all(r["repetition"] >= table.CHOSEN_BY for r in rows if r["tuner"].startswith(table.OURS))
     for row in rows:
         assert row["steps"] == sorted(row["steps"])
         assert len(row["steps"]) == len(row["share"])
