@@ -7,8 +7,8 @@ from typing import Any, Self, TypedDict, Unpack
 
 from tempopt.agent.observer import Observer
 from tempopt.api.classes import Spec, load_search_spec, portable_comparison, with_paths
-from tempopt.report.study_summary import summary_json
 from tempopt.report.study_result import StudyResult, load
+from tempopt.report.study_summary import summary_json
 from tempopt.service import lifecycle
 from tempopt.service.progress import progress_for_python
 from tempopt.service.requests import CompareRequest, ResumeRequest, SearchRequest, Sets

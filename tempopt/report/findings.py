@@ -46,8 +46,8 @@ from tempopt.report.recommendation_text import (
     why_not_inference,
 )
 from tempopt.temperature import PER_HEAD, is_controlled, training_key
-from tempopt.verdict.final_temperatures import Ends
 from tempopt.verdict.inference import AS_TRAINED, InferenceOnly
+from tempopt.verdict.learned import Ends
 from tempopt.verdict.paired_evidence import PairedResult
 from tempopt.verdict.stages import failed_runs_to_requeue
 from tempopt.verdict.statistics.failure_rates import Rate

@@ -24,7 +24,7 @@ from tempopt.report.guard_text import not_kept
 from tempopt.spec.sections import KNOWLEDGE_GRADIENT
 from tempopt.temperature import CREDITED, NEUTRAL, active_groups
 from tempopt.verdict.inference import TunedInference
-from tempopt.verdict.recommendation import ALONE_SHARE, BlockedOption, Recommendation
+from tempopt.verdict.recommendation import ALONE_SHARE, Recommendation
 from tempopt.verdict.run_evaluations import WINNER, ConstantPlan
 from tempopt.verdict.verdict import find_valid_earlier_verdict
 from tempopt.verdict.widening import Widening, find_params_at_range_ends

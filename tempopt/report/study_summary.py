@@ -44,7 +44,7 @@ def verdict_json(result: StudyResult) -> dict[str, Any]:
     return {
         "study": result.name,
         "done": result.state == "done",
-        "answer": _kind(result),
+        "answer": answer_kind(result),
         "headline": findings[0].text if decision is None else decision.headline,
         "recommendation": recommendation.get("why"),
         "action": recommendation.get("action"),
@@ -71,7 +71,7 @@ def unproven_claims(result: StudyResult) -> list[str]:
     return claims
 
 
-def _kind(result: StudyResult) -> AnswerKind:
+def answer_kind(result: StudyResult) -> AnswerKind:
     """Return what was found: a gain counts only where every guard is kept."""
     is_shown: bool | None = None
     if (comparison := result.comparison) is not None and any(v.answer for v in comparison.variants):

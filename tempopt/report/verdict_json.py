@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from tempopt.report.formatting import finite
 from tempopt.report.recommendation_text import earlier_advice, recommendation_text
-
 from tempopt.verdict.guards import GuardResult
 from tempopt.verdict.inference import TunedInference
+from tempopt.verdict.learned import Ends
 from tempopt.verdict.paired_evidence import PairedResult
-from tempopt.verdict.recommendation import BlockedOption, Recommendation
+from tempopt.verdict.recommendation import Recommendation
 from tempopt.verdict.run_evaluations import ConstantPlan
 from tempopt.verdict.set_comparison import Comparison, Variant
 from tempopt.verdict.statistics.fieller import Ratio

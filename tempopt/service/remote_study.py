@@ -125,4 +125,4 @@ def _check_agent(store: RemoteStore, workers: Workers | None) -> None:
 def dry_run_locally(spec: StudySpec, observer: Observer) -> StudySpec:
     """Return the spec with what a dry run on this machine has found."""
     with claim_local_placements(spec, 1) as places, start_workers(places) as workers:
-        return run_dry_run(spec, workers[0], task="dry_run", on_stage=note_long_stage)[0]
+        return run_dry_run(spec, workers[0], task="dry_run", on_stage=note_long_stages(observer.note))[0]

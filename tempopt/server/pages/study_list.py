@@ -12,7 +12,7 @@ from typing import get_args
 from tempopt.errors import StudyNotFound, TempoptError
 from tempopt.report.decision import outcome_label
 from tempopt.report.study_result import load
-from tempopt.report.study_summary import study_answer
+from tempopt.report.study_summary import answer_kind
 from tempopt.storage.liveness import display_state, is_dead
 from tempopt.storage.rows import KINDS, StudyRow, StudyStanding, StudySummary, StudyTotals, TicketState
 from tempopt.storage.store import Store
@@ -102,7 +102,7 @@ class StudyList:
                 return replace(row, answer="deleted")
             except TempoptError:
                 return replace(row, answer="cannot be read")
-            answer = outcome_label(result), study_answer(result).answer == "gain_shown"
+            answer = outcome_label(result), answer_kind(result) == "gain_shown"
             with self._lock:
                 self._answers[key] = answer
                 while len(self._answers) > _MAX_ANSWERS:

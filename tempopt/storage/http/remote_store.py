@@ -128,8 +128,10 @@ class RemoteStore(Store):
         return [measurement for part in parts for measurement in measurements_from_plain(part)]
 
     def logs(self, study_id: int, ticket_ids: Iterable[int] | None = None) -> list[LogRow]:
-        parts = self._in_parts(study_id, "logs", ticket_ids)
-        return [log for part in parts for log in deserialize(list[LogRow], part)]
+        logs: list[LogRow] = []
+        for part in self._in_parts(study_id, "logs", ticket_ids):
+            logs += deserialize(list[LogRow], part)
+        return logs
 
     def attention_maps(self, study_id: int, ticket_ids: Iterable[int]) -> dict[int, Any]:
         parts = self._in_parts(study_id, "maps", ticket_ids)
