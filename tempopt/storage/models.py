@@ -74,7 +74,7 @@ class Utc(TypeDecorator[datetime]):
         return None if value is None else value.replace(tzinfo=UTC)
 
 
-class Measured(TypeDecorator[float]):
+class NonFiniteFloat(TypeDecorator[float]):
     """A measured value: NaN in Python and null in the table where it is not finite."""
 
     impl = Double
@@ -161,7 +161,7 @@ MEASUREMENT = Table(
     Column("ticket_id", ForeignKey("tempopt_ticket.id", name="tempopt_measurement_ticket"), primary_key=True),
     Column("name", String(MAX_NAME), primary_key=True),
     Column("step", BigInteger, primary_key=True, autoincrement=False),
-    Column("value", Measured, comment="null: measured, and not a finite number"),
+    Column("value", NonFiniteFloat, comment="null: measured, and not a finite number"),
     **{**OPTIONS, "sqlite_autoincrement": False},
 )
 
