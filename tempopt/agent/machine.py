@@ -142,9 +142,11 @@ def _instance(card: object, instance_index: int) -> str | None:
 
 def _cores() -> int:
     # A CPU quota limits time and not cores, but more threads than that wait for each other.
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    num_allowed_cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     quotas = [quota for folder in _cgroups("cpu") if (quota := _quota(folder)) is not None]
-    return max(1, min([affinity, *(int(quota) for quota in quotas)]))
+    return max(1, min([num_allowed_cores, *(int(quota) for quota in quotas)]))
 
 
 def _quota(folder: Path) -> float | None:

@@ -22,7 +22,7 @@ from tempopt.storage.rows import KINDS, SAMPLED_KINDS, TERMINAL_STATES, Kind, St
 from tempopt.storage.store import Store
 from tempopt.storage.ticket_queries import gpu_seconds_of, is_usable, to_maximize
 from tempopt.verdict.pairs import winner_of
-from tempopt.verdict.stages import count_remaining_runs
+from tempopt.verdict.stages import count_tickets_to_come
 
 
 class StudyCache:
@@ -197,7 +197,7 @@ class StudyCache:
         if not self._whole_runs:
             return None
         if self._to_come is None:
-            self._to_come = count_remaining_runs(list(self.tickets.values()), self.spec)
+            self._to_come = count_tickets_to_come(list(self.tickets.values()), self.spec)
         num_left = sum(count - self.done[kind] for kind, count in self.requested_counts().items())
         return (self._to_come + num_left) * self._whole_seconds / self._whole_runs
 

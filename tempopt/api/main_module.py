@@ -144,8 +144,9 @@ class _Module:
 
 def _inside(statement: str) -> str:
     """Return the module that a statement imports into its package's name; empty if it does another thing."""
-    words = statement.split()
-    return words[1] if len(words) == 2 and "." in words[1] else ""
+    statement_words = statement.split()
+    is_import = len(statement_words) == 2 and "." in statement_words[1]
+    return statement_words[1] if is_import else ""
 
 
 def _redefined(name: str, value: object, names: dict[str, Any]) -> list[str]:

@@ -139,8 +139,8 @@ def loss_line(result: StudyData, comparison: Comparison) -> str:
         text = f"against the best set {name} loses at most {limit(comparison.max_loss)} in {result.metric}"
     else:
         text = f"nothing is lost by taking {name}: it is shown to be the best of the sets"
-    sure = f"{100 * (1 - comparison.alpha):.4g} % confidence"
-    return f"{text} ({sure}, upper end of the simultaneous intervals)."
+    confidence_text = f"{100 * (1 - comparison.alpha):.4g} % confidence"
+    return f"{text} ({confidence_text}, upper end of the simultaneous intervals)."
 
 
 def _findings_of_pairs(result: StudyData, comparison: Comparison) -> Iterator[Finding]:

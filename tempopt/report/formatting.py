@@ -314,8 +314,8 @@ def share_text(share: Ratio | None, test: PairedTest) -> str:
     bounds = f"{_percent(share.low)} to {_percent(share.high)} %"
     if test.p_value >= test.alpha:
         return f": no gain shown; as a share of the winner's gain, {bounds}."
-    sure = confidence(test)
-    return f": {_percent(share.ratio)} % of the winner's gain ({sure} interval {bounds})."
+    level = confidence(test)
+    return f": {_percent(share.ratio)} % of the winner's gain ({level} interval {bounds})."
 
 
 def _percent(value: float) -> str:

@@ -42,7 +42,7 @@ Since = Annotated[
 _KINDS: tuple[str, ...] = get_args(Kind)
 
 
-def _answer(kind: Any, rows: Any) -> Response:
+def _json_response(kind: Any, rows: Any) -> Response:
     """Return rows as JSON; written once, without a second look at each of them."""
     return Response(TypeAdapter(kind).dump_json(rows), media_type="application/json")
 
@@ -79,7 +79,7 @@ def summaries(principal: Seeing, shared: Shared) -> Response:
         for summary in shared.store.list_studies()
         if principal.may_see(summary.study.name)
     ]
-    return _answer(list[StudySummary], rows)
+    return _json_response(list[StudySummary], rows)
 
 
 @router.get("/studies/{name}", summary="Show a study", response_model=dict[str, Any])
@@ -134,13 +134,13 @@ def export(
 @router.get("/studies/{name}/row", summary="The row of a study", response_model=StudyRow)
 def row(study: ViewableStudy) -> Response:
     """Return the study's row: its spec, its state, the version of its tickets."""
-    return _answer(StudyRow, _public(study))
+    return _json_response(StudyRow, _public(study))
 
 
 @router.get("/studies/{name}/tickets", summary="Tickets", response_model=list[TicketRow])
 def tickets(study: ViewableStudy, shared: Shared, kinds: Kinds = None) -> Response:
     """Return the tickets of a study in their order of work."""
-    return _answer(
+    return _json_response(
         list[TicketRow], [_public_ticket(ticket) for ticket in shared.store.tickets(study.id, kinds)]
     )
 
@@ -163,7 +163,7 @@ def logs(study: ViewableStudy, shared: Shared, ids: Ids = None) -> Response:
     """Return the ends of what runs printed, by ticket and attempt."""
     mask = urls.url_masker(shared.store.url)
     rows = shared.store.logs(study.id, ids)
-    return _answer(list[LogRow], [dataclasses.replace(row, text=mask(row.text)) for row in rows])
+    return _json_response(list[LogRow], [dataclasses.replace(row, text=mask(row.text)) for row in rows])
 
 
 @router.get("/studies/{name}/maps", summary="What heads attend to", response_model=dict[int, Any])
@@ -184,7 +184,7 @@ def warm_start(study: ViewableStudy, shared: Shared) -> Response:
 def jobs(name: Name, principal: Seeing, shared: Shared) -> Response:
     """Return the jobs by which launchers have started agents for a study, which need not be there yet."""
     principal.check(name)
-    return _answer(list[JobRow], shared.store.jobs(name))
+    return _json_response(list[JobRow], shared.store.jobs(name))
 
 
 @router.get("/studies/{name}/news", summary="What became of tickets", response_model=StudyDelta)
@@ -192,7 +192,7 @@ def news(study: ViewableStudy, shared: Shared, since: Since) -> Response:
     """Return the tickets that are not waiting any more, and what those that are over have measured."""
     study_news = shared.store.news(study.id, dict(_since(since)))
     tickets = [_public_ticket(ticket) for ticket in study_news.tickets]
-    return _answer(StudyDelta, dataclasses.replace(study_news, tickets=tickets))
+    return _json_response(StudyDelta, dataclasses.replace(study_news, tickets=tickets))
 
 
 def _since(texts: list[str]) -> Iterable[tuple[Kind, int]]:

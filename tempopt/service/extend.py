@@ -41,7 +41,7 @@ def prepare(
     *,
     on_note: Callable[[str], None] = lambda text: None,
 ) -> tuple[StudySpec, StudyRow | None]:
-    """Return the spec to carry out, and the study if it exists, extended as requested."""
+    """Extend a study as requested; return the spec to carry out, and the study as it was before, if any."""
     if isinstance(request, SearchRequest):
         return prepare_search(store, request, on_note=on_note)
     study = store.load_study(request.study)
@@ -51,7 +51,7 @@ def prepare(
 def prepare_search(
     store: Store, request: SearchRequest, *, on_note: Callable[[str], None] = lambda text: None
 ) -> tuple[StudySpec, StudyRow | None]:
-    """Return the spec to carry out, and the study if it exists, extended as requested.
+    """Extend a study as requested; return the spec to carry out, and the study as it was before, if any.
 
     Args:
         on_note: Called with a sentence on the level of the next verdict.
@@ -92,7 +92,7 @@ def prepare_resume(
     on_note: Callable[[str], None] = lambda text: None,
     check_schedules: Callable[[StudySpec], None] = import_schedules,
 ) -> StudySpec:
-    """Return the spec of an existing study, extended as requested.
+    """Extend an existing study as requested and return its spec.
 
     Args:
         on_note: Called with a sentence on what is trained, and on the level of the next verdict.
@@ -136,7 +136,12 @@ def add_trials(
     *,
     version: int | None = None,
 ) -> bool:
-    """Add search tickets to a study, the enqueued sets first; return whether any were added.
+    """Add search tickets to a study; return whether any were added.
+
+    Args:
+        count: Number of tickets in all; at least one for each set that no ticket tries yet.
+        enqueue: Parameter sets that the first of them try.
+        version: Add them only while the tickets have this version; None: any.
 
     Raises:
         UsageError: It is a comparison, which has no trials; or the next verdict's level is too small.
@@ -158,7 +163,7 @@ def add_trials(
             _check_alpha_left(rows, tickets[0].round, spec)
         return tickets
 
-    return bool(_add_planned(store, study, plan, version if count else None))
+    return bool(_add_planned(store, study, plan, version))
 
 
 def _check_alpha_left(rows: Sequence[TicketRow], of_round: int, spec: StudySpec) -> None:
@@ -183,10 +188,10 @@ def _add_planned(
 ) -> list[NewTicket]:
     """Add and return the tickets that follow from those that there are; none if there are none to add."""
     while True:
-        now = _load_version(store, study, version)
+        current_version = _load_version(store, study, version)
         tickets = plan(store.tickets(study.id))
         # False: the version has changed meanwhile, and the tickets have to be computed again
-        if not tickets or store.add_tickets(study.id, tickets, version=now, resume=True):
+        if not tickets or store.add_tickets(study.id, tickets, version=current_version, resume=True):
             return tickets
 
 
@@ -256,21 +261,23 @@ def retry(store: Store, study: StudyRow, spec: StudySpec, *, version: int | None
     A run that diverged has not failed: that is its result.
     """
     while True:
-        now = _load_version(store, study, version)
+        current_version = _load_version(store, study, version)
         rows = store.tickets(study.id)
-        waiting_tickets, fresh_tickets = failed_runs_to_requeue(rows, spec)
-        if store.retry(study.id, [ticket.id for ticket in waiting_tickets], fresh_tickets, version=now):
+        tickets_to_requeue, fresh_tickets = failed_runs_to_requeue(rows, spec)
+        if store.retry(
+            study.id, [ticket.id for ticket in tickets_to_requeue], fresh_tickets, version=current_version
+        ):
             break
     failed = sum(ticket.state == "failed" for ticket in rows)
-    if not waiting_tickets and not fresh_tickets:
+    if not tickets_to_requeue and not fresh_tickets:
         return f"No run is trained again: of {failed} that failed on every attempt, none counts any more."
     parts = []
-    if waiting_tickets:
+    if tickets_to_requeue:
         parts.append(
-            f"{len(waiting_tickets)} of {failed} runs that failed on every attempt are trained again."
+            f"{len(tickets_to_requeue)} of {failed} runs that failed on every attempt are trained again."
         )
         errors = [
-            ticket.error for ticket in waiting_tickets if ticket.parameters is not None and ticket.error
+            ticket.error for ticket in tickets_to_requeue if ticket.parameters is not None and ticket.error
         ]
         parts += [f"The last said: {error}" for error in errors[-1:]]
     if fresh_tickets:

@@ -232,8 +232,8 @@ def parse_trainer(arguments: object) -> dict[str, Any]:
 def _trainer_problem(key: str, value: Any) -> str | None:
     if key in GOVERNED:
         return f"{key} is not the spec's to set: {GOVERNED[key]}"
-    is_allowed, allowed_text = _VALUES.get(key, (None, ""))
-    if is_allowed is not None and not is_allowed(value):
+    accepts, allowed_text = _VALUES.get(key, (None, ""))
+    if accepts is not None and not accepts(value):
         return f"given {value!r}. Give {allowed_text}."
     return argument_problem(key, choices=SETTABLE) or value_problem(key, value)
 

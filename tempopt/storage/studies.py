@@ -154,13 +154,15 @@ class StudyRepository(Repository):
             .where(STUDY.c.state == "running")
             .group_by(TICKET.c.study_id)
         )
-        held_and_free = {study_id: (int(num_held), int(num_free)) for study_id, num_held, num_free in counts}
+        held_and_free_by_study = {
+            study_id: (int(num_held), int(num_free)) for study_id, num_held, num_free in counts
+        }
         return [
             OpenStudy(
                 id=row.id,
                 name=row.name,
                 priority=row.priority,
-                needs_agent=_needs_agent(*held_and_free.get(row.id, (0, 0)), parallel=row.parallel),
+                needs_agent=_needs_agent(*held_and_free_by_study.get(row.id, (0, 0)), parallel=row.parallel),
             )
             for row in rows
         ]

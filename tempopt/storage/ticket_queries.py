@@ -82,7 +82,7 @@ def pairs_of(tickets: Iterable[TicketRow]) -> int:
     return 1 + max((ticket.pair for ticket in tickets if ticket.pair is not None), default=-1)
 
 
-def added_pairs(tickets: Iterable[TicketRow], of_round: int) -> bool:
+def is_round_of_added_pairs(tickets: Iterable[TicketRow], of_round: int) -> bool:
     """Return whether a round consists of pairs that were added to the verdict before it."""
     return of_round > 0 and not any(t.kind == "search" and t.round == of_round for t in tickets)
 
@@ -90,7 +90,7 @@ def added_pairs(tickets: Iterable[TicketRow], of_round: int) -> bool:
 def rounds_of_verdict(tickets: Sequence[TicketRow], of_round: int) -> list[int]:
     """Return the rounds whose pairs a verdict rests on, oldest first: its own, and those it was added to."""
     rounds = [of_round]
-    while added_pairs(tickets, rounds[0]):
+    while is_round_of_added_pairs(tickets, rounds[0]):
         rounds.insert(0, rounds[0] - 1)
     return rounds
 

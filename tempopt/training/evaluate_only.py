@@ -94,7 +94,7 @@ class PerItemMetricCallback(L.Callback):
         return name == self._metric or f"{name}/dataloader_idx_{self._loader}" == self._metric
 
     @contextlib.contextmanager
-    def listening(self, module: L.LightningModule) -> Iterator[None]:
+    def record_metric(self, module: L.LightningModule) -> Iterator[None]:
         """Hear what the module logs, until the end of the context."""
         original_log, instance_log = module.log, module.__dict__.get("log")
 

@@ -406,7 +406,7 @@ class Run:
             # a trained model has no training behind it: what it is asked about is the plan's end
             at_the_end = dataclasses.replace(evaluation, at="final")
             try:
-                with self._units.listening(self.module):
+                with self._units.record_metric(self.module):
                     metrics = self.evaluate(at_the_end)
             except NoTestDataError:
                 continue

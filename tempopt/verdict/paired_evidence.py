@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from tempopt.spec.alpha_ledger import alpha_for_verdict
 from tempopt.storage.rows import Kind, TicketRow
 from tempopt.storage.ticket_queries import (
-    added_pairs,
+    is_round_of_added_pairs,
     is_usable,
     of_kind,
     pairs_of,
@@ -271,7 +271,7 @@ class Evidence:
         """Return after how many usable pairs a round was looked at, None if once."""
         confirm, pairs = self.spec.study.seeds.confirm, sorted(pairs)
         num_pairs = pairs_of(of_kind(self._tickets, "confirm", of_round=of_round))
-        if added_pairs(self._tickets, of_round) or confirm.min == confirm.max:
+        if is_round_of_added_pairs(self._tickets, of_round) or confirm.min == confirm.max:
             return None
         looks: dict[int, float] = {}
         for look in confirm.looks:
@@ -419,7 +419,7 @@ def is_confirmation_complete(tickets: Sequence[TicketRow], spec: StudySpec, of_r
     compared with gets all of its pairs, on which that is tested.
     """
     pairs = pairs_of(of_kind(tickets, "confirm", of_round=of_round))
-    if added_pairs(tickets, of_round) or pairs >= spec.study.seeds.confirm.max:
+    if is_round_of_added_pairs(tickets, of_round) or pairs >= spec.study.seeds.confirm.max:
         return True
     answer = gain_over_baseline(Evidence(tickets, spec, of_round))
     if answer is None or answer.significant:

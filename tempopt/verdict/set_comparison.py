@@ -27,9 +27,9 @@ from tempopt.spec.compared_sets import ComparedSet, digest, fewest_pairs
 from tempopt.spec.sections import Pairs
 from tempopt.storage.rows import Measurement, NewTicket, Parameters, TicketRow
 from tempopt.storage.ticket_queries import (
-    added_pairs,
     current_round,
     finished,
+    is_round_of_added_pairs,
     is_usable,
     of_kind,
     pairs_of,
@@ -267,7 +267,7 @@ def remaining_comparison_runs(tickets: Sequence[TicketRow], spec: StudySpec) -> 
     this_round = current_round(tickets)
     confirm = of_kind(tickets, "confirm", of_round=this_round)
     num_pairs = pairs_of(confirm)
-    if added_pairs(tickets, this_round):
+    if is_round_of_added_pairs(tickets, this_round):
         return 0
     if confirm and finished(confirm):
         sets = len(_undecided(tickets, spec, this_round))
@@ -300,7 +300,7 @@ def _undecided(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> 
     """
     confirm = of_kind(tickets, "confirm", of_round=of_round)
     num_pairs = pairs_of(confirm)
-    if added_pairs(tickets, of_round) or num_pairs >= spec.study.seeds.confirm.max:
+    if is_round_of_added_pairs(tickets, of_round) or num_pairs >= spec.study.seeds.confirm.max:
         return []
     reference, variants = _sets(spec)
     if spec.study.all_pairs:

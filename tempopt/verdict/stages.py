@@ -1,7 +1,8 @@
 """Which tickets a study gets, and when: its first ones, more on request, and those that decide.
 
 Pure: rows in, new tickets out. A round searches, tunes the baseline, chooses the winner and what it is
-compared with, confirms them on fresh seeds (pairs.py) and, on request, explains the winner (explanation.py).
+compared with, confirms them on fresh seeds, compares a gain with constants (pairs.py) and, if a command or
+``study.explain`` asks for it, explains the winner (explanation.py).
 What a verdict has counted stays as it was counted.
 """
 
@@ -13,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from tempopt.spec.sections import FEWEST, KNOWLEDGE_GRADIENT
 from tempopt.storage.rows import KINDS, SEARCH_KINDS, Kind, NewTicket, TicketRow
 from tempopt.storage.ticket_queries import (
-    added_pairs,
     arms_of,
     current_round,
     finished,
+    is_round_of_added_pairs,
     is_terminal,
     join_arms,
     next_number,
@@ -52,8 +53,8 @@ PROVING: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind not in SEARCH_K
 def first_tickets(spec: StudySpec) -> list[NewTicket]:
     """Return the tickets that a study begins with: baseline, constant and search, or those of a comparison.
 
-    The first search tickets get the parameters that ``study.enqueue`` wants tried. What a study begins with
-    follows from the search space that it began with.
+    The first search tickets get the parameters that ``study.enqueue`` wants tried. A spec that changes later
+    does not change these tickets.
     """
     if spec.compare is not None:
         return compare_tickets([], spec)
@@ -63,8 +64,8 @@ def first_tickets(spec: StudySpec) -> list[NewTicket]:
     return design + search_tickets(spec, "search", range(spec.num_trials), enqueued=enqueued)
 
 
-def is_confirming(tickets: Sequence[TicketRow]) -> bool:
-    """Return whether what the current round has found is being proved, or was."""
+def has_begun_proving(tickets: Sequence[TicketRow]) -> bool:
+    """Return whether the current round has tickets that choose, confirm or explain."""
     this_round = current_round(tickets)
     return any(ticket.kind in PROVING and ticket.round == this_round for ticket in tickets)
 
@@ -85,7 +86,9 @@ def more_tickets(
     """
     first_number = next_number(tickets, "search")
     numbers = range(first_number, first_number + count)
-    return search_tickets(spec, "search", numbers, current_round(tickets) + is_confirming(tickets), enqueued)
+    return search_tickets(
+        spec, "search", numbers, current_round(tickets) + has_begun_proving(tickets), enqueued
+    )
 
 
 def next_tickets(
@@ -114,7 +117,7 @@ def next_tickets(
     )
 
 
-def count_remaining_runs(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
+def count_tickets_to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
     """Return how many tickets the current round will still get until it is decided, at most.
 
     Constants that follow a gain, and what explains it, are not among them.
@@ -122,7 +125,7 @@ def count_remaining_runs(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
     if spec.compare is not None:
         return remaining_comparison_runs(tickets, spec)
     this_round = current_round(tickets)
-    if added_pairs(tickets, this_round):
+    if is_round_of_added_pairs(tickets, this_round):
         return 0
     pairs, tunes = spec.study.seeds.confirm.max, bool(spec.other_names)
     if confirm := of_kind(tickets, "confirm", of_round=this_round):
@@ -160,14 +163,14 @@ def candidates_at_most(spec: StudySpec, num_runs: int) -> int:
 
 def remaining_confirmation_runs(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
     """Return how many runs will still choose and confirm: those asked for, and those to come at most."""
-    return sum(t.kind in PROVING and not is_terminal(t) for t in tickets) + count_remaining_runs(
+    return sum(t.kind in PROVING and not is_terminal(t) for t in tickets) + count_tickets_to_come(
         tickets, spec
     )
 
 
 # ---- runs that failed on every attempt
 
-_FEWEST = 2
+_MIN_ADDED_PAIRS = 2
 """One pair alone shows nothing."""
 
 
@@ -187,14 +190,14 @@ def failed_runs_to_requeue(
     this_round = current_round(tickets)
     confirm = of_kind(tickets, "confirm", of_round=this_round)
     has_verdict = _has_verdict(tickets, spec)
-    waiting_tickets = [
+    tickets_to_requeue = [
         ticket
         for ticket in tickets
         if ticket.state == "failed" and _counts(ticket, tickets, spec, confirm, has_verdict)
     ]
     lost = _lost_pairs(tickets, this_round) if has_verdict else 0
-    count = max(_FEWEST, lost) if lost > 0 else 0
-    return waiting_tickets, further_pairs(tickets, spec, count) if count else []
+    count = max(_MIN_ADDED_PAIRS, lost) if lost > 0 else 0
+    return tickets_to_requeue, further_pairs(tickets, spec, count) if count else []
 
 
 def further_pairs(tickets: Sequence[TicketRow], spec: StudySpec, count: int) -> list[NewTicket]:
@@ -245,5 +248,5 @@ def _lost_pairs(tickets: Sequence[TicketRow], this_round: int) -> int:
         ticket for ticket in of_kind(tickets, "confirm") if ticket.round in (first_round, *added_rounds)
     ]
     lost_pairs = {(ticket.round, ticket.pair) for ticket in confirm_tickets if ticket.state == "failed"}
-    added_pairs = {(ticket.round, ticket.pair) for ticket in confirm_tickets if ticket.round in added_rounds}
-    return len(lost_pairs) - len(added_pairs)
+    fresh_pairs = {(ticket.round, ticket.pair) for ticket in confirm_tickets if ticket.round in added_rounds}
+    return len(lost_pairs) - len(fresh_pairs)

@@ -12,7 +12,7 @@ from tempopt.agent.stop_conditions import find_convergence_reason, find_stop_rea
 from tempopt.errors import SpecError
 from tempopt.storage.rows import TicketRow
 from tempopt.storage.ticket_queries import gpu_seconds_of
-from tempopt.verdict.stages import count_remaining_runs
+from tempopt.verdict.stages import count_tickets_to_come
 
 
 def cache(rows: list[TicketRow], *, hours: float = 0.0) -> Any:
@@ -49,14 +49,14 @@ def test_hours_of_cards_are_counted_where_there_are_cards_and_hours_of_training_
     assert (reason is not None) == ends
     if reason is not None:
         hours_used = (gpu_seconds or 3600.0) / 3600
-        hours_to_come = hours_used * count_remaining_runs(rows, spec)
+        hours_to_come = hours_used * count_tickets_to_come(rows, spec)
         assert f"{hours_used:.3g} are used and confirming takes about {hours_to_come:.3g} more" in reason
 
 
 def test_hours_by_the_clock_leave_room_for_the_confirmation(make_spec: Any, make_ticket: Any) -> None:
     rows = [make_ticket("search", 0, 0.5, seconds=3600.0), make_ticket("search", 1, state="waiting")]
     spec = make_spec(limits={"hours": 100.0})
-    num_to_come = count_remaining_runs(rows, spec)
+    num_to_come = count_tickets_to_come(rows, spec)
     assert find_stop_reason(spec, cache(rows, hours=100.5 - num_to_come / 2), workers=2) is not None
     assert find_stop_reason(spec, cache(rows, hours=99.5 - num_to_come / 2), workers=2) is None
 
@@ -74,7 +74,7 @@ def test_the_next_run_and_those_at_work_have_to_fit(
         make_ticket("search", 2, state="waiting", seconds=0.0),
     ]
     # two pairs of the winner and the baseline
-    assert count_remaining_runs(rows, spec) == 4
+    assert count_tickets_to_come(rows, spec) == 4
     # one and a half hours are used, half an hour is left of the second run, and the third one takes one
     assert (find_stop_reason(spec, cache(rows), workers=1) is not None) == ends
     # a run that takes longer than the others has nothing left that could be foreseen
@@ -91,7 +91,7 @@ def test_runs_that_cost_unlike_amounts_leave_room_for_dearer_ones(make_spec: Any
         ]
         for spread in (0.0, 1800.0)
     )
-    num_to_come = count_remaining_runs(even_rows, spec)
+    num_to_come = count_tickets_to_come(even_rows, spec)
     # the standard deviation of four costs, one half above and below the mean of one hour
     deviation = math.sqrt(4 * 0.25 / 3)
     margin = 2 * deviation * math.sqrt(num_to_come + num_to_come**2 / 4)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tempopt.spec.alpha_ledger import alpha_for_verdict
 from tempopt.storage.rows import TicketRow
-from tempopt.storage.ticket_queries import added_pairs, rounds_of_verdict, verdicts
+from tempopt.storage.ticket_queries import is_round_of_added_pairs, rounds_of_verdict, verdicts
 
 
 @given(st.integers(1, 60))
@@ -49,7 +49,7 @@ def test_a_verdict_rests_on_its_round_and_on_those_that_it_was_added_to(
 ) -> None:
     kinds = ["search", *("confirm" if is_added else "search" for is_added in is_added_pairs)]
     tickets = [make_ticket(kind, n, 0.5, round=n) for n, kind in enumerate(kinds)]
-    assert [added_pairs(tickets, n) for n in range(len(kinds))] == [False, *is_added_pairs]
+    assert [is_round_of_added_pairs(tickets, n) for n in range(len(kinds))] == [False, *is_added_pairs]
     for last in range(len(kinds)):
         previous_rounds = [*itertools.takewhile(lambda n: kinds[n] == "confirm", range(last, -1, -1))]
         expected = sorted({last, *previous_rounds, *(n - 1 for n in previous_rounds)})

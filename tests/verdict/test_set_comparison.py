@@ -23,7 +23,7 @@ from tempopt.verdict.set_comparison import (
     more_compare_pairs,
     set_gains,
 )
-from tempopt.verdict.stages import count_remaining_runs, first_tickets, next_tickets
+from tempopt.verdict.stages import count_tickets_to_come, first_tickets, next_tickets
 from tests.specs import change_spec
 
 Worth = Callable[[NewTicket], float | None]
@@ -166,7 +166,7 @@ def test_nothing_is_said_before_the_last_pair(carry_out: Any, run_ticket: Any) -
     rows = [run_ticket(t, 0.5, id=t.number) for t in first_tickets(spec)[:-1]]
     waiting = run_ticket(first_tickets(spec)[-1], None, id=9, state="waiting")
     assert evaluate_comparison([], spec) is None and evaluate_comparison([*rows, waiting], spec) is None
-    assert count_remaining_runs([*rows, waiting], spec) == 0
+    assert count_tickets_to_come([*rows, waiting], spec) == 0
     assert next_tickets([*rows, run_ticket(first_tickets(spec)[-1], 0.5)], spec) == []
 
 
@@ -212,7 +212,7 @@ def test_a_variant_gets_no_more_pairs_once_it_is_shown_and_no_fewer_for_being_be
     assert [variant.answer.paired.n_pairs for variant in comparison.variants if variant.answer] == [4, 4, 16]
     # what was decided early is not judged again by the level of later looks
     first_rows = [row for row in rows if row.pair is not None and row.pair < 4]
-    assert count_remaining_runs(first_rows, spec) == 2 * 12
+    assert count_tickets_to_come(first_rows, spec) == 2 * 12
     good_rows = [row for row in rows if row.arm in ("A", "good")]
     single_spec = make_comparison({}, "good={lr: 1}", "bad={lr: 2}", "same={lr: 3}", pairs=LOOKS)
     assert set_gains(good_rows, single_spec, 0, "good", "A") == set_gains(rows, spec, 0, "good", "A")
@@ -223,9 +223,9 @@ def test_to_come_is_what_comes_at_most(carry_out: Any, run_ticket: Any) -> None:
     tickets = first_tickets(spec)
     assert len(tickets) == 4
     waiting_rows = [run_ticket(t, None, id=t.number, state="waiting") for t in tickets]
-    assert count_remaining_runs(waiting_rows, spec) == 2 * 6
+    assert count_tickets_to_come(waiting_rows, spec) == 2 * 6
     rows = carry_out(spec, noisy_worth())
-    assert len(rows) <= 16 and count_remaining_runs(rows, spec) == 0
+    assert len(rows) <= 16 and count_tickets_to_come(rows, spec) == 0
 
 
 def test_more_pairs_make_a_second_verdict_that_rests_on_all(carry_out: Any, run_ticket: Any) -> None:
@@ -242,7 +242,7 @@ def test_more_pairs_make_a_second_verdict_that_rests_on_all(carry_out: Any, run_
     waiting = [*half, run_ticket(extra_tickets[-1], None, id=999, state="waiting")]
     assert found_in(waiting, spec).round == 0 and more_compare_pairs(waiting, spec, 2) == []
     all_rows = [*half, run_ticket(extra_tickets[-1], worth(extra_tickets[-1]), id=999)]
-    assert next_tickets(all_rows, spec) == [] and count_remaining_runs(all_rows, spec) == 0
+    assert next_tickets(all_rows, spec) == [] and count_tickets_to_come(all_rows, spec) == 0
     comparison = found_in(all_rows, spec)
     assert (comparison.round, comparison.looks, comparison.alpha) == (1, 2, alpha_for_verdict(2))
     for variant in comparison.variants:
@@ -445,7 +445,7 @@ def test_a_set_that_fails_on_more_seeds_is_passed_over(carry_out: Any) -> None:
 def test_all_sets_get_pairs_until_each_comparison_is_decided(carry_out: Any) -> None:
     spec = in_pairs({"lr": 0.1}, {"lr": 0.2}, {"lr": 0.3}, pairs=LOOKS)
     decided_rows = carry_out(spec, noisy_worth(B=60.0, C=120.0))
-    assert len(decided_rows) == 3 * 4 and count_remaining_runs(decided_rows, spec) == 0
+    assert len(decided_rows) == 3 * 4 and count_tickets_to_come(decided_rows, spec) == 0
     undecided_rows = carry_out(spec, noisy_worth(C=120.0))
     assert len(undecided_rows) == 3 * 16
     extra_tickets = more_compare_pairs(undecided_rows, spec, 3)

@@ -14,7 +14,7 @@ from tempopt.storage.ticket_queries import arms_of, finished
 from tempopt.temperature import is_neutral
 from tempopt.verdict.pairs import winner_of
 from tempopt.verdict.stages import (
-    count_remaining_runs,
+    count_tickets_to_come,
     current_round,
     first_tickets,
     more_tickets,
@@ -208,12 +208,12 @@ def test_what_proving_will_take_is_set_aside(make_spec: Any, run: Run, run_ticke
     # The baseline is tuned_spec; at an exchange both sets may need runs, and the twin is confirmed, too.
     assert remaining_confirmation_runs(waiting_too, tuned_spec) == (4 + 2) + (3 + 2) * 4 + 3 * 8
     tickets = [run(t) for t in first]
-    expected = count_remaining_runs(tickets, spec)
+    expected = count_tickets_to_come(tickets, spec)
     while new_tickets := next_tickets(tickets, spec):
         # who leaves the race takes less with it than was set aside, and nothing takes more
-        assert len(new_tickets) <= count_remaining_runs(tickets, spec) <= expected
+        assert len(new_tickets) <= count_tickets_to_come(tickets, spec) <= expected
         waiting_rows = [end_ticket(t, run_ticket, "waiting") for t in new_tickets]
-        expected = count_remaining_runs(tickets, spec)
+        expected = count_tickets_to_come(tickets, spec)
         assert remaining_confirmation_runs([*tickets, *waiting_rows], spec) == expected
         tickets = [*tickets, *map(run, new_tickets)]
         expected -= len(new_tickets)
@@ -263,7 +263,7 @@ def test_to_come_is_an_upper_bound_of_the_tickets_until_the_round_is_decided(
         study.search()
         bounds = []
         while True:
-            num_before, bound = len(study.rows), count_remaining_runs(study.rows, study.spec)
+            num_before, bound = len(study.rows), count_tickets_to_come(study.rows, study.spec)
             if not study.step():
                 break
             if is_constant(study.batches[-1][0]):
@@ -274,7 +274,7 @@ def test_to_come_is_an_upper_bound_of_the_tickets_until_the_round_is_decided(
         num_deciding = sum(not is_constant(t) for t in study.rows)
         for num_before, bound in bounds:
             assert num_deciding - num_before <= bound, (number, num_before)
-        assert count_remaining_runs(study.rows, study.spec) == 0 or not study.tickets_of("confirm"), number
+        assert count_tickets_to_come(study.rows, study.spec) == 0 or not study.tickets_of("confirm"), number
 
 
 def by_chance(name: str) -> Worth:
@@ -324,7 +324,7 @@ def test_what_follows_does_not_hang_on_the_order_in_which_a_store_gives_its_rows
         while True:
             shuffled_rows = shuffle.sample(study.rows, len(study.rows))
             assert next_tickets(shuffled_rows, spec) == next_tickets(study.rows, spec)
-            assert count_remaining_runs(shuffled_rows, spec) == count_remaining_runs(study.rows, spec)
+            assert count_tickets_to_come(shuffled_rows, spec) == count_tickets_to_come(study.rows, spec)
             if not study.step():
                 break
         assert study.tickets_of("confirm")

@@ -1,10 +1,9 @@
 """Puts a temperature plan on the attention of any module, without editing it.
 
-There are two ways. Query rows are scaled where they are read (``tempopt.attention.attach.projection``), which
-works on any module; which rows those are is found in ``query_rows``. What depends on the keys too is
-delivered by models of Hugging Face transformers, through their attention interface
-(``tempopt.attention.attach.hf_interface``). What neither can deliver is refused. That it works is proven in
-``self_test``.
+There are two ways. The weight and bias rows of query projections are scaled where they are read
+(``projection``), which works on any module; ``query_rows`` finds those rows. What depends on the keys too is
+delivered by models of Hugging Face transformers, through their attention interface (``hf_interface``). What
+neither can deliver is refused. ``self_check`` proves that it works.
 """
 
 from __future__ import annotations
@@ -135,16 +134,18 @@ class Attachment:
         plan = temperature_parameters.plan(len(self.layers))
         self._require_attached()
         self._mechanism.use(plan, entropy)
-        self._mechanism.end_at(plan.temperatures(1.0))
+        self._mechanism.set_final(plan.temperatures(1.0))
         self.plan, self.entropy, self._override_temperatures = plan, entropy, None
         self.set_progress(self.progress)
 
     def set_progress(self, progress: float) -> None:
         """Set the temperature of every layer, and the weight of the entropy, to those at ``progress``.
 
-        It is in [0, 1], and one small copy in place.
+        Costs one small copy. While temperatures are held (:meth:`set_temperatures`) only the weight of the
+        entropy follows. Call it before a forward, not between a forward and its backward.
 
-        To be called before a forward, not between a forward and its backward.
+        Args:
+            progress: In [0, 1].
 
         Raises:
             AttachError: if the model was detached meanwhile.
@@ -163,7 +164,7 @@ class Attachment:
         """
         self._require_attached()
         self._override_temperatures = check_temperatures(temperatures, len(self.layers))
-        self._mechanism.end_at(self._override_temperatures)
+        self._mechanism.set_final(self._override_temperatures)
         self.set_progress(self.progress)
 
     def learn(self) -> None:
@@ -296,8 +297,8 @@ def attach(
         parameters: The plan; also as a mapping of temperature parameters by name.
         layers: Which projections, as in :func:`~tempopt.attention.attach.query_rows.query_rows`, or which
             attention modules, by patterns of their names or of what is around or inside of them.
-        method: ``auto`` is query rows, unless what is asked for needs the interface and the model has it, or
-            query rows are refused, by their self-test too, and the interface is not.
+        method: ``auto`` is query rows. It is the interface where the model has it and what is asked for needs
+            it, a query is normalised after its projection, or query rows are refused (by the self-test too).
         example: A forward to run :meth:`Attachment.self_test` on. ``auto`` tries the inputs that the model
             names itself (``example_input_array`` of Lightning, ``dummy_inputs`` of transformers, images of
             the size in its configuration) with a quicker test of some ten forwards, if it runs on them:
@@ -481,7 +482,10 @@ def _refuse_undeliverable(values: Mapping[str, object], method: str, model: nn.M
 def _read(
     parameters: Parameters, entropy: EntropyParameters
 ) -> tuple[TemperatureParameters, EntropyParameters]:
-    """Return the plan's parameters and those of the entropy term, as it is where nothing is said of it."""
+    """Return the plan's parameters and those of the entropy term.
+
+    A mapping without entropy parameters removes the term; ``TemperatureParameters`` keep it.
+    """
     if isinstance(parameters, TemperatureParameters):
         return parameters, entropy
     if is_custom_schedule(schedule := parameters.get("schedule")):

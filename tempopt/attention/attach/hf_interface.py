@@ -316,7 +316,7 @@ class Interface:
             self.values, self._entropy_weight = tuple(values), weight
             self._write()
 
-    def end_at(self, temperatures: Sequence[float]) -> None:
+    def set_final(self, temperatures: Sequence[float]) -> None:
         """Take the temperatures at the end of the plan, which a model is evaluated with."""
         self.final = tuple(temperatures)
 

@@ -311,7 +311,7 @@ class QueryRowsMechanism:
         """Set 1 / temperature of each layer."""
         self._factors.set(values)
 
-    def end_at(self, temperatures: Sequence[float]) -> None:
+    def set_final(self, temperatures: Sequence[float]) -> None:
         """Take the temperatures at the end of the plan, which a model is evaluated with."""
         self._factors.final = tuple(temperatures)
 

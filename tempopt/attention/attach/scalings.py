@@ -35,7 +35,7 @@ from tempopt.attention.attach.self_check import Forward, infer_example_inputs, s
 from tempopt.errors import AttachError
 from tempopt.temperature import NoLengthScaling, SoftmaxNormaliser
 
-At = Literal["final", "current"] | Sequence[float]
+TemperatureChoice = Literal["final", "current"] | Sequence[float]
 Example = Forward | Literal["auto"] | None
 
 AT_LOAD = (
@@ -145,7 +145,7 @@ def bake(
     return temperatures
 
 
-def scalings(model: nn.Module, *, at: At, example: Example = "auto") -> list[Scaling]:
+def scalings(model: nn.Module, *, at: TemperatureChoice, example: Example = "auto") -> list[Scaling]:
     """Return what the temperatures that are attached to a model make of its weights.
 
     Args:
@@ -207,14 +207,14 @@ def _rows_along(value: Tensor, axis: int, rows: Tensor) -> Tensor:
     return rows.view([-1 if dim == axis else 1 for dim in range(value.ndim)])
 
 
-def _inverse(at: At, source: Factors | Interface) -> Sequence[float]:
+def _inverse(at: TemperatureChoice, source: Factors | Interface) -> Sequence[float]:
     """Return 1/temperature of each layer."""
     if at == "current":
         return source.values
     return [1.0 / temperature for temperature in (source.final if at == "final" else at)]
 
 
-def _by_rows(model: nn.Module, at: At) -> list[Scaling]:
+def _by_rows(model: nn.Module, at: TemperatureChoice) -> list[Scaling]:
     bindings: list[tuple[nn.Module, ProjectionBinding]] = [
         (module, module.__dict__[BY_ROWS]) for module in model.modules() if factors_of(module) is not None
     ]

@@ -89,7 +89,7 @@ class Mechanism(Protocol):
     def set_values(self, values: Sequence[float], entropy_weight: float | None = None) -> None:
         """Set 1 / temperature of each layer, and the weight of the entropy term; None leaves that."""
 
-    def end_at(self, temperatures: Sequence[float]) -> None:
+    def set_final(self, temperatures: Sequence[float]) -> None:
         """Take the temperatures at the end of the plan, which a model is evaluated with."""
 
     def require_in_place(self) -> None:

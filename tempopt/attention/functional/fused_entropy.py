@@ -126,11 +126,11 @@ class _Tiles:
         self.scale = scale
         self.is_causal = is_causal
         # Tiles larger than what is returned would be most of the memory in use.
-        tile = min(_TILE, max(_SMALLEST_TILE, q.numel()))
-        budget = _CUDA_TILE if q.is_cuda else tile * torch.get_num_threads()
+        tile_size = min(_TILE, max(_SMALLEST_TILE, q.numel()))
+        budget = _CUDA_TILE if q.is_cuda else tile_size * torch.get_num_threads()
         heads = self.q_NQD.shape[0]
         self.columns = max(1, min(_CAUSAL_COLUMNS if is_causal else _COLUMNS, self.k_len))
-        rows = max(1, min(tile // self.columns, self.q_len))
+        rows = max(1, min(tile_size // self.columns, self.q_len))
         self.heads = max(1, min(heads, budget // (rows * self.columns)))
         self.rows = max(rows, min(self.q_len, budget // (self.heads * self.columns)))
 
