@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tempopt.errors import UsageError
+from tempopt.spec import yaml_source
 from tempopt.spec.compared_sets import GivenSet, digest, named_sets, varied_sets, with_sets
-from tempopt.spec.load import load_spec
+from tempopt.spec.load import find_spec, load_spec
 from tempopt.spec.study_spec import StudySpec
 
 _LONGEST_NAME = 100
@@ -49,6 +50,12 @@ def comparison_spec(
             "by --set, as in --set model.init_args.lr=0.001"
         )
     compared_sets = (varied_sets(vary) if vary else named_sets(sets)) or None
+    if compared_sets is None and not _has_sets(spec):
+        raise UsageError(
+            "No parameter sets were given, so there is nothing to compare. Give the reference and at least "
+            "one variant, as in: tempopt compare SPEC '{}' '{temperature_init: 2}', or the values of a "
+            "parameter, as in: tempopt compare SPEC --vary model.num_heads=1,2,4"
+        )
     all_overrides = list(overrides)
     if pairs is not None:
         all_overrides.append(f"study.seeds.confirm={pairs}")
@@ -61,12 +68,7 @@ def comparison_spec(
     else:
         data = with_sets(spec, compared_sets)
         comparison = StudySpec.parse(data, source="the study spec").with_overrides(all_overrides)
-    if comparison.compare is None:
-        raise UsageError(
-            "No parameter sets were given, so there is nothing to compare. Give the reference and at least "
-            "one variant, as in: tempopt compare SPEC '{}' '{temperature_init: 2}', or the values of a "
-            "parameter, as in: tempopt compare SPEC --vary model.num_heads=1,2,4"
-        )
+    assert comparison.compare is not None
     if name is None and compared_sets is not None:
         kind = "pairs" if comparison.study.all_pairs else "compare"
         suffix = f"-{kind}-{digest(comparison.compare)[:_DIGITS]}"
@@ -85,3 +87,10 @@ def refuse_comparison(spec: StudySpec) -> None:
             "The study spec has a section compare:, so it is a comparison and there is nothing to search. "
             "Carry it out with tempopt compare SPEC, or take the section out."
         )
+
+
+def _has_sets(spec: StudySpec | Mapping[str, Any] | str | Path) -> bool:
+    if isinstance(spec, StudySpec):
+        return spec.compare is not None
+    data = spec if isinstance(spec, Mapping) else yaml_source.read(find_spec(spec)).data
+    return data.get("compare") is not None

@@ -51,12 +51,12 @@ REPORTED: dict[str, Any] = {"type": "MetricReported", "step": 4, "value": 0.5}
 LOST: dict[str, Any] = {"type": "AttemptLost", "error": "it fell", "max_attempts": 3}
 
 
-def ended(**outcomes: Any) -> dict[str, Any]:
+def run_ended(**outcomes: Any) -> dict[str, Any]:
     return {"type": "RunEnded", "outcomes": OUTCOMES | outcomes}
 
 
 def measured(**fields: Any) -> dict[str, Any]:
-    return ended(measurements=[MEASURED | fields])
+    return run_ended(measurements=[MEASURED | fields])
 
 
 def saved(**fields: Any) -> dict[str, Any]:
@@ -78,22 +78,26 @@ UNFIT: list[dict[str, Any]] = [
     BEGAN | {"of_another_version": 1},
     *(REPORTED | {"step": step} for step in (-5, 2**53, True)),
     *(REPORTED | {"value": value} for value in (True, [[[]]], math.inf, math.nan)),
-    *(ended(**{name: value}) for name in ("seconds", "gpu_seconds") for value in (-1.0, 1.7e308, True, "1")),
-    ended(checkpoint_seconds=MOST_SECONDS * 1.01),
-    ended(seconds=math.nan),
-    *(ended(steps=steps) for steps in (-1, 2**53)),
-    *(ended(**{name: -1}) for name in ("diverged_at", "peak_memory")),
-    *(ended(value=value) for value in (True, None)),
-    ended(outcome="won"),
-    *(ended(attributes={"seed": seed}) for seed in (2**63, 10**400)),
-    ended(maps={"cells": [1.0, math.inf]}),
-    *(ended(measurements=measurements) for measurements in (5, [None])),
+    *(
+        run_ended(**{name: value})
+        for name in ("seconds", "gpu_seconds")
+        for value in (-1.0, 1.7e308, True, "1")
+    ),
+    run_ended(checkpoint_seconds=MOST_SECONDS * 1.01),
+    run_ended(seconds=math.nan),
+    *(run_ended(steps=steps) for steps in (-1, 2**53)),
+    *(run_ended(**{name: -1}) for name in ("diverged_at", "peak_memory")),
+    *(run_ended(value=value) for value in (True, None)),
+    run_ended(outcome="won"),
+    *(run_ended(attributes={"seed": seed}) for seed in (2**63, 10**400)),
+    run_ended(maps={"cells": [1.0, math.inf]}),
+    *(run_ended(measurements=measurements) for measurements in (5, [None])),
     *(measured(step=step) for step in (-1, 2**53)),
     *(measured(name=name) for name in ("n" * 256, "a\0b")),
     *(measured(value=value) for value in (True, "1")),
     measured(ticket_id=2),
     {"type": "RunEnded", "outcomes": None},
-    ended() | {"checkpoints": [SAVED]},
+    run_ended() | {"checkpoints": [SAVED]},
     *(LOST | fields for fields in ({"seconds": -1.0}, {"gpu_seconds": 1.7e308}, {"max_attempts": 0})),
     *(returned(**{name: -1.0}) for name in ("seconds", "gpu_seconds", "peak_memory")),
     *(saved(**fields) for fields in ({"step": -8}, {"size": -1}, {"digest": "\0"}, {"url": "u" * 5000})),
@@ -107,7 +111,7 @@ def test_what_no_run_can_have_done_is_refused_in_words(change: dict[str, Any]) -
     assert 0 < len(str(error.value)) < 1000
 
 
-@pytest.mark.parametrize("changes", [[LOST, REPORTED], [ended(), ended()]])
+@pytest.mark.parametrize("changes", [[LOST, REPORTED], [run_ended(), run_ended()]])
 def test_nothing_happens_after_the_end_of_an_attempt(changes: list[dict[str, Any]]) -> None:
     plain = [{"ticket_id": 1, "attempt": 1} | change for change in changes]
     assert changes_from_plain(plain[:1])
