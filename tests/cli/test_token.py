@@ -84,7 +84,7 @@ def test_a_token_is_revoked_by_its_id(
         (["create", "--name", "a", "--scope", "view", "--expires", "soon"], "as in 30d"),
         (
             ["create", "--name", "a", "--scope", "view", "--studies", "a b"],
-            '"a b" cannot begin the name of a study',
+            '"a b" cannot begin the name',
         ),
         (["create", "--name", "a b", "--scope", "view"], "the name of a token"),
         (["revoke"], "goes with revoke"),
