@@ -11,13 +11,8 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from tempopt.sampling.surrogate import (
-    Observations,
-    Surrogate,
-    continuation_value,
-    knowledge_gradient,
-    select_batch,
-)
+from tempopt.sampling.surrogate import Surrogate, continuation_value, knowledge_gradient, select_batch
+from tests.sampling.test_gaussian_process import observe
 
 
 def posterior(seed: int, count: int = 6) -> tuple[np.ndarray, np.ndarray]:
@@ -70,22 +65,18 @@ def test_the_rest_of_a_run_is_worth_what_a_simulation_of_it_says() -> None:
     count = len(mean)
     joint_covariance = np.zeros((count + 2, count + 2))
     joint_covariance[:count, :count] = covariance
-    joint_covariance[count:, :count], joint_covariance[:count, count:] = (
-        covariance[run_index],
-        covariance[run_index][:, None],
-    )
+    joint_covariance[count:, :count] = covariance[run_index]
+    joint_covariance[:count, count:] = covariance[run_index][:, None]
     run = covariance[run_index, run_index] + noise**2
     joint_covariance[count:, count:] = [[run, run], [run, run + doubt]]
     gain = joint_covariance[:-1, -1] / joint_covariance[-1, -1]
     conditional_mean = np.append(mean, mean[run_index]) + gain * (forecast - mean[run_index])
     residual_covariance = joint_covariance[:-1, :-1] - np.outer(gain, joint_covariance[-1, :-1])
     samples = np.random.default_rng(0).standard_normal(400_000) * np.sqrt(residual_covariance[-1, -1])
-    means = (
-        conditional_mean[:-1, None] + residual_covariance[:-1, -1:] / residual_covariance[-1, -1] * samples
-    )
-    assert continuation == pytest.approx(
-        float(means.max(axis=0).mean() - conditional_mean[:-1].max()), abs=0.01
-    )
+    change = residual_covariance[:-1, -1:] / residual_covariance[-1, -1]
+    means = conditional_mean[:-1, None] + change * samples
+    expected = float(means.max(axis=0).mean() - conditional_mean[:-1].max())
+    assert continuation == pytest.approx(expected, abs=0.01)
 
 
 def test_a_run_whose_end_is_known_is_worth_nothing_more() -> None:
@@ -101,12 +92,8 @@ def test_a_run_whose_end_is_known_is_worth_nothing_more() -> None:
 def test_those_named_together_are_the_best_one_and_those_that_may_be_better_yet() -> None:
     rng = np.random.default_rng(5)
     features = np.array([[0.0], [0.01], [0.02], [1.0]])
-    runs = Observations(
-        features_ND=np.repeat(features[:3], 6, axis=0),
-        seeds_N=np.arange(18),
-        values_N=1.0 + 0.3 * rng.standard_normal(18),
-        excess_N=np.zeros(18),
-    )
+    values = 1.0 + 0.3 * rng.standard_normal(18)
+    runs = observe(np.repeat(features[:3], 6, axis=0), np.arange(18), values)
     posterior = Surrogate(runs).posterior(features)
     first, second = select_batch(posterior, count=2, rng=rng)
     assert first == int(np.argmax(posterior.mean_M))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import TicketRow
 from tempopt.temperature import active_groups, is_neutral, training_key
 from tempopt.verdict.stages import first_tickets
-from tests.simulated import Worth, row
+from tests.sampling.test_small_spaces import begin
+from tests.simulated import row
 
 TAU = {"temperature_init": {"low": 0.25, "high": 4.0}}
 SCHEDULED = {
@@ -25,7 +27,7 @@ TUNED = {**TAU, "lr": {"low": 1e-3, "high": 1e-1, "log": True}}
 
 
 def carry_out(
-    spec: StudySpec, worth: Worth, *, num_search: int | None = None
+    spec: StudySpec, worth: Callable[[TicketRow], float], *, num_search: int | None = None
 ) -> tuple[SearchArms, list[TicketRow]]:
     """Return a study whose search is over, its parameters by tempopt's own sampler, with what it knows."""
     waiting = [row(ticket, index) for index, ticket in enumerate(first_tickets(spec))]
@@ -33,18 +35,10 @@ def carry_out(
     for ticket in waiting:
         if ticket.kind == "search" and num_search is not None and ticket.number >= num_search:
             continue
-        arm: Any = ticket.kind
-        sampled_params = arms.ask(ticket)
-        begun_ticket = dataclasses.replace(
-            ticket, sampled=sampled_params, parameters=spec.parameters(arm, sampled_params)
-        )
-        arms.register_asked(begun_ticket)
+        begun_ticket = begin(spec, arms, ticket)
         value = worth(begun_ticket)
-        ended_ticket = dataclasses.replace(
-            begun_ticket, state="done", outcome="complete" if value is not None else "diverged", value=value
-        )
-        arms.tell(ended_ticket, {} if value is None else {10: value})
-        rows.append(ended_ticket)
+        rows.append(dataclasses.replace(begun_ticket, state="done", outcome="complete", value=value))
+        arms.tell(rows[-1], {10: value})
     return arms, rows
 
 
@@ -53,19 +47,15 @@ def noise_of(ticket: TicketRow) -> float:
     return float(np.random.default_rng(key).normal(0, 0.01))
 
 
-def peak_at(tau: float) -> Worth:
-    """Return a world in which the temperature at the beginning has a best value, and nothing else matters."""
-
-    def worth(ticket: TicketRow) -> float:
-        assert ticket.parameters is not None
-        return noise_of(ticket) - np.log2(ticket.parameters["temperature_init"] / tau) ** 2
-
-    return worth
+def noisy(worth_of: Callable[[Any], float]) -> Callable[[TicketRow], float]:
+    """Return a world in which runs are worth what their parameters are, with a little noise."""
+    return lambda ticket: noise_of(ticket) + worth_of(ticket.parameters)
 
 
 @pytest.mark.parametrize("best", [0.5, 1.0, 3.0])
 def test_the_search_names_no_baseline_wherever_the_best_temperature_is(make_spec: Any, best: float) -> None:
-    arms, _ = carry_out(make_spec({"search": TAU}, trials=8), peak_at(best))
+    worth = noisy(lambda p: -(np.log2(p["temperature_init"] / best) ** 2))
+    arms, _ = carry_out(make_spec({"search": TAU}, trials=8), worth)
     sets = arms.recommend("search", 4)
     assert len(sets) == 4 and not any(is_neutral(parameters) for parameters in sets)
     assert abs(np.log2(sets[0]["temperature_init"] / best)) < 0.5
@@ -73,7 +63,7 @@ def test_the_search_names_no_baseline_wherever_the_best_temperature_is(make_spec
 
 
 def test_a_schedule_that_is_worth_nothing_gives_way_to_a_constant(make_spec: Any) -> None:
-    arms, _ = carry_out(make_spec({"search": SCHEDULED}, trials=12), lambda t: noise_of(t))
+    arms, _ = carry_out(make_spec({"search": SCHEDULED}, trials=12), noise_of)
     first, *_ = arms.recommend("search", 2)
     assert active_groups(first) == ("level",)
     constant, *_ = arms.recommend("constant", 2)
@@ -81,10 +71,7 @@ def test_a_schedule_that_is_worth_nothing_gives_way_to_a_constant(make_spec: Any
 
 
 def test_a_schedule_that_is_worth_much_is_named_before_the_best_constant(make_spec: Any) -> None:
-    def worth(ticket: TicketRow) -> float:
-        assert ticket.parameters is not None
-        return noise_of(ticket) + ("schedule" in active_groups(ticket.parameters))
-
+    worth = noisy(lambda p: "schedule" in active_groups(p))
     arms, _ = carry_out(make_spec({"search": SCHEDULED}, trials=12), worth)
     assert "schedule" in active_groups(arms.recommend("search", 2)[0])
     assert all(active_groups(parameters) == ("level",) for parameters in arms.recommend("constant", 2))
@@ -97,12 +84,7 @@ def test_the_search_learns_from_the_runs_of_baseline_and_constants(make_spec: An
     )
     rates = {}
     for sign in (1.0, -1.0):
-
-        def worth(ticket: TicketRow, sign: float = sign) -> float:
-            assert ticket.parameters is not None
-            return noise_of(ticket) + sign * float(np.log10(ticket.parameters["lr"]))
-
-        arms, rows = carry_out(spec, worth)
+        arms, rows = carry_out(spec, noisy(lambda p, sign=sign: sign * np.log10(p["lr"])))
         assert {t.parameters["lr"] for t in rows if t.kind == "search" and t.parameters} == {0.01}
         rates[sign] = [arms.recommend(arm, 1)[0]["lr"] for arm in ("baseline", "constant", "search")]
     assert min(rates[1.0]) > 0.03 and max(rates[-1.0]) < 0.003
@@ -111,10 +93,7 @@ def test_the_search_learns_from_the_runs_of_baseline_and_constants(make_spec: An
 def test_baseline_and_constant_are_named_by_the_model_of_the_search_and_then_by_their_own_runs(
     make_spec: Any,
 ) -> None:
-    def worth(ticket: TicketRow) -> float:
-        assert ticket.parameters is not None
-        return noise_of(ticket) - np.log10(ticket.parameters["lr"] / 0.01) ** 2
-
+    worth = noisy(lambda p: -(np.log10(p["lr"] / 0.01) ** 2))
     arms, _ = carry_out(make_spec({"search": TUNED}, trials=12), worth)
     sets_by_arm = {arm: arms.recommend(arm, 3) for arm in ("baseline", "constant")}
     assert [len(sets) for sets in sets_by_arm.values()] == [2, 2]
@@ -128,7 +107,7 @@ def test_baseline_and_constant_are_named_by_the_model_of_the_search_and_then_by_
 def test_without_a_model_nothing_is_named(make_spec: Any, sampler: str) -> None:
     spec = make_spec({"search": TUNED}, trials=6, sampler=sampler, pruner="none")
     count = 2 if sampler == "knowledge_gradient" else 6
-    arms, _ = carry_out(spec, lambda ticket: noise_of(ticket), num_search=count)
+    arms, _ = carry_out(spec, noise_of, num_search=count)
     assert [arms.recommend(arm, 2) for arm in ("search", "constant")] == [[], []]
     # the baseline is tuned by tempopt's model whatever samples the search
     assert bool(arms.recommend("baseline", 2)) == (sampler == "random")

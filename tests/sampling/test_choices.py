@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
 from tempopt.sampling.features import Features
-from tempopt.sampling.frozen_history import make_frozen_trial
 from tempopt.sampling.initial_design import initial_params
 from tempopt.sampling.knowledge_gradient import KnowledgeGradient
 from tempopt.spec.study_spec import StudySpec
+from tests.sampling.test_knowledge_gradient import complete_trial
 from tests.specs import make
 
 NORMS = ("layer", "rms", "none", "batch")
@@ -39,17 +39,10 @@ def strategy(spec: StudySpec) -> KnowledgeGradient:
     )
 
 
-def complete_trial(spec: StudySpec, number: int, params: Any) -> FrozenTrial:
+def train(spec: StudySpec, number: int, params: Any) -> FrozenTrial:
     best = {"layer": 0.0, "rms": 0.6, "none": -0.5, "batch": 0.2}[params["norm"]]
     value = best + random.Random(f"{number % 2} {sorted(params.items())}").gauss(0.0, 0.1)
-    return make_frozen_trial(
-        number,
-        state=TrialState.COMPLETE,
-        distributions=spec.space(),
-        params=params,
-        value=value,
-        reports={10: value},
-    )
+    return complete_trial(number, params, value, spec.space(), {10: value})
 
 
 @given(st.integers(2, 7))
@@ -79,40 +72,20 @@ def test_a_choice_that_is_not_read_is_as_near_to_each(count: int) -> None:
 
 @pytest.mark.parametrize("order", [NORMS[::-1], ("rms", "batch", "layer", "none")])
 def test_the_order_of_the_choices_changes_no_prediction_and_no_decision(order: tuple[str, ...]) -> None:
-    ways = [spec(NORMS), spec(order)]
-    searches: list[list[FrozenTrial]] = []
-    for ordered_spec in ways:
-        sampler, trials = strategy(ordered_spec), []
+    searched_sets, posteriors, recommended_sets = [], [], []
+    for ordered_spec in (spec(NORMS), spec(order)):
+        sampler, trials = strategy(ordered_spec), list[FrozenTrial]()
         for number in range(10):
             params = sampler.ask(trials, [], number=number, seed=number, fixed={})
-            trials.append(
-                complete_trial(
-                    ordered_spec, number, params or initial_params(ordered_spec, "search", number, seed=3)
-                )
-            )
-        searches.append(trials)
-    assert [t.params for t in searches[0]] == [t.params for t in searches[1]]
-    models = [
-        strategy(ordered_spec).model(trials) for ordered_spec, trials in zip(ways, searches, strict=True)
-    ]
-    posteriors = []
-    for ordered_spec, model in zip(ways, models, strict=True):
+            params = params or initial_params(ordered_spec, "search", number, seed=3)
+            trials.append(train(ordered_spec, number, params))
+        searched_sets.append([t.params for t in trials])
+        model, features = strategy(ordered_spec).model(trials), Features(ordered_spec)
         assert model is not None
-        features = Features(ordered_spec)
-        posteriors.append(
-            model.posterior(
-                np.array(
-                    [
-                        features(ordered_spec.parameters("search", t.params | {"lr": 2e-3}))
-                        for t in searches[0]
-                    ]
-                )
-            )
-        )
+        queries = [features(ordered_spec.parameters("search", t.params | {"lr": 2e-3})) for t in trials]
+        posteriors.append(model.posterior(np.array(queries)))
+        recommended_sets.append(strategy(ordered_spec).recommend(trials, count=3, seed=0))
+    assert searched_sets[0] == searched_sets[1]
     np.testing.assert_allclose(posteriors[0].covariance(), posteriors[1].covariance(), atol=1e-12)
     np.testing.assert_allclose(posteriors[0].mean_M, posteriors[1].mean_M, atol=1e-12)
-    recommended_sets = [
-        strategy(ordered_spec).recommend(trials, count=3, seed=0)
-        for ordered_spec, trials in zip(ways, searches, strict=True)
-    ]
     assert recommended_sets[0] == recommended_sets[1]

@@ -33,14 +33,8 @@ def test_trials_hold_what_counts_alone(make_spec: Any, make_ticket: Any, sampler
         assert set(sampled_params) == {"temperature_init", "optimizer"} | momentum
         assert {param.name for param in arms.trial(sampled_params)} == set(sampled_params)
         parameters = spec.parameters("search", sampled_params)
-        ended_ticket = make_ticket(
-            "search",
-            number,
-            value_of(parameters),
-            parameters=parameters,
-            sampled=sampled_params,
-            state="done",
-        )
+        fields = {"parameters": parameters, "sampled": sampled_params}
+        ended_ticket = make_ticket("search", number, value_of(parameters), **fields)
         arms.register_asked(ended_ticket)
         arms.tell(ended_ticket, {})
         ended_tickets.append(ended_ticket)
@@ -55,13 +49,9 @@ def test_trials_hold_what_counts_alone(make_spec: Any, make_ticket: Any, sampler
 def test_what_does_not_count_is_nothing_to_the_surrogate(make_spec: Any) -> None:
     spec = make_spec({"search": SEARCH})
     features = Features(spec)
-    features_one, features_other = (
-        features(
-            spec.parameters("search", {"temperature_init": 1.0, "optimizer": "adam", "momentum": momentum})
-        )
-        for momentum in (0.1, 0.9)
-    )
-    assert (features_one == features_other).all()
+    params = {"temperature_init": 1.0, "optimizer": "adam"}
+    low, high = (features(spec.parameters("search", {**params, "momentum": m})) for m in (0.1, 0.9))
+    assert (low == high).all()
 
 
 def test_the_winner_with_the_baselines_other_parameters_has_none_that_does_not_count(make_spec: Any) -> None:

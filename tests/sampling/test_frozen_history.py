@@ -32,44 +32,33 @@ def value_of(params: dict[str, Any]) -> float:
     return -abs(math.log(params["temperature_init"]) - 0.5) + (params["schedule"] == "linear")
 
 
-def search(
-    search_history: History,
-    count: int,
-    *,
-    parallel: int,
-    luck: random.Random,
-    sampler: SamplerOrPrunerConfig = TPE,
-) -> list[Any]:
+def search(count: int, *, parallel: int, seed: int, sampler: str) -> list[Any]:
     """Carry out a search in which the runs in flight finish in an order that luck decides."""
+    search_history, strategy, luck = history(), SamplerOrPrunerConfig(name=sampler), random.Random(seed)
     trial_states: list[Any] = []
     running_numbers: list[int] = []
     while len(trial_states) < count or running_numbers:
-        while (
-            len(trial_states) < count
-            and len(running_numbers) < parallel
-            and search_history.ready(len(trial_states))
-        ):
-            params = search_history.ask(len(trial_states), make_sampler(sampler, seed=len(trial_states)))
-            search_history.register_asked(len(trial_states), params)
-            running_numbers.append(len(trial_states))
+        while (number := len(trial_states)) < count and len(running_numbers) < parallel:
+            if not search_history.ready(number):
+                break
+            params = search_history.ask(number, make_sampler(strategy, seed=number))
+            search_history.register_asked(number, params)
+            running_numbers.append(number)
             trial_states.append([params, None])
         number = running_numbers.pop(luck.randrange(len(running_numbers)))
         value = value_of(trial_states[number][0])
         is_pruned = search_history.prune(number, {1: value}, make_pruner(MEDIAN))
         trial_states[number][1] = is_pruned
-        search_history.tell(
-            number, TrialState.PRUNED if is_pruned else TrialState.COMPLETE, value, {1: value}
-        )
+        state = TrialState.PRUNED if is_pruned else TrialState.COMPLETE
+        search_history.tell(number, state, value, {1: value})
     return trial_states
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
 def test_a_search_is_the_same_in_whatever_order_its_runs_finish(sampler: str) -> None:
-    strategy = SamplerOrPrunerConfig(name=sampler)
-    one_by_one = search(history(), 30, parallel=1, luck=random.Random(0), sampler=strategy)
+    one_by_one = search(30, parallel=1, seed=0, sampler=sampler)
     for seed in range(5):
-        jumbled = search(history(), 30, parallel=4, luck=random.Random(seed), sampler=strategy)
-        assert jumbled == one_by_one
+        assert search(30, parallel=4, seed=seed, sampler=sampler) == one_by_one
     assert any(is_pruned for _, is_pruned in one_by_one)
 
 
@@ -92,9 +81,8 @@ def test_a_diverged_run_ranks_below_the_worst_that_did_not() -> None:
         search_history = history(parallel=1)
         for number in range(30):
             hot = number % 2 == 0
-            search_history.register_asked(
-                number, {"temperature_init": 3.0 if hot else 0.4, "schedule": "linear"}
-            )
+            params = {"temperature_init": 3.0 if hot else 0.4, "schedule": "linear"}
+            search_history.register_asked(number, params)
             if hot and has_diverged:
                 search_history.tell(number, TrialState.PRUNED, None, {})
             else:
@@ -168,7 +156,4 @@ def test_tpe_draws_to_the_bit_what_optunas_own_draws_on_the_same_trials(
 
 @pytest.mark.parametrize("name", sorted(name for name, optunas in SAMPLERS.items() if optunas))
 def test_every_sampler_that_a_spec_may_name_works_on_a_history(name: str) -> None:
-    trials = search(
-        history(), 13, parallel=2, luck=random.Random(0), sampler=SamplerOrPrunerConfig(name=name)
-    )
-    assert len(trials) == 13
+    assert len(search(13, parallel=2, seed=0, sampler=name)) == 13

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,15 +16,17 @@ from tempopt.sampling.surrogate import CurveExtrapolator, Observations, Surrogat
 Array = NDArray[np.float64]
 
 
-def runs(count: int = 20, *, seed: int = 0, seeds: int = 3) -> Observations:
-    rng = np.random.default_rng(seed)
-    features = rng.random((count, 2))
-    return Observations(
-        features_ND=features,
-        seeds_N=np.arange(count) % seeds,
-        values_N=np.sin(4 * features[:, 0]) + 0.1 * rng.standard_normal(count),
-        excess_N=np.zeros(count),
-    )
+def observe(features: Array, seeds: Any, values: Array, excess: Array | float = 0.0) -> Observations:
+    """Return runs as the surrogate knows them."""
+    excess_N = np.broadcast_to(np.asarray(excess, dtype=np.float64), len(values))
+    return Observations(features_ND=features, seeds_N=seeds, values_N=values, excess_N=excess_N)
+
+
+def runs(*, seeds: int = 3) -> Observations:
+    rng = np.random.default_rng(0)
+    features = rng.random((20, 2))
+    values = np.sin(4 * features[:, 0]) + 0.1 * rng.standard_normal(20)
+    return observe(features, np.arange(20) % seeds, values)
 
 
 def predict(surrogate: Surrogate, queries: Array) -> tuple[Array, Array]:
@@ -38,8 +41,7 @@ def test_predictions_are_those_of_a_gaussian_process_by_definition(trends: int) 
     features, values, seeds = rng.random((25, 3 + trends)), rng.standard_normal(25), np.arange(25) % 5
     values = values + features[:, 3:].sum(axis=1)
     excess = rng.random(25)
-    runs = Observations(features_ND=features, seeds_N=seeds, values_N=values, excess_N=excess)
-    surrogate = Surrogate(runs, trends=trends)
+    surrogate = Surrogate(observe(features, seeds, values, excess), trends=trends)
     *lengths, signal, own_scale, noise, shared_scale = np.exp(surrogate.log_hyperparameters)
     factor = lengths.pop() if trends else 0.0
     weights = 1 / (1 + excess / np.var(values))
@@ -92,7 +94,7 @@ def test_many_forecasts_with_a_common_error_keep_the_prediction_uncertain() -> N
     forecast = np.concatenate([np.zeros(8), np.ones(30)])
 
     def doubt(excess: NDArray[np.float64]) -> float:
-        runs = Observations(features_ND=features, seeds_N=np.arange(38), values_N=forecast, excess_N=excess)
+        runs = observe(features, np.arange(38), forecast, excess)
         start = np.array([np.log(0.5), 0.0, np.log(0.3), np.log(0.3), np.log(0.2)])
         return float(predict(Surrogate(runs, start=start, fit=False), np.array([[0.5]]))[1][0])
 
@@ -105,12 +107,7 @@ def test_many_forecasts_with_a_common_error_keep_the_prediction_uncertain() -> N
 def test_the_gradient_of_the_evidence_is_its_gradient(trends: int) -> None:
     rng = np.random.default_rng(1)
     seeds = rng.integers(0, 3, 20)
-    runs = Observations(
-        features_ND=rng.random((20, 2)),
-        seeds_N=seeds,
-        values_N=rng.standard_normal(20) + seeds,
-        excess_N=rng.random(20),
-    )
+    runs = observe(rng.random((20, 2)), seeds, rng.standard_normal(20) + seeds, rng.random(20))
     surrogate = Surrogate(runs, trends=trends)
     for hyperparams in (surrogate.log_hyperparameters, surrogate.log_hyperparameters + 0.3):
         numeric = approx_fprime(hyperparams, lambda point: surrogate._loss(point)[0], 1e-6)
@@ -169,13 +166,10 @@ def test_what_a_seed_does_to_all_its_runs_is_no_reason_to_prefer_one() -> None:
     # seed 1 is lucky by far, and was given to the low half
     features[:, 0] = features[:, 0] / 2 + 0.5 * (seeds == 0)
     values = features[:, 0] + 3.0 * seeds + 0.01 * rng.standard_normal(40)
-    seeded_runs = Observations(features_ND=features, seeds_N=seeds, values_N=values, excess_N=np.zeros(40))
-    separate_runs = Observations(
-        features_ND=features, seeds_N=np.arange(40), values_N=values, excess_N=np.zeros(40)
+    (low, high), (fooled_low, fooled_high) = (
+        predict(Surrogate(observe(features, known_seeds, values)), np.array([[0.1], [0.9]]))[0]
+        for known_seeds in (seeds, np.arange(40))
     )
-    queries = np.array([[0.1], [0.9]])
-    low, high = predict(Surrogate(seeded_runs), queries)[0]
-    fooled_low, fooled_high = predict(Surrogate(separate_runs), queries)[0]
     assert fooled_low > fooled_high + 1.0
     assert low - high < (fooled_low - fooled_high) / 2
 
@@ -187,8 +181,7 @@ def test_what_a_seed_does_to_like_sets_is_no_reason_to_prefer_them() -> None:
     # on the low half seed 0 is lucky, and most runs there are its
     seeds[positions < 0.5] = rng.random(int((positions < 0.5).sum())) > 0.85
     values = positions + 2.0 * (positions < 0.5) * (seeds == 0) + 0.01 * rng.standard_normal(60)
-    seeded_runs = Observations(features_ND=features, seeds_N=seeds, values_N=values, excess_N=np.zeros(60))
-    surrogate, queries = Surrogate(seeded_runs), np.array([[0.25], [0.75]])
+    surrogate, queries = Surrogate(observe(features, seeds, values)), np.array([[0.25], [0.75]])
     low, high = predict(surrogate, queries)[0]
     average = values[positions < 0.5].mean() - values[positions >= 0.5].mean()
     assert low - high < average - 0.2
@@ -203,12 +196,8 @@ def test_a_trend_is_followed_where_nothing_is_known_as_far_as_it_holds() -> None
     positions, trend = rng.random(12) / 2, rng.standard_normal(12)
 
     def predict_far(values: Array) -> float:
-        runs = Observations(
-            features_ND=np.column_stack([positions, trend]),
-            seeds_N=np.arange(12),
-            values_N=values + 0.05 * rng.standard_normal(12),
-            excess_N=np.zeros(12),
-        )
+        noisy_values = values + 0.05 * rng.standard_normal(12)
+        runs = observe(np.column_stack([positions, trend]), np.arange(12), noisy_values)
         high, low = predict(Surrogate(runs, trends=1), np.array([[5.0, 2.0], [5.0, -2.0]]))[0]
         return float(high - low)
 

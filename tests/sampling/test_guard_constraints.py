@@ -17,15 +17,11 @@ from tempopt.sampling.arms import SearchArms
 from tempopt.sampling.frozen_history import make_frozen_trial
 from tempopt.sampling.guard_constraints import GuardConstraints, GuardLimit, build_guard_constraints
 from tempopt.sampling.knowledge_gradient import KnowledgeGradient
-from tempopt.sampling.surrogate import Observations, Surrogate, knowledge_gradient
+from tempopt.sampling.surrogate import Surrogate, knowledge_gradient
+from tests.sampling.test_gaussian_process import observe
 from tests.sampling.test_knowledge_gradient import SPACE, describe, start
 
-RUNS = Observations(
-    features_ND=np.linspace(0, 1, 9)[:, None],
-    seeds_N=np.arange(9) % 2,
-    values_N=np.sin(3 * np.linspace(0, 1, 9)),
-    excess_N=np.zeros(9),
-)
+WORLD = ModelWorld(name="g", gain=Gain(of="level", size=6.0), cost=Cost(at_best=0.1, margin=0.02))
 
 
 def make_guarding(threshold: float = 0.5, **options: Any) -> GuardConstraints:
@@ -85,7 +81,8 @@ def test_a_run_without_a_number_is_as_bad_as_the_worst() -> None:
 
 
 def test_means_count_from_the_base_and_by_their_weights() -> None:
-    surrogate, queries = Surrogate(RUNS), np.array([[0.2], [0.5], [0.9]])
+    positions, queries = np.linspace(0, 1, 9), np.array([[0.2], [0.5], [0.9]])
+    surrogate = Surrogate(observe(positions[:, None], np.arange(9) % 2, np.sin(3 * positions)))
     weights = np.array([0.0, 0.5, 1.0])
     plain = surrogate.posterior(queries)
     weighted_posterior = surrogate.posterior(
@@ -141,31 +138,23 @@ def test_where_the_runs_at_one_tune_something_the_best_of_them_are_compared_with
 
 def test_nothing_is_asked_where_nothing_is_guarded_or_known(make_spec: Any) -> None:
     assert build_guard_constraints(make_spec(), [(0.5, {})]) is None
-    assert build_guard_constraints(make_spec(guards={"val_loss": "<= +2%"}), []) is None
-    assert (
-        build_guard_constraints(make_spec(guards={"val_loss": "<= +2%"}), [(0.5, {"val_loss": math.nan})])
-        is None
-    )
+    guarded_spec = make_spec(guards={"val_loss": "<= +2%"})
+    assert build_guard_constraints(guarded_spec, []) is None
+    assert build_guard_constraints(guarded_spec, [(0.5, {"val_loss": math.nan})]) is None
 
 
 def test_a_search_that_weighs_names_what_keeps_the_guard_where_another_breaks_it() -> None:
-    world = ModelWorld(name="g", gain=Gain(of="level", size=6.0), cost=Cost(at_best=0.1, margin=0.02))
-    spec = with_study(world.spec, trials=16, seed=4)
-    winners = {}
-    for weighs in (True, False):
-        verdict = StudySimulation(world, spec, weighs=weighs).run()
-        assert verdict is not None
-        winners[weighs] = verdict
-    assert world.keeps(winners[True].params)
-    assert winners[True].total.significant
-    assert not world.keeps(winners[False].params)
-    assert winners[False].guards[0].state == "broken" and not winners[False].guards_kept
+    spec = with_study(WORLD.spec, trials=16, seed=4)
+    weighed, plain = (StudySimulation(WORLD, spec, weighs=weighs).run() for weighs in (True, False))
+    assert weighed is not None and plain is not None
+    assert WORLD.keeps(weighed.params) and weighed.total.significant
+    assert not WORLD.keeps(plain.params)
+    assert plain.guards[0].state == "broken" and not plain.guards_kept
 
 
 def test_an_agent_that_comes_late_weighs_as_those_before_it_did() -> None:
-    world = ModelWorld(name="g", gain=Gain(of="level", size=6.0), cost=Cost(at_best=0.1, margin=0.02))
-    spec = with_study(world.spec, trials=9, seed=4, candidates=1)
-    simulation = StudySimulation(world, spec)
+    spec = with_study(WORLD.spec, trials=9, seed=4, candidates=1)
+    simulation = StudySimulation(WORLD, spec)
     simulation.run()
     for number in (6, 8):
         rows_before = [
@@ -177,12 +166,10 @@ def test_an_agent_that_comes_late_weighs_as_those_before_it_did() -> None:
         waiting = dataclasses.replace(
             search_row, state="waiting", outcome=None, parameters=None, sampled=None
         )
+        unguarded_reports = [report for report in simulation.reports if report.name == "report"]
         sampled_sets = [
             SearchArms(spec, rows_before, reports).ask(waiting)
-            for reports in (
-                simulation.reports,
-                [report for report in simulation.reports if report.name == "report"],
-            )
+            for reports in (simulation.reports, unguarded_reports)
         ]
         assert sampled_sets[0] == search_row.sampled
         # and what was measured of the guarded metric has a say

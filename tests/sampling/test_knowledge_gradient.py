@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,11 +21,11 @@ from tempopt.sampling.initial_design import initial_params
 from tempopt.sampling.knowledge_gradient import KnowledgeGradient
 from tempopt.sampling.unit_cube import from_unit, to_unit
 from tempopt.seeds import shared_seed
-from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import is_neutral
 
 SPACE = {"x": FloatDistribution(0.25, 4.0, log=True), "y": FloatDistribution(0.0, 1.0)}
 STEPS = (10, 20, 30, 40)
+GOOD = {"x": from_unit(SPACE["x"], 0.7), "y": 0.3}
 
 
 def describe(params: Any) -> np.ndarray:
@@ -52,19 +54,26 @@ def make_trial(
     luck = random.Random(f"{number % 2} {sorted(params.items())}")
     end = sign * (truth(params) + luck.gauss(0, noise))
     early_values = {step: sign * luck.gauss(0, 1) for step in STEPS}
-    reports = {
-        step: (end - (40 - step) / 100 if is_informative else early_values[step])
-        for step in STEPS
-        if step < upto
-    }
-    complete = upto == 40
+    if is_informative:
+        early_values = {step: end - (40 - step) / 100 for step in STEPS}
+    reports = {step: value for step, value in early_values.items() if step < upto}
+    if upto == 40:
+        return complete_trial(number, params, end, reports={**reports, 40: end})
+    return make_frozen_trial(
+        number, state=TrialState.PRUNED, distributions=SPACE, params=params, reports=reports
+    )
+
+
+def complete_trial(
+    number: int, params: Any, end: float, space: Any = SPACE, reports: dict[int, float] | None = None
+) -> FrozenTrial:
     return make_frozen_trial(
         number,
-        state=TrialState.COMPLETE if complete else TrialState.PRUNED,
-        distributions=SPACE,
+        state=TrialState.COMPLETE,
+        distributions=space,
         params=params,
-        value=end if complete else None,
-        reports=reports | ({40: end} if complete else {}),
+        value=end,
+        reports=reports or dict.fromkeys(STEPS, end),
     )
 
 
@@ -79,14 +88,30 @@ def ask(sampler: KnowledgeGradient, trials: list[FrozenTrial], **options: Any) -
     return sampler.ask(trials, settings.pop("pending", []), **settings)
 
 
+def continue_search(
+    sampler: KnowledgeGradient, trials: list[FrozenTrial], count: int, train: Callable[..., FrozenTrial]
+) -> list[FrozenTrial]:
+    """Return the trials of a search that goes on, one after the other, until there are so many."""
+    trials = list(trials)
+    for number in range(len(trials), count):
+        params = sampler.ask(trials, [], number=number, seed=number, fixed={})
+        assert params is not None
+        trials.append(train(number, params))
+    return trials
+
+
+def mean_of(trials: list[FrozenTrial], *sets: Any, **options: Any) -> np.ndarray:
+    """Return what the model of trials expects of parameter sets."""
+    model = strategy(**options).model(trials)
+    assert model is not None
+    return model.posterior(np.array([describe(params) for params in sets])).mean_M
+
+
 @pytest.mark.parametrize("maximize", [True, False])
 def test_a_planted_best_is_found_and_named(maximize: bool) -> None:
     sign = 1.0 if maximize else -1.0
-    sampler, trials = strategy(maximize=maximize), start(6, sign=sign)
-    for number in range(6, 24):
-        params = sampler.ask(trials, [], number=number, seed=number, fixed={})
-        assert params is not None
-        trials.append(make_trial(number, params, sign=sign))
+    sampler = strategy(maximize=maximize)
+    trials = continue_search(sampler, start(6, sign=sign), 24, functools.partial(make_trial, sign=sign))
     best_params = sampler.recommend(trials, count=1, seed=0)[0]
     assert truth(best_params) > -0.03
     # random points seldom reach this
@@ -99,26 +124,20 @@ def test_no_set_that_was_tried_is_expected_to_be_better_than_the_one_named_first
     trials = []
     for number, trial in enumerate(start(16)):
         x, y = describe(trial.params)
-        trials.append(_complete(number, trial.params, x + 0.1 * y - 2.0 * (x > 0.7)))
-    sampler = strategy()
-    model = sampler.model(trials)
-    assert model is not None
-    sets = sampler.recommend(trials, count=count, seed=0)
+        trials.append(complete_trial(number, trial.params, x + 0.1 * y - 2.0 * (x > 0.7)))
+    sets = strategy().recommend(trials, count=count, seed=0)
     assert len({repr(params) for params in sets}) == count
-    means = [
-        model.posterior(np.array([describe(params) for params in sets])).mean_M
-        for sets in (sets, [trial.params for trial in trials])
-    ]
-    assert means[0][0] >= max(means[1].max(), means[0].max()) - 1e-9
+    means = mean_of(trials, *sets, *(trial.params for trial in trials))
+    assert means[0] >= means.max() - 1e-9
 
 
 def slope(*, advantage: float, noise: float = 0.0) -> tuple[KnowledgeGradient, list[FrozenTrial]]:
     """Return a search in which y = 1 is better than y = 0 by so much, whatever x is."""
     rng = np.random.default_rng(5)
-    trials = [
-        _complete(n, {"x": from_unit(SPACE["x"], rng.random()), "y": y}, advantage * y + noise * rng.normal())
-        for n, y in enumerate([0.0, 1.0] * 8)
-    ]
+    trials = []
+    for number, y in enumerate([0.0, 1.0] * 8):
+        params = {"x": from_unit(SPACE["x"], rng.random()), "y": y}
+        trials.append(complete_trial(number, params, advantage * y + noise * rng.normal()))
     return strategy(num_seeds=None), trials
 
 
@@ -150,20 +169,17 @@ def test_a_set_that_may_not_be_named_is_not_named() -> None:
 def test_the_model_learns_from_the_runs_of_the_design() -> None:
     rng = np.random.default_rng(9)
     # the trials of the search say nothing of y, which runs outside of it do
-    trials = [_complete(n, {"x": from_unit(SPACE["x"], rng.random()), "y": 0.5}, 0.0) for n in range(6)]
+    trials = [complete_trial(n, {"x": from_unit(SPACE["x"], rng.random()), "y": 0.5}, 0.0) for n in range(6)]
     design = [
-        _complete(-1 - n, {"x": 1.0, "y": y}, y + 0.01 * rng.normal())
+        complete_trial(-1 - n, {"x": 1.0, "y": y}, y + 0.01 * rng.normal())
         for n, y in enumerate([0.0, 0.25, 0.75, 1.0] * 2)
     ]
-    plain_sampler, design_sampler = strategy(), strategy(list_design=lambda num_baseline: design)
-    queries = np.array([describe({"x": 1.0, "y": y}) for y in (0.0, 1.0)])
-    models = [sampler.model(trials) for sampler in (plain_sampler, design_sampler)]
-    differences = [
-        float(np.diff(model.posterior(queries).mean_M)[0]) for model in models if model is not None
-    ]
-    assert differences[0] == pytest.approx(0.0, abs=1e-6) and differences[1] > 0.5
+    with_design: dict[str, Any] = {"list_design": lambda num_baseline: design}
+    low, high = {"x": 1.0, "y": 0.0}, {"x": 1.0, "y": 1.0}
+    assert np.diff(mean_of(trials, low, high))[0] == pytest.approx(0.0, abs=1e-6)
+    assert np.diff(mean_of(trials, low, high, **with_design))[0] > 0.5
     # a search of which too few runs are complete says nothing, however many runs its design has
-    assert design_sampler.model(trials[:2]) is None
+    assert strategy(**with_design).model(trials[:2]) is None
 
 
 def test_nothing_is_said_while_too_little_is_known() -> None:
@@ -194,22 +210,21 @@ def test_runs_in_work_are_not_asked_for_again() -> None:
 def test_what_would_come_to_the_same_again_is_not_trained_again() -> None:
     # the best is in a corner, to which all that is tried around it is drawn
     corner = {"x": SPACE["x"].high, "y": 1.0}  # type: ignore[attr-defined]
-    sampler, trials, trained_sets = strategy(), start(4), []
-    for number in range(4, 40):
-        params = sampler.ask(trials, [], number=number, seed=number, fixed={})
-        assert params is not None
-        trained_sets.append((number % 2, *sorted(params.items())))
+
+    def train(number: int, params: Any) -> FrozenTrial:
         luck = random.Random(f"{number % 2} {sorted(params.items())}")
-        trials.append(_complete(number, params, float(describe(params).sum()) + luck.gauss(0, 0.5)))
+        return complete_trial(number, params, float(describe(params).sum()) + luck.gauss(0, 0.5))
+
+    trials = continue_search(strategy(), start(4), 40, train)[4:]
+    trained_sets = [(trial.number % 2, *sorted(trial.params.items())) for trial in trials]
     assert {trained_set[1:] for trained_set in trained_sets} >= {tuple(sorted(corner.items()))}
     assert len(set(trained_sets)) == len(trained_sets)
 
 
 def test_where_nothing_is_left_to_be_learned_the_best_is_refined() -> None:
-    sampler, trials = strategy(), start(6, noise=0.0)
-    for number in range(6, 60):
-        params = sampler.ask(trials, [], number=number, seed=number, fixed={})
-        trials.append(_complete(number, params, truth(params)))
+    trials = continue_search(
+        strategy(), start(6, noise=0.0), 60, lambda n, params: complete_trial(n, params, truth(params))
+    )
     # of evaluations that have no noise; differences of what they are worth were once those of rounding
     assert np.mean([truth(trial.params) > -0.01 for trial in trials[-20:]]) > 0.5
     assert max(truth(trial.params) for trial in trials) > -2e-4
@@ -223,19 +238,8 @@ def test_where_all_has_been_trained_something_is_still_asked_for() -> None:
         params = sampler.ask(trials, [], number=number, seed=number, fixed={}) or {
             "x": 0.25 + 1.25 * (number % 4)
         }
-        trials.append(_complete(number, params, params["x"] + 0.1 * shared_seed(number, 2), space))
+        trials.append(complete_trial(number, params, params["x"] + 0.1 * shared_seed(number, 2), space))
     assert len({(shared_seed(t.number, 2), t.params["x"]) for t in trials}) == 8
-
-
-def _complete(number: int, params: Any, end: float, space: Any = SPACE) -> FrozenTrial:
-    return make_frozen_trial(
-        number,
-        state=TrialState.COMPLETE,
-        distributions=space,
-        params=params,
-        value=end,
-        reports={step: end for step in STEPS},
-    )
 
 
 def test_values_that_are_given_are_kept() -> None:
@@ -245,31 +249,19 @@ def test_values_that_are_given_are_kept() -> None:
 def test_where_early_values_tell_all_bad_runs_are_ended_and_good_ones_are_not() -> None:
     sampler, trials = strategy(), start(16, noise=0.001)
     best = max(trials, key=lambda t: t.value or 0.0).params
-    good_params = {"x": from_unit(SPACE["x"], 0.7), "y": 0.3}
     assert sampler.prune(trials, make_trial(16, {"x": 0.25, "y": 1.0}, upto=20, noise=0.001))
-    assert truth(good_params) > truth(best)
+    assert truth(GOOD) > truth(best)
     tells_nothing = start(16, noise=0.001, is_informative=False)
-    for params in (good_params, {"x": 0.25, "y": 1.0}):
+    for params in (GOOD, {"x": 0.25, "y": 1.0}):
         running_trial = make_trial(16, params, upto=20, noise=0.001, is_informative=False)
         assert not strategy().prune(tells_nothing, running_trial)
 
 
 def test_a_run_that_diverged_is_a_reason_to_stay_away() -> None:
     trials = start(12, noise=0.001)
-    good_params = {"x": from_unit(SPACE["x"], 0.7), "y": 0.3}
-    blown = [
-        make_frozen_trial(
-            number,
-            state=TrialState.PRUNED,
-            distributions=SPACE,
-            params={**good_params, "y": 0.3 + number / 1e4},
-        )
-        for number in range(12, 16)
-    ]
-    queries = np.array([describe(good_params)])
-    model_before, model_after = strategy().model(trials), strategy().model([*trials, *blown])
-    assert model_before is not None and model_after is not None
-    assert model_after.posterior(queries).mean_M[0] < model_before.posterior(queries).mean_M[0] - 0.01
+    fields: dict[str, Any] = {"state": TrialState.PRUNED, "distributions": SPACE}
+    blown = [make_frozen_trial(n, params={**GOOD, "y": 0.3 + n / 1e4}, **fields) for n in range(12, 16)]
+    assert mean_of([*trials, *blown], GOOD)[0] < mean_of(trials, GOOD)[0] - 0.01
 
 
 def test_values_that_are_no_numbers_spoil_nothing() -> None:
@@ -291,13 +283,7 @@ def test_how_bad_the_worst_are_does_not_blur_the_best() -> None:
     for trial in worse_trials:
         if trial.value is not None and trial.value < -1.0:
             trial.value *= 1e6
-    near_params = {"x": from_unit(SPACE["x"], 0.7), "y": 0.3}
-    model, worse_model = strategy().model(trials), strategy().model(worse_trials)
-    assert model is not None and worse_model is not None
-    queries = np.array([describe(near_params)])
-    assert worse_model.posterior(queries).mean_M[0] == pytest.approx(
-        model.posterior(queries).mean_M[0], abs=0.5
-    )
+    assert mean_of(worse_trials, GOOD) == pytest.approx(mean_of(trials, GOOD), abs=0.5)
 
 
 def test_of_thousands_of_runs_those_that_tell_most_are_looked_at() -> None:
@@ -328,31 +314,22 @@ def test_a_value_lies_where_it_was_taken_from(distribution: Any, position: float
 
 
 def test_schedules_that_make_nearly_the_same_curve_are_nearly_the_same(make_spec: Any) -> None:
-    spec: StudySpec = make_spec(
-        sections={
-            "search": {
-                "schedule": ["constant", "linear", "exponential"],
-                "temperature_init": {"low": 0.25, "high": 4.0},
-                "temperature_final": {"low": 0.25, "high": 4.0},
-            }
-        }
-    )
+    search = {
+        "schedule": ["constant", "linear", "exponential"],
+        "temperature_init": {"low": 0.25, "high": 4.0},
+        "temperature_final": {"low": 0.25, "high": 4.0},
+    }
+    spec = make_spec({"search": search})
     features = Features(spec)
 
-    def features_of(**params: Any) -> np.ndarray:
+    def features_of(schedule: str, first: float, last: float) -> np.ndarray:
+        params = {"schedule": schedule, "temperature_init": first, "temperature_final": last}
         return features(spec.parameters("search", params))
 
-    flat = features_of(schedule="constant", temperature_init=2.0, temperature_final=0.3)
-    np.testing.assert_array_equal(
-        flat, features_of(schedule="constant", temperature_init=2.0, temperature_final=4.0)
-    )
-    np.testing.assert_allclose(
-        flat, features_of(schedule="linear", temperature_init=2.0, temperature_final=2.0), atol=1e-9
-    )
-    fast, slow = (
-        features_of(schedule=s, temperature_init=4.0, temperature_final=0.25)
-        for s in ("exponential", "linear")
-    )
+    flat = features_of("constant", 2.0, 0.3)
+    np.testing.assert_array_equal(flat, features_of("constant", 2.0, 4.0))
+    np.testing.assert_allclose(flat, features_of("linear", 2.0, 2.0), atol=1e-9)
+    fast, slow = (features_of(schedule, 4.0, 0.25) for schedule in ("exponential", "linear"))
     assert 0 < np.abs(fast - slow).max() < np.abs(fast - flat).max()
 
 
@@ -366,7 +343,7 @@ COVERED = {
 
 
 def test_the_first_trials_of_a_search_cover_the_space(make_spec: Any) -> None:
-    spec = make_spec(sections={"search": COVERED})
+    spec = make_spec({"search": COVERED})
     trials = [initial_params(spec, "search", number, seed=5) for number in range(9)]
     space = spec.space()
     for trial in trials:
@@ -382,13 +359,11 @@ def test_the_first_trials_of_a_search_cover_the_space(make_spec: Any) -> None:
     assert initial_params(spec, "search", 64 + 1, seed=5) == trials[1]
 
 
-def test_the_first_run_of_the_other_arms_is_in_the_middle_of_what_is_no_temperature(make_spec: Any) -> None:
-    spec = make_spec(sections={"search": COVERED})
+def test_the_first_run_of_the_other_arms_is_in_the_middle(make_spec: Any) -> None:
+    spec = make_spec({"search": COVERED})
     assert initial_params(spec, "baseline", 0, seed=5) == {"lr": 0.001}
     assert initial_params(spec, "constant", 0, seed=5) == {"temperature_init": 1.0, "lr": 0.001}
     assert initial_params(spec, "baseline", 1, seed=5) != {"lr": 0.001}
-
-
-def test_where_1_is_not_in_the_range_the_first_constant_is_in_the_middle(make_spec: Any) -> None:
-    spec = make_spec(sections={"search": {"temperature_init": {"low": 2.0, "high": 8.0}}})
+    # of temperatures, where 1 is not in the range
+    spec = make_spec({"search": {"temperature_init": {"low": 2.0, "high": 8.0}}})
     assert initial_params(spec, "constant", 0, seed=5) == {"temperature_init": 4.0}

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.rows import TicketRow
+from tempopt.storage.rows import Measurement, TicketRow
 from tempopt.storage.ticket_queries import arms_of
 from tempopt.verdict.stages import next_tickets
+from tempopt.verdict.verdict import Verdict, compute_verdict
+from tests.verdict.verdicts import PARAMETERS
 
 NUM_PAIRS = 8
 
@@ -24,6 +26,25 @@ def fixed_spec(make_spec: Callable[..., StudySpec]) -> Callable[..., StudySpec]:
         return make_spec(sections, **{"seeds": {"confirm": NUM_PAIRS}, **study})
 
     return make
+
+
+@pytest.fixture(scope="session")
+def judge(fixed_spec: Callable[..., StudySpec]) -> Callable[..., Verdict]:
+    """Return what gives the verdict of tickets that have one; ``spec`` in place of one of eight pairs."""
+
+    def compute(
+        tickets: Sequence[TicketRow],
+        measurements: Sequence[Measurement] = (),
+        sections: dict[str, Any] | None = None,
+        *,
+        spec: StudySpec | None = None,
+        **study: Any,
+    ) -> Verdict:
+        verdict = compute_verdict(tickets, measurements, spec or fixed_spec(sections, **study))
+        assert verdict is not None
+        return verdict
+
+    return compute
 
 
 @pytest.fixture(scope="session")
@@ -51,12 +72,16 @@ def whole_study(
 
 @pytest.fixture(scope="session")
 def make_confirm_rows(make_ticket: Callable[..., TicketRow]) -> Callable[..., list[TicketRow]]:
-    """Return a maker of confirm runs: arm to value by pair; None or nan diverged, "lost" was lost."""
+    """Return a maker of confirm runs: arm to value by pair; None or nan diverged, "lost" was lost.
 
-    def make(**arms: Any) -> list[TicketRow]:
+    ``parameters``: those of arms, by the first of those that share a run, in place of ``PARAMETERS``.
+    """
+
+    def make(parameters: dict[str, dict[str, Any]] | None = None, **arms: Any) -> list[TicketRow]:
         rows = []
         for arm_index, (arm, values) in enumerate(arms.items()):
-            parameters = {"temperature_init": 4.0 if "search" in arm else 1.0, "lr": float(arm_index)}
+            first = arm.partition("_and_")[0]
+            params = {**PARAMETERS, **(parameters or {})}[first]
             for pair, value in enumerate(values):
                 fields: dict[str, Any] = {"arm": arm.replace("_and_", "+"), "pair": pair}
                 if value == "lost":
@@ -64,7 +89,7 @@ def make_confirm_rows(make_ticket: Callable[..., TicketRow]) -> Callable[..., li
                 elif value is None or math.isnan(value):
                     value, fields = None, {**fields, "outcome": "diverged"}
                 number = 100 * arm_index + pair
-                rows.append(make_ticket("confirm", number, value, parameters=parameters, **fields))
+                rows.append(make_ticket("confirm", number, value, parameters=params, **fields))
         return rows
 
     return make

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tempopt.report.plots.landscape import landscape_data
@@ -13,10 +13,10 @@ from tempopt.report.plots.schedule import schedule_data
 from tempopt.report.plots.temperatures import controlled
 from tempopt.storage.rows import Measurement, TicketRow
 from tempopt.storage.ticket_queries import arms_of
-from tempopt.temperature import active_groups, is_controlled
+from tempopt.temperature import is_controlled
 from tempopt.verdict.run_evaluations import WINNER, evaluations, inference_plans
-from tempopt.verdict.verdict import compute_verdict
 from tests.simulated import SimulatedStudy
+from tests.verdict.verdicts import worth_by_part
 
 SPACE = {
     "entropy_control": ["none", "contrast"],
@@ -31,17 +31,6 @@ CONTROLLED = {
     "control_spread": 2.0,
     "temperature_init": 3.0,
 }
-
-
-def world(worth: dict[str, float]) -> Any:
-    """Return what runs are worth by the parts of their plan."""
-
-    def ticket_worth(t: TicketRow) -> float:
-        assert t.parameters is not None
-        noise = np.random.default_rng([t.seed % 2**32, len(str(t.parameters))]).normal(0, 0.01)
-        return float(sum(worth.get(part, 0.0) for part in active_groups(t.parameters)) + noise)
-
-    return ticket_worth
 
 
 def make_measurements(rows: list[TicketRow]) -> list[Measurement]:
@@ -61,7 +50,7 @@ def make_measurements(rows: list[TicketRow]) -> list[Measurement]:
 
 @pytest.fixture
 def study(make_spec: Any) -> SimulatedStudy:
-    worth = world({"control": 0.5, "level": 0.2})
+    worth = worth_by_part(control=0.5, level=0.2)
     return SimulatedStudy(make_spec({"search": SPACE}, trials=12, explain=True), worth).run()
 
 
@@ -80,22 +69,17 @@ def test_the_rivals_of_control_are_the_best_constant_and_the_one_of_its_beginnin
 
 def test_the_baseline_and_the_constants_are_not_controlled(study: SimulatedStudy) -> None:
     for t in study.rows:
-        arms = set(arms_of(t))
-        if (
-            t.parameters is not None
-            and not arms & {"search", "simplest"}
-            and t.kind in ("baseline", "constant", "confirm")
-        ):
-            assert not is_controlled(t.parameters)
+        if t.kind in ("baseline", "constant", "confirm") and not {"search", "simplest"} & set(arms_of(t)):
+            assert t.parameters is not None and not is_controlled(t.parameters)
 
 
-def test_the_verdict_names_control_a_part_and_recommends_it(study: SimulatedStudy, result_of: Any) -> None:
-    verdict = compute_verdict(study.rows, make_measurements(study.rows), study.spec)
-    assert verdict is not None and verdict.recommendation is not None
+def test_the_verdict_names_control_a_part_and_recommends_it(
+    study: SimulatedStudy, judge: Any, result_of: Any
+) -> None:
+    verdict = judge(study.rows, make_measurements(study.rows), spec=study.spec)
     assert verdict.total.significant and verdict.schedule_shown and not verdict.is_constant
-    assert {part.name for part in verdict.parts} == {"control", "level"}
     by_name = {part.name: part.answer.paired.gain for part in verdict.parts}
-    assert by_name["control"] == pytest.approx(0.5, abs=0.03)
+    assert by_name == pytest.approx({"control": 0.5, "level": 0.2}, abs=0.03)
     assert verdict.recommendation.action_without_training == "train_with_control"
     first = verdict.params["temperature_init"]
     ends = {"0": (first / 2,) * 3, "1": (first * 2,) * 3}
@@ -106,10 +90,9 @@ def test_the_verdict_names_control_a_part_and_recommends_it(study: SimulatedStud
     assert data["controlled_at_end"]["1"]["mean"] == pytest.approx(first * 2)
 
 
-def test_without_a_gain_of_control_a_constant_is_enough(make_spec: Any) -> None:
-    simulated = SimulatedStudy(make_spec({"search": SPACE}, trials=12), world({"level": 0.5})).run()
-    verdict = compute_verdict(simulated.rows, [], simulated.spec)
-    assert verdict is not None and verdict.recommendation is not None
+def test_without_a_gain_of_control_a_constant_is_enough(make_spec: Any, judge: Any) -> None:
+    simulated = SimulatedStudy(make_spec({"search": SPACE}, trials=12), worth_by_part(level=0.5)).run()
+    verdict = judge(simulated.rows, spec=simulated.spec)
     assert verdict.recommendation.action_without_training == "train_at_constant" and not verdict.controlled
     assert not is_controlled(verdict.recommendation.parameters)
 
@@ -129,9 +112,7 @@ def test_plots_show_what_was_measured(study: SimulatedStudy, result_of: Any) -> 
     by_run: dict[int, dict[str, Any]] = {}
     for row in rows:
         by_run.setdefault(row.ticket_id, {}).setdefault(row.name, []).append((row.step, row.value))
-    result = type(result)(
-        **{**{n: getattr(result, n) for n in result.__dataclass_fields__}, "measured": by_run}
-    )
+    result = dataclasses.replace(result, measured=by_run)
     assert result.winner is not None
     first = result.winner["temperature_init"]
     data = schedule_data(result)

@@ -23,8 +23,9 @@ from tempopt.verdict.detectable_gain import (
 from tempopt.verdict.statistics.group_sequential import spent
 from tempopt.verdict.statistics.paired_tests import paired_test
 from tests.simulated import SimulatedStudy
+from tests.verdict.verdicts import ALPHA, LR_SPACE
 
-LR = {"search": {"temperature_init": {"low": 0.5, "high": 4.0}, "lr": {"low": 0.1, "high": 1.0}}}
+LR = {"search": LR_SPACE}
 PLANS = {
     "search": {
         "temperature_init": {"low": 0.5, "high": 4.0},
@@ -33,19 +34,17 @@ PLANS = {
         "length_scaling": ["none", "log_n"],
     }
 }
-LEVEL = 0.05
-"""Level of the first verdict of a study."""
 
 
 def power(effect: float, pairs: int) -> float:
     """Return the power of Student's paired test, by scipy's noncentral t."""
-    limit = stats.t.isf(LEVEL / 2, pairs - 1)
+    limit = stats.t.isf(ALPHA / 2, pairs - 1)
     return float(stats.nct.sf(limit, pairs - 1, effect * math.sqrt(pairs)))
 
 
 def test_the_smallest_gain_has_the_power_that_is_said(make_spec: Any) -> None:
     smallest_gain = detectable(make_spec(seeds={"confirm": 8}))
-    assert (smallest_gain.pairs, smallest_gain.alpha, smallest_gain.comparisons) == (8, LEVEL, 1)
+    assert (smallest_gain.pairs, smallest_gain.alpha, smallest_gain.comparisons) == (8, ALPHA, 1)
     assert power(smallest_gain.effect, 8) == pytest.approx(0.8, abs=1e-6)
     assert smallest_gain.in_seeds == pytest.approx(
         (smallest_gain.effect * math.sqrt(0.5), smallest_gain.effect * math.sqrt(2))
@@ -60,20 +59,21 @@ def test_where_two_comparisons_have_to_show_it_both_do_with_that_chance(make_spe
     assert 1 - 2 * miss_rate == pytest.approx(0.8, abs=1e-6)
 
 
+def confirm(rng: np.random.Generator, effect: float) -> tuple[int, bool]:
+    """Return after how many of twelve pairs a simulated confirmation ends, and whether it shows a gain."""
+    pairs = rng.normal(effect, 1.0, 12)
+    for look in (4, 8, 12):
+        looks = [(num_pairs, spent(num_pairs, 12)) for num_pairs in (4, 8, 12) if num_pairs <= look]
+        test = paired_test(pairs[:look], test="t", direction="maximize", alpha=ALPHA, looks=looks)
+        if test.significant or test.gain <= 0:
+            return look, test.significant
+    return 12, False
+
+
 def test_looks_on_the_way_show_their_smallest_gain_with_that_chance(make_spec: Any) -> None:
     smallest_gain = detectable(make_spec(seeds={"confirm": {"min": 4, "max": 12}}))
     rng, studies = np.random.default_rng(3), 400
-
-    def is_shown() -> bool:
-        pairs = rng.normal(smallest_gain.effect, 1.0, 12)
-        for look in (4, 8, 12):
-            looks = [(num_pairs, spent(num_pairs, 12)) for num_pairs in (4, 8, 12) if num_pairs <= look]
-            test = paired_test(pairs[:look], test="t", direction="maximize", alpha=LEVEL, looks=looks)
-            if test.significant or test.gain <= 0:
-                return bool(test.significant)
-        return False
-
-    share = sum(is_shown() for _ in range(studies)) / studies
+    share = sum(confirm(rng, smallest_gain.effect)[1] for _ in range(studies)) / studies
     assert share == pytest.approx(0.8, abs=4 * math.sqrt(0.16 / studies))
 
 
@@ -81,17 +81,7 @@ def test_looks_on_the_way_show_their_smallest_gain_with_that_chance(make_spec: A
 def test_pairs_are_expected_as_simulated_confirmations_take_them(make_spec: Any, gain: bool) -> None:
     spec = make_spec(seeds={"confirm": {"min": 4, "max": 12}})
     rng, studies = np.random.default_rng(4), 400
-
-    def pairs() -> int:
-        differences = rng.normal(2.0 * gain, 1.0, 12)
-        for look in (4, 8, 12):
-            looks = [(num_pairs, spent(num_pairs, 12)) for num_pairs in (4, 8, 12) if num_pairs <= look]
-            test = paired_test(differences[:look], test="t", direction="maximize", alpha=LEVEL, looks=looks)
-            if test.significant or test.gain <= 0:
-                return look
-        return 12
-
-    counts = [pairs() for _ in range(studies)]
+    counts = [confirm(rng, 2.0 * gain)[0] for _ in range(studies)]
     error = float(np.std(counts)) / math.sqrt(studies)
     assert expected_pairs(spec, gain=gain) == pytest.approx(np.mean(counts), abs=4 * error)
     assert expected_pairs(make_spec(seeds={"confirm": 8}), gain=gain) == 8

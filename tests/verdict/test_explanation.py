@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,10 @@ from tempopt.temperature import LEARNED, LR_RATIOS, active_groups, to_neutral, t
 from tempopt.verdict.explanation import ablated, explanation_tickets, simpler_plans, simplest
 from tempopt.verdict.paired_evidence import is_confirmation_complete
 from tempopt.verdict.pairs import more_pairs
-from tempopt.verdict.verdict import Verdict, compute_verdict
+from tempopt.verdict.verdict import Verdict
 from tests.simulated import SPACE, SimulatedStudy
+from tests.verdict.verdicts import numbers_of, scipys_numbers, worth_by_part
 
-ALPHA = 0.05
 WINNER = {
     "temperature_init": 4.0,
     "temperature_final": 1.0,
@@ -44,26 +43,16 @@ ARMS: dict[Arm, dict[str, Any]] = {
 }
 
 
-def worth_by_part(**parts: float) -> Callable[[TicketRow], float]:
-    """Return a world in which each part of a plan is worth something of its own, and a seed a little."""
+@pytest.fixture
+def run_study(fixed_spec: Any, judge: Any) -> Any:
+    """Return what simulates a study that is explained, and gives its verdict."""
 
-    def worth(t: TicketRow) -> float:
-        assert t.parameters is not None
-        rng = np.random.default_rng([t.seed % 2**32, len(str(t.parameters))])
-        return float(sum(parts.get(part, 0.0) for part in active_groups(t.parameters)) + rng.normal(0, 0.01))
+    def run(worth: Any, space: Any = SPACE, **study: Any) -> tuple[SimulatedStudy, Verdict]:
+        spec = fixed_spec({"search": space}, trials=6, **{"explain": True, **study})
+        simulation = SimulatedStudy(spec, worth).run()
+        return simulation, judge(simulation.rows, spec=spec)
 
-    return worth
-
-
-def run_study(
-    fixed_spec: Any, worth: Any, space: Any = SPACE, **study: Any
-) -> tuple[SimulatedStudy, Verdict]:
-    simulation = SimulatedStudy(
-        fixed_spec({"search": space}, trials=6, **{"explain": True, **study}), worth
-    ).run()
-    verdict = compute_verdict(simulation.rows, [], simulation.spec)
-    assert verdict is not None
-    return simulation, verdict
+    return run
 
 
 # ---- which parts
@@ -141,9 +130,9 @@ def test_a_winner_of_one_part_has_no_simpler_plan() -> None:
 
 
 def test_a_winner_is_taken_apart_on_the_confirming_seeds_and_ordered_on_those_of_choosing(
-    fixed_spec: Any,
+    run_study: Any,
 ) -> None:
-    study, _ = run_study(fixed_spec, worth_by_part(schedule=0.3, level=0.2, length_scaling=1.0))
+    study, _ = run_study(worth_by_part(schedule=0.3, level=0.2, length_scaling=1.0))
     confirm = {t.pair: t.seed for t in study.tickets_of("confirm")}
     parts = study.tickets_of("ablation")
     assert {t.pair for t in parts} == set(range(8))
@@ -162,22 +151,24 @@ def test_a_winner_is_taken_apart_on_the_confirming_seeds_and_ordered_on_those_of
     assert study.kinds()[-3:] == ["confirm", "choose", "ablation"]
 
 
-def test_parts_that_come_to_the_same_plan_share_a_run(fixed_spec: Any) -> None:
+def test_parts_that_come_to_the_same_plan_share_a_run(run_study: Any) -> None:
     # of two parts to be without one is to have the other alone: the simplest plan has runs already
     space = {"temperature_init": {"low": 2.0, "high": 4.0}, "length_scaling": ["log_n"]}
-    study, verdict = run_study(fixed_spec, worth_by_part(level=0.1, length_scaling=1.0), space)
+    study, verdict = run_study(worth_by_part(level=0.1, length_scaling=1.0), space)
     assert {t.arm for t in study.tickets_of("ablation")} == {
         "without_level+simplest",
         "without_length_scaling",
         "learned",
     }
-    assert verdict.simplest is not None and verdict.simplest.parts == ("length_scaling",)
+    assert verdict.simplest.parts == ("length_scaling",)
     [part] = [part for part in verdict.parts if part.name == "level"]
     assert part.answer == verdict.simplest.lost
 
 
-def test_added_pairs_rest_on_the_parts_of_the_round_that_they_were_added_to(fixed_spec: Any) -> None:
-    study, first_verdict = run_study(fixed_spec, worth_by_part(schedule=0.3, length_scaling=1.0))
+def test_added_pairs_rest_on_the_parts_of_the_round_that_they_were_added_to(
+    run_study: Any, judge: Any
+) -> None:
+    study, first_verdict = run_study(worth_by_part(schedule=0.3, length_scaling=1.0))
     extra_rows = study.do(more_pairs(study.rows, study.spec, 4))
     assert {arm for t in extra_rows for arm in arms_of(t)} == {"search", "baseline", "twin"}
     # a gain is shown with them, too, so that the constants follow on the same pairs, and nothing else
@@ -185,36 +176,34 @@ def test_added_pairs_rest_on_the_parts_of_the_round_that_they_were_added_to(fixe
     assert {arm for t in constants for arm in arms_of(t)} == {"constant", "constant_twin"}
     assert {(t.pair, t.seed) for t in constants} == {(t.pair, t.seed) for t in extra_rows}
     assert study.step() == []
-    second_verdict = compute_verdict(study.rows, [], study.spec)
-    assert (
-        second_verdict is not None and second_verdict.round == 1 and second_verdict.total.paired.n_pairs == 12
-    )
+    second_verdict = judge(study.rows, spec=study.spec)
+    assert second_verdict.round == 1 and second_verdict.total.paired.n_pairs == 12
     assert [part.name for part in second_verdict.parts] == [part.name for part in first_verdict.parts]
     assert all(part.answer.paired.n_pairs == 8 for part in second_verdict.parts)
 
 
-def test_added_pairs_are_explained_where_the_round_before_them_was_not(fixed_spec: Any) -> None:
-    study, _ = run_study(fixed_spec, worth_by_part(schedule=0.3, length_scaling=1.0), explain=False)
+def test_added_pairs_are_explained_where_the_round_before_them_was_not(run_study: Any, judge: Any) -> None:
+    study, _ = run_study(worth_by_part(schedule=0.3, length_scaling=1.0), explain=False)
     study.do(more_pairs(study.rows, study.spec, 4))
     study.run()
     assert study.tickets_of("ablation") == []
     while study.do(explanation_tickets(study.rows, study.spec, is_requested=True)):
         pass
     assert {(t.round, t.pair) for t in study.tickets_of("ablation")} == {(1, pair) for pair in range(4)}
-    verdict = compute_verdict(study.rows, [], study.spec)
-    assert verdict is not None and {part.answer.paired.n_pairs for part in verdict.parts} == {4}
+    verdict = judge(study.rows, spec=study.spec)
+    assert {part.answer.paired.n_pairs for part in verdict.parts} == {4}
 
 
 # ---- when
 
 
 @pytest.mark.parametrize("gain", [1.0, 0.0])
-def test_a_winner_is_explained_only_where_that_is_asked(fixed_spec: Any, gain: float) -> None:
+def test_a_winner_is_explained_only_where_that_is_asked(run_study: Any, gain: float) -> None:
     worth = worth_by_part(schedule=gain, length_scaling=gain)
-    plain, verdict = run_study(fixed_spec, worth, explain=False)
+    plain, verdict = run_study(worth, explain=False)
     assert plain.tickets_of("ablation") == [] and verdict.parts == () and verdict.learned is None
     assert "simpler" not in {t.arm for t in plain.tickets_of("choose")}
-    explained_study, explained_verdict = run_study(fixed_spec, worth)
+    explained_study, explained_verdict = run_study(worth)
     assert explained_study.tickets_of("ablation") and explained_verdict.parts
     # the confirmation and its answer do not depend on it
     assert [t.seed for t in explained_study.tickets_of("confirm")] == [
@@ -223,26 +212,27 @@ def test_a_winner_is_explained_only_where_that_is_asked(fixed_spec: Any, gain: f
     assert explained_verdict.total == verdict.total
 
 
-def test_an_explanation_on_request_trains_what_the_spec_would_have_asked_for(fixed_spec: Any) -> None:
+def test_an_explanation_on_request_trains_what_the_spec_would_have_asked_for(
+    run_study: Any, judge: Any
+) -> None:
     worth = worth_by_part(schedule=0.3, level=0.2, length_scaling=1.0)
-    at_once, by_spec = run_study(fixed_spec, worth)
-    study, _ = run_study(fixed_spec, worth, explain=False)
+    at_once, by_spec = run_study(worth)
+    study, _ = run_study(worth, explain=False)
     assert explanation_tickets(study.rows, study.spec) == []
     assert study.do(explanation_tickets(study.rows, study.spec, is_requested=True))
     # a requested explanation continues without another request until no tickets follow
     study.run()
     assert study.step() == [] == explanation_tickets(study.rows, study.spec, is_requested=True)
-    trainings = [
+    requested_trainings, trainings = (
         [
             (t.kind, t.arm, t.pair, t.seed, training_key(t.parameters or {}))
+            for kind in ("choose", "ablation")
             for t in simulated.tickets_of(kind)
         ]
-        for kind in ("choose", "ablation")
-        for simulated in (at_once, study)
-    ]
-    assert trainings[0] == trainings[1] and trainings[2] == trainings[3]
-    requested_verdict = compute_verdict(study.rows, [], study.spec)
-    assert requested_verdict is not None
+        for simulated in (study, at_once)
+    )
+    assert requested_trainings == trainings
+    requested_verdict = judge(study.rows, spec=study.spec)
     assert (requested_verdict.parts, requested_verdict.simplest) == (by_spec.parts, by_spec.simplest)
 
 
@@ -269,56 +259,43 @@ def test_nothing_is_explained_before_the_confirmation_is_decided(fixed_spec: Any
 
 
 @pytest.mark.parametrize("is_learned", [True, False])
-def test_learned_temperatures_are_part_of_an_explanation(fixed_spec: Any, is_learned: bool) -> None:
+def test_learned_temperatures_are_part_of_an_explanation(run_study: Any, is_learned: bool) -> None:
     def worth(t: TicketRow) -> float:
         assert t.parameters is not None
         return worth_by_part(length_scaling=1.0)(t) + 0.3 * (LEARNED in t.parameters)
 
-    study, verdict = run_study(fixed_spec, worth, learned=is_learned)
+    study, verdict = run_study(worth, learned=is_learned)
     assert {t.kind for t in study.rows if LEARNED in (t.parameters or {})} == (
         {"choose", "ablation"} if is_learned else set()
     )
     if not is_learned:
         assert verdict.learned is None
         return
-    lr_ratios = {
-        t.parameters[LEARNED]
-        for t in study.tickets_of("choose", "simpler")
-        if LEARNED in (t.parameters or {})
-    }
-    assert lr_ratios == set(LR_RATIOS)
-    assert verdict.learned is not None
+    simpler_params = [t.parameters or {} for t in study.tickets_of("choose", "simpler")]
+    assert {params[LEARNED] for params in simpler_params if LEARNED in params} == set(LR_RATIOS)
     assert verdict.learned.answer.paired.gain == pytest.approx(0.3, abs=0.03)
     baseline = {name: value for name, value in verdict.learned.params.items() if name != LEARNED}
     assert training_key(baseline) == training_key(verdict.baseline_params)
 
 
-def test_a_winner_at_one_is_never_taken_apart(fixed_spec: Any) -> None:
-    study, verdict = run_study(fixed_spec, lambda t: 0.5, {"temperature_init": [1.0], "lr": [0.1, 0.2]})
+def test_a_winner_at_one_is_never_taken_apart(run_study: Any) -> None:
+    study, verdict = run_study(lambda t: 0.5, {"temperature_init": [1.0], "lr": [0.1, 0.2]})
     assert verdict.at_one and study.tickets_of("ablation") == [] and verdict.parts == ()
 
 
 # ---- what they are worth
 
 
-def test_what_is_lost_without_a_part_is_a_paired_comparison_with_the_winner(fixed_spec: Any) -> None:
-    study, verdict = run_study(fixed_spec, worth_by_part(schedule=0.3, level=0.2, length_scaling=1.0))
+def test_what_is_lost_without_a_part_is_a_paired_comparison_with_the_winner(run_study: Any) -> None:
+    study, verdict = run_study(worth_by_part(schedule=0.3, level=0.2, length_scaling=1.0))
     losses = {part.name: part.answer.paired.gain for part in verdict.parts}
-    assert losses == {
-        "schedule": pytest.approx(0.3, abs=0.03),
-        "level": pytest.approx(0.2, abs=0.03),
-        "length_scaling": pytest.approx(1.0, abs=0.03),
-    }
+    assert losses == pytest.approx({"schedule": 0.3, "level": 0.2, "length_scaling": 1.0}, abs=0.03)
     [part] = [part for part in verdict.parts if part.name == "length_scaling"]
     winner, ablated = (
         [t.value for t in study.tickets_of(kind, arm)]
         for kind, arm in (("confirm", "search"), ("ablation", "without_length_scaling"))
     )
-    expected = stats.ttest_rel(winner, ablated)
-    interval = expected.confidence_interval(1 - ALPHA)
-    test = part.answer.paired
-    assert (test.ci_low, test.ci_high) == pytest.approx((interval.low, interval.high))
-    assert test.p_value == pytest.approx(expected.pvalue)
+    assert numbers_of(part.answer.paired) == scipys_numbers(np.subtract(winner, ablated))
 
 
 @pytest.mark.parametrize(
@@ -330,14 +307,12 @@ def test_what_is_lost_without_a_part_is_a_paired_comparison_with_the_winner(fixe
     ],
 )
 def test_the_simplest_plan_that_keeps_most_of_the_gain_is_recommended(
-    fixed_spec: Any, parts: dict[str, float], parts_kept: tuple[str, ...]
+    run_study: Any, parts: dict[str, float], parts_kept: tuple[str, ...]
 ) -> None:
-    study, verdict = run_study(fixed_spec, worth_by_part(**parts))
-    assert verdict.simplest is not None
+    study, verdict = run_study(worth_by_part(**parts))
     assert verdict.simplest.parts == parts_kept and verdict.simplest.holds
-    arm = "simplest" if study.tickets_of("ablation", "simplest") else None
-    if arm:
-        simple = np.array([t.value for t in study.tickets_of("ablation", arm)])
+    if simplest_rows := study.tickets_of("ablation", "simplest"):
+        simple = np.array([t.value for t in simplest_rows])
         winner, baseline = (
             np.array([t.value for t in study.tickets_of("confirm", arm)]) for arm in ("search", "baseline")
         )
@@ -346,21 +321,21 @@ def test_the_simplest_plan_that_keeps_most_of_the_gain_is_recommended(
         assert verdict.simplest.lost.paired.gain == pytest.approx(np.mean(winner - simple))
 
 
-def test_how_much_a_simpler_plan_has_to_keep_is_the_specs_to_say(fixed_spec: Any) -> None:
+def test_how_much_a_simpler_plan_has_to_keep_is_the_specs_to_say(run_study: Any) -> None:
     # the length scaling alone keeps seven tenths
     parts = {"length_scaling": 0.7, "schedule": 0.3}
     for share, parts_kept in ((0.3, ("length_scaling",)), (0.9, ("schedule", "length_scaling"))):
-        _, verdict = run_study(fixed_spec, worth_by_part(**parts), keep_share=share)
-        assert verdict.simplest is not None and verdict.simplest.parts == parts_kept
+        _, verdict = run_study(worth_by_part(**parts), keep_share=share)
+        assert verdict.simplest.parts == parts_kept
 
 
-def test_where_no_simpler_plan_seems_to_do_none_is_trained(fixed_spec: Any) -> None:
+def test_where_no_simpler_plan_seems_to_do_none_is_trained(run_study: Any) -> None:
     def worth(t: TicketRow) -> float:
         assert t.parameters is not None
         is_whole = len(active_groups(t.parameters)) == 3
         return float(is_whole + np.random.default_rng(t.seed % 2**32).normal(0, 0.01))
 
-    study, verdict = run_study(fixed_spec, worth)
+    study, verdict = run_study(worth)
     assert study.tickets_of("choose", "simpler") and study.tickets_of("ablation")
     assert "simplest" not in {arm for t in study.tickets_of("ablation") for arm in arms_of(t)}
     assert verdict.simplest is None and len(verdict.parts) == 3
@@ -390,35 +365,29 @@ def test_a_plan_that_was_lost_while_it_was_ordered_is_not_tried(fixed_spec: Any)
     assert {t.kind for t in explanation_tickets(rows, study.spec)} == {"ablation"}
 
 
-def test_there_are_no_parts_before_all_of_their_runs_are_over(fixed_spec: Any) -> None:
-    study, verdict = run_study(fixed_spec, worth_by_part(schedule=0.3, length_scaling=1.0))
+def test_there_are_no_parts_before_all_of_their_runs_are_over(run_study: Any, judge: Any) -> None:
+    study, verdict = run_study(worth_by_part(schedule=0.3, length_scaling=1.0))
     assert verdict.parts
-    last = study.tickets_of("ablation")[-1]
-    rows = [
-        dataclasses.replace(t, state="running", outcome=None, value=None) if t.id == last.id else t
-        for t in study.rows
-    ]
-    early_verdict = compute_verdict(rows, [], study.spec)
-    assert early_verdict is not None and early_verdict.parts == () and early_verdict.simplest is None
+    last = study.rows[-1]
+    assert last.kind == "ablation"
+    rows = [*study.rows[:-1], dataclasses.replace(last, state="running", outcome=None, value=None)]
+    early_verdict = judge(rows, spec=study.spec)
+    assert early_verdict.parts == () and early_verdict.simplest is None
     assert early_verdict.total == verdict.total
 
 
 def test_a_simpler_plan_that_diverges_is_not_recommended_for_the_seeds_on_which_it_does_not(
-    fixed_spec: Any,
+    run_study: Any, judge: Any
 ) -> None:
-    study, verdict = run_study(fixed_spec, worth_by_part(length_scaling=1.0, level=0.05, schedule=0.05))
-    assert verdict.simplest is not None and verdict.simplest.holds
+    study, verdict = run_study(worth_by_part(length_scaling=1.0, level=0.05, schedule=0.05))
+    assert verdict.simplest.holds
     rows = [
         dataclasses.replace(t, outcome="diverged", value=None)
         if t.kind == "ablation" and "simplest" in arms_of(t) and t.pair == 0
         else t
         for t in study.rows
     ]
-    early_verdict = compute_verdict(rows, [], study.spec)
-    assert early_verdict is not None and early_verdict.simplest is not None
-    assert (
-        early_verdict.simplest.keep_share_test.n_pairs,
-        early_verdict.simplest.lost.reference_diverged,
-    ) == (8, 1)
-    assert early_verdict.simplest.keep_share_test.gain < verdict.simplest.keep_share_test.gain - 0.05
-    assert not early_verdict.simplest.holds
+    simplest = judge(rows, spec=study.spec).simplest
+    assert (simplest.keep_share_test.n_pairs, simplest.lost.reference_diverged) == (8, 1)
+    assert simplest.keep_share_test.gain < verdict.simplest.keep_share_test.gain - 0.05
+    assert not simplest.holds

@@ -106,17 +106,10 @@ def test_a_confirmation_is_decided_by_a_gain_by_being_behind_or_by_its_last_pair
 def test_a_look_has_to_beat_both_references_to_end_with_a_gain(
     make_spec: Any, make_confirm_rows: Any
 ) -> None:
-    spec = make_spec(seeds=LOOKS)
-    clear_gains, open_yet = [1.0, 1.0005], [0.99, 0.5]
-    assert is_confirmation_complete(
-        make_confirm_rows(baseline_and_twin=[0.0, 0.0], search=clear_gains), spec, 0
-    )
-    assert not is_confirmation_complete(
-        make_confirm_rows(baseline=[0.0, 0.0], twin=open_yet, search=clear_gains), spec, 0
-    )
-    assert not is_confirmation_complete(
-        make_confirm_rows(baseline=open_yet, twin=[0.0, 0.0], search=clear_gains), spec, 0
-    )
+    beaten, open_yet = [0.0, 0.0], [0.99, 0.5]
+    for baseline, twin in ((beaten, beaten), (beaten, open_yet), (open_yet, beaten)):
+        tickets = make_confirm_rows(baseline=baseline, twin=twin, search=[1.0, 1.0005])
+        assert is_confirmation_complete(tickets, make_spec(seeds=LOOKS), 0) == (baseline == twin)
 
 
 def test_gains_by_pair_are_what_the_verdict_counts(make_spec: Any, make_confirm_rows: Any) -> None:

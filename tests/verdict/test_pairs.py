@@ -21,6 +21,7 @@ from tempopt.verdict.pairs import (
 )
 from tempopt.verdict.stages import next_tickets
 from tests.simulated import SimulatedStudy
+from tests.verdict.verdicts import LR_SPACE, SCHEDULED_SPACE
 
 
 @pytest.fixture
@@ -29,12 +30,9 @@ def search_rows(make_ticket: Any) -> list[TicketRow]:
     return [
         *(make_ticket("baseline", i, 0.5, parameters={"temperature_init": 1.0}) for i in range(3)),
         *(
-            make_ticket("constant", i, 0.5 + i / 10, parameters={"temperature_init": 2.0 + i})
-            for i in range(2)
-        ),
-        *(
-            make_ticket("search", i, value, parameters={"temperature_init": 0.5 + i})
-            for i, value in enumerate([0.6, 0.7, 0.9, 0.8])
+            make_ticket(kind, i, value, parameters={"temperature_init": lowest + i})
+            for kind, lowest, values in (("constant", 2.0, [0.5, 0.6]), ("search", 0.5, [0.6, 0.7, 0.9, 0.8]))
+            for i, value in enumerate(values)
         ),
     ]
 
@@ -87,9 +85,8 @@ def test_what_is_chosen_on_is_never_estimated_on(
     other_tickets = confirm_tickets(
         [*search_rows, *choose_rows], make_spec(seed=1, seeds={"choose": 4, "confirm": 8})
     )
-    assert len(other_tickets) == len(new_tickets) and set(seeds.values()).isdisjoint(
-        t.seed for t in other_tickets
-    )
+    assert len(other_tickets) == len(new_tickets)
+    assert set(seeds.values()).isdisjoint(t.seed for t in other_tickets)
 
 
 def test_the_best_mean_over_the_choosing_seeds_wins(
@@ -138,28 +135,11 @@ def test_one_candidate_is_not_chosen_among(make_spec: Any, search_rows: list[Tic
     assert [t.arm for t in confirm_tickets(search_rows, spec)[:3]] == ["search", "baseline+twin", "search"]
 
 
-LR = {"search": {"temperature_init": {"low": 0.5, "high": 4.0}, "lr": {"low": 0.1, "high": 1.0}}}
-SCHEDULED = {
-    "search": {
-        "temperature_init": {"low": 2.0, "high": 4.0},
-        "temperature_final": {"low": 0.25, "high": 0.5},
-        "schedule": ["linear"],
-        "lr": {"low": 0.1, "high": 1.0},
-    }
-}
-
-
-def run_confirmation(spec: Any, worth: Any) -> SimulatedStudy:
-    study = SimulatedStudy(spec, worth)
+def test_the_arms_that_decide_are_confirmed_on_the_same_seeds(make_spec: Any) -> None:
+    spec = make_spec({"search": SCHEDULED_SPACE}, trials=6, seeds={"confirm": 8})
+    study = SimulatedStudy(spec, lambda t: t.seed % 997 / 997)
     study.search()
     assert study.run_until("confirm")
-    return study
-
-
-def test_the_arms_that_decide_are_confirmed_on_the_same_seeds(make_spec: Any) -> None:
-    study = run_confirmation(
-        make_spec(SCHEDULED, trials=6, seeds={"confirm": 8}), lambda t: t.seed % 997 / 997
-    )
     batch = study.batches[-1]
     assert [arms_of(t) for t in batch if t.pair == 0] == [(arm,) for arm in DECIDING_ARMS]
     assert [t.kind for t in batch] == ["confirm"] * 24
@@ -177,17 +157,11 @@ def test_the_arms_that_decide_are_confirmed_on_the_same_seeds(make_spec: Any) ->
 def test_a_baseline_that_diverged_everywhere_gives_way_to_what_is_known_to_train(
     make_spec: Any, make_ticket: Any
 ) -> None:
-    spec = make_spec(LR, candidates=1)
+    spec = make_spec({"search": LR_SPACE}, candidates=1)
     params = {"temperature_init": 3.0, "lr": 0.15}
-    tickets = [
-        *(
-            make_ticket(
-                "baseline", i, None, outcome="diverged", parameters={"temperature_init": 1.0, "lr": 0.9}
-            )
-            for i in range(4)
-        ),
-        make_ticket("search", 0, 0.9, parameters=params),
-    ]
+    fields = {"outcome": "diverged", "parameters": {"temperature_init": 1.0, "lr": 0.9}}
+    tickets = [make_ticket("baseline", i, None, **fields) for i in range(4)]
+    tickets.append(make_ticket("search", 0, 0.9, parameters=params))
     arms = select_arm_params(tickets, spec)
     assert arms["baseline"] == arms["twin"] == {"temperature_init": 1.0, "lr": 0.15}
     assert [t.arm for t in confirm_tickets(tickets, spec) if t.pair == 0] == ["search", "baseline+twin"]
@@ -217,18 +191,14 @@ def test_another_normaliser_is_a_baselines_own_affair(make_spec: Any, make_ticke
 # ---- more pairs
 
 
-def rows_and_spec(study: SimulatedStudy) -> tuple[list[TicketRow], Any]:
-    return study.rows, study.spec
-
-
 def test_added_pairs_train_the_arms_that_decide_on_fresh_seeds(make_spec: Any) -> None:
     def worth(t: TicketRow) -> float:
         return 1.0 * (not is_neutral(t.parameters or {})) + random.Random(str((t.seed, t.arm))).gauss(0, 0.01)
 
-    study = SimulatedStudy(make_spec(SCHEDULED, trials=6), worth).run()
+    study = SimulatedStudy(make_spec({"search": SCHEDULED_SPACE}, trials=6), worth).run()
     first = study.tickets_of("confirm")
     assert {t.arm for t in first} == {"search", "baseline", "twin", "constant", "constant_twin"}
-    new_rows = study.do(more_pairs(*rows_and_spec(study), 3))
+    new_rows = study.do(more_pairs(study.rows, study.spec, 3))
     assert {t.round for t in new_rows} == {1}
     assert [t.pair for t in new_rows if t.arm == "search"] == [0, 1, 2]
     # constants do not decide whether a gain is shown
@@ -238,22 +208,19 @@ def test_added_pairs_train_the_arms_that_decide_on_fresh_seeds(make_spec: Any) -
     assert {t.seed for t in new_rows}.isdisjoint(t.seed for t in study.rows if t not in new_rows)
     study.run()
     assert [t.number for t in study.tickets_of("confirm")] == list(range(len(study.tickets_of("confirm"))))
-    assert {t.round for t in study.do(more_pairs(*rows_and_spec(study), 1))} == {2}
+    assert {t.round for t in study.do(more_pairs(study.rows, study.spec, 1))} == {2}
 
 
 def test_pairs_are_added_to_nothing_but_a_verdict(make_spec: Any, run_ticket: Any) -> None:
-    study = SimulatedStudy(make_spec(SCHEDULED, trials=6), lambda t: t.seed % 997 / 997)
+    study = SimulatedStudy(make_spec({"search": SCHEDULED_SPACE}, trials=6), lambda t: t.seed % 997 / 997)
     assert more_pairs([], study.spec, 4) == []
     study.search()
     while not study.tickets_of("confirm"):
-        assert more_pairs(*rows_and_spec(study), 4) == []
+        assert more_pairs(study.rows, study.spec, 4) == []
         rows_before = list(study.rows)
         assert study.step()
-    confirm_index = next(index for index, row in enumerate(study.rows) if row.kind == "confirm")
-    running_rows = list(study.rows)
-    running_rows[confirm_index] = dataclasses.replace(
-        running_rows[confirm_index], state="running", outcome=None, value=None
-    )
+    last = study.rows[-1]
+    running_rows = [*study.rows[:-1], dataclasses.replace(last, state="running", outcome=None, value=None)]
     assert more_pairs(running_rows, study.spec, 4) == more_pairs(rows_before, study.spec, 4) == []
     study.run()
-    assert more_pairs(*rows_and_spec(study), 4)
+    assert more_pairs(study.rows, study.spec, 4)

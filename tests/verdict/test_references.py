@@ -24,15 +24,10 @@ from tempopt.verdict.pairs import (
 from tempopt.verdict.stages import next_tickets
 from tempopt.verdict.verdict import compute_verdict
 from tests.simulated import SimulatedStudy, row
+from tests.verdict.verdicts import SCHEDULED_SPACE
 
 TAU = {"temperature_init": {"low": 0.25, "high": 4.0}}
 LR = {**TAU, "lr": {"low": 1e-3, "high": 1e-1, "log": True}}
-SCHEDULED = {
-    "temperature_init": {"low": 2.0, "high": 4.0},
-    "temperature_final": {"low": 0.25, "high": 0.5},
-    "schedule": ["linear"],
-    "lr": {"low": 0.1, "high": 1.0},
-}
 
 
 def shift_of(ticket: TicketRow) -> float:
@@ -56,6 +51,10 @@ def clear_worth(ticket: TicketRow) -> float:
     return 1.0 * (not is_neutral(ticket.parameters or {})) + noise_of(ticket)
 
 
+def confirmed_arms(study: SimulatedStudy) -> set[str]:
+    return {arm for t in study.tickets_of("confirm") for arm in arms_of(t)}
+
+
 # ---- the baseline
 
 
@@ -74,10 +73,15 @@ def test_the_baseline_is_tuned_again_once_the_search_is_over(make_spec: Any) -> 
         assert {t.kind for t in study.step()} == {"choose"}
 
 
-def test_each_round_tunes_the_baseline_after_its_search(make_spec: Any) -> None:
+def test_each_round_tunes_and_has_its_own_baseline_after_its_search(make_spec: Any) -> None:
     study = SimulatedStudy(make_spec({"search": LR}, trials=6), hot).run().add_trials(3)
     rounds = [[t.number for t in study.tickets_of("baseline", of_round=of_round)] for of_round in (0, 1)]
     assert rounds == [list(range(4 + 6)), list(range(10, 16))]
+    # and confirms the best of all runs at one
+    for of_round in (0, 1):
+        rows = [t for t in study.tickets_of("baseline") if t.round <= of_round]
+        best = max(rows, key=lambda t: t.value or 0.0)
+        assert study.tickets_of("confirm", "baseline", of_round)[0].parameters == best.parameters
 
 
 @pytest.mark.parametrize("best", [0.002, 0.05])
@@ -113,12 +117,9 @@ def test_the_best_known_baseline_is_the_one_that_the_sampler_recommends(make_spe
     assert {t.kind for t in study.step()} == {"baseline"}
     at_one = {"temperature_init": 1.0, "lr": 0.0123}
     tuned_params = {"temperature_init": 3.0, "lr": 0.02}
-
-    def recommend(arm: Any, count: int) -> list[dict[str, Any]]:
-        return {"search": [tuned_params], "baseline": [at_one], "constant": []}[arm]
-
     # one set of the search is not chosen among; it is tried with the baseline's rate
-    new_tickets = next_tickets(study.rows, study.spec, recommend)
+    sets_by_arm: dict[Any, Any] = {"search": [tuned_params], "baseline": [at_one], "constant": []}
+    new_tickets = next_tickets(study.rows, study.spec, lambda arm, count: sets_by_arm[arm])
     assert {(t.arm, t.candidate, str(t.parameters)) for t in new_tickets} == {
         ("exchange", 0, str(tuned_params)),
         ("exchange", 1, str({**tuned_params, "lr": 0.0123})),
@@ -130,11 +131,9 @@ def test_a_twin_that_trains_the_same_as_the_baseline_has_a_run_with_it(make_spec
     study.search()
     assert {t.kind for t in study.step()} == {"baseline"}
     tuned_params = {"temperature_init": 3.0, "lr": 0.02}
-
-    def recommend(arm: Any, count: int) -> list[dict[str, Any]]:
-        return {"search": [tuned_params], "baseline": [to_neutral(tuned_params)], "constant": []}[arm]
-
-    new_tickets = next_tickets(study.rows, study.spec, recommend)
+    twin = to_neutral(tuned_params)
+    sets_by_arm: dict[Any, Any] = {"search": [tuned_params], "baseline": [twin], "constant": []}
+    new_tickets = next_tickets(study.rows, study.spec, lambda arm, count: sets_by_arm[arm])
     assert {(t.kind, t.arm) for t in new_tickets} == {("confirm", "search"), ("confirm", "baseline+twin")}
 
 
@@ -157,15 +156,6 @@ def test_a_winner_at_one_is_compared_with_nothing(make_spec: Any) -> None:
     assert {t.arm for t in study.tickets_of("confirm")} == {"search+baseline+twin"}
     # it is not ahead of itself: the first look ends it
     assert len(study.tickets_of("confirm")) == study.spec.study.seeds.confirm.min
-
-
-def test_later_rounds_have_their_own_baseline_of_all_runs_at_one(make_spec: Any) -> None:
-    study = SimulatedStudy(make_spec({"search": LR}, trials=6), hot).run().add_trials(3)
-    for of_round in (0, 1):
-        best = max(
-            (t for t in study.tickets_of("baseline") if t.round <= of_round), key=lambda t: t.value or 0.0
-        )
-        assert study.tickets_of("confirm", "baseline", of_round)[0].parameters == best.parameters
 
 
 # ---- the exchange
@@ -219,7 +209,7 @@ def test_an_exchange_that_diverges_on_a_choosing_seed_is_not_taken(make_spec: An
 
 
 def test_an_exchange_changes_the_ordinary_parameters_alone(make_spec: Any) -> None:
-    spec = make_spec({"search": SCHEDULED})
+    spec = make_spec({"search": SCHEDULED_SPACE})
     parameters = {"temperature_init": 3.0, "temperature_final": 0.3, "schedule": "linear", "lr": 0.2}
     assert exchange(spec, parameters, {"temperature_init": 1.0, "lr": 0.9}) == {**parameters, "lr": 0.9}
 
@@ -228,7 +218,7 @@ def test_an_exchange_changes_the_ordinary_parameters_alone(make_spec: Any) -> No
 
 
 def test_constants_are_trained_after_a_gain_on_the_pairs_of_the_winner(make_spec: Any) -> None:
-    study = SimulatedStudy(make_spec({"search": SCHEDULED}, trials=6), clear_worth).run()
+    study = SimulatedStudy(make_spec({"search": SCHEDULED_SPACE}, trials=6), clear_worth).run()
     batches = [batch for batch in study.batches if batch[0].kind == "confirm"]
     assert [{arm for t in batch for arm in arms_of(t)} for batch in batches] == [
         {"search", "baseline", "twin"},
@@ -253,7 +243,7 @@ def test_constants_are_trained_after_a_gain_on_the_pairs_of_the_winner(make_spec
 
 
 def test_the_best_constant_is_the_one_that_the_sampler_recommends(make_spec: Any) -> None:
-    spec = make_spec({"search": SCHEDULED}, trials=6)
+    spec = make_spec({"search": SCHEDULED_SPACE}, trials=6)
     study = SimulatedStudy(spec, clear_worth).run()
     final_set = winner_of(study.rows, study.spec)
     assert final_set is not None
@@ -265,12 +255,11 @@ def test_the_best_constant_is_the_one_that_the_sampler_recommends(make_spec: Any
 
 
 def test_the_best_of_fewer_than_four_constants_is_no_match_for_a_schedule(make_spec: Any) -> None:
-    spec = make_spec({"search": SCHEDULED}, trials=6, arms={"constant": 3})
+    spec = make_spec({"search": SCHEDULED_SPACE}, trials=6, arms={"constant": 3})
     study = SimulatedStudy(spec, clear_worth).run()
-    arms = {arm for t in study.tickets_of("confirm") for arm in arms_of(t)}
     verdict = compute_verdict(study.rows, [], spec)
     assert verdict is not None and verdict.total.significant
-    assert arms == {"search", "baseline", "twin", "constant_twin"}
+    assert confirmed_arms(study) == {"search", "baseline", "twin", "constant_twin"}
     assert not verdict.schedule_shown
 
 
@@ -278,8 +267,8 @@ def test_the_best_of_fewer_than_four_constants_is_no_match_for_a_schedule(make_s
     ("search", "worth"),
     [
         # no gain is shown
-        (SCHEDULED, noise_of),
-        (SCHEDULED, lambda t: -clear_worth(t)),
+        (SCHEDULED_SPACE, noise_of),
+        (SCHEDULED_SPACE, lambda t: -clear_worth(t)),
         # the winner is a constant itself
         (LR, clear_worth),
         (TAU, clear_worth),
@@ -289,8 +278,7 @@ def test_no_constant_is_trained_without_a_gain_of_something_else(
     make_spec: Any, search: dict[str, Any], worth: Any
 ) -> None:
     study = SimulatedStudy(make_spec({"search": search}, trials=6), worth).run()
-    arms = {arm for t in study.tickets_of("confirm") for arm in arms_of(t)}
-    assert arms == {"search", "baseline", "twin"}
+    assert confirmed_arms(study) == {"search", "baseline", "twin"}
 
 
 def test_a_length_scaling_without_a_schedule_is_compared_with_constants_too(make_spec: Any) -> None:
@@ -299,8 +287,7 @@ def test_a_length_scaling_without_a_schedule_is_compared_with_constants_too(make
     final_set = winner_of(study.rows, study.spec)
     assert final_set is not None and final_set["length_scaling"] == "log_n"
     # its level does not move, so that it is its own twin and has one run with it
-    arms = {arm for t in study.tickets_of("confirm") for arm in arms_of(t)}
-    assert arms == {"search", "baseline", "twin", "constant"}
+    assert confirmed_arms(study) == {"search", "baseline", "twin", "constant"}
     constant = study.tickets_of("confirm", "constant")[0].parameters
     assert constant is not None and constant["length_scaling"] == "none"
 
@@ -309,7 +296,7 @@ def test_a_length_scaling_without_a_schedule_is_compared_with_constants_too(make
 
 
 def test_references_are_the_same_for_an_agent_that_reads_the_study_late(make_spec: Any) -> None:
-    spec = make_spec({"search": SCHEDULED}, trials=6)
+    spec = make_spec({"search": SCHEDULED_SPACE}, trials=6)
     study = SimulatedStudy(
         spec, lambda t: noise_of(t) + 3.0 * ("schedule" in active_groups(t.parameters or {}))
     )

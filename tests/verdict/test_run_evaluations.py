@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
@@ -71,11 +72,8 @@ def test_winner_baseline_and_twin_are_measured_under_the_same_plans(
         assert plans_by_name[loader].temperature is None
         for tau in inference_constants(spec):
             constant = plans_by_name[f"{loader}:constant={tau:.4g}"]
-            assert (constant.on, constant.at, constant.temperature) == (
-                loader,
-                "final",
-                {"temperature_init": tau},
-            )
+            assert (constant.on, constant.at) == (loader, "final")
+            assert constant.temperature == {"temperature_init": tau}
     assert {e.on for e in all_plans} == set(loaders)
     assert INFERENCE_ARMS == ("search", "baseline", "twin")
     # a model that was trained at 1 is measured there as trained, and not once more
@@ -109,9 +107,8 @@ def test_the_constants_are_as_wide_as_the_search_and_wider(
     constants = inference_constants(make_spec({"search": search}))
     assert constants == sorted(set(constants)) and 1.0 not in constants and 0 < len(constants) <= 17
     assert len({f"{tau:.4g}" for tau in constants}) == len(constants)
-    assert constants[0] >= min(1.0, low / 4) * (1 - 1e-6) and constants[-1] <= max(1.0, low * ratio * 4) * (
-        1 + 1e-6
-    )
+    assert constants[0] >= min(1.0, low / 4) * (1 - 1e-6)
+    assert constants[-1] <= max(1.0, low * ratio * 4) * (1 + 1e-6)
     # temperature one is measured anyway, as the models were trained
     grid = sorted([*constants, 1.0])
     assert grid[0] <= low * (1 + 1e-6) and grid[-1] >= low * ratio * (1 - 1e-6)
@@ -240,9 +237,4 @@ def test_plans_of_attention_leave_a_named_temperature_as_trained_and_the_other_w
 )
 def test_a_plan_of_a_constant_is_read_from_its_name(plan: str, expected: Any) -> None:
     constant_plan = ConstantPlan.of(plan)
-    read = (
-        None
-        if constant_plan is None
-        else (constant_plan.temperature, constant_plan.tau, constant_plan.length_scaling)
-    )
-    assert read == expected
+    assert (constant_plan and dataclasses.astuple(constant_plan)) == expected

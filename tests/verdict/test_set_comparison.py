@@ -6,18 +6,19 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from scipy import stats
 
 from tempopt.errors import SpecError, UsageError
-from tempopt.report.guard_text import guard_findings
 from tempopt.spec.alpha_ledger import alpha_for_verdict
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import Measurement, NewTicket, TicketRow
 from tempopt.verdict.run_evaluations import evaluations
 from tempopt.verdict.set_comparison import (
-    Comparison,
+    SetPair,
+    Variant,
     check_comparison,
     evaluate_comparison,
     more_compare_pairs,
@@ -25,22 +26,26 @@ from tempopt.verdict.set_comparison import (
 )
 from tempopt.verdict.stages import count_tickets_to_come, first_tickets, next_tickets
 from tests.specs import change_spec
+from tests.verdict.verdicts import numbers_of, scipys_numbers
 
 Worth = Callable[[NewTicket], float | None]
 
 
-def make_comparison(*sets: Any, pairs: Any = 6, **settings: Any) -> StudySpec:
-    compared_sets = sets or ({}, {"lr": 0.1})
-    return comparison_spec(change_spec(study__seeds={"confirm": pairs}, **settings), compared_sets)
+THREE = ({}, {"lr": 1}, {"lr": 2})
+
+
+def make_comparison(*sets: Any, pairs: Any = 6, all_pairs: bool = False, **settings: Any) -> StudySpec:
+    data = change_spec(study__seeds={"confirm": pairs}, **settings)
+    return comparison_spec(data, sets or ({}, {"lr": 0.1}), all_pairs=all_pairs)
 
 
 @pytest.fixture(scope="session")
 def carry_out(run_ticket: Any) -> Any:
-    """Return what runs a comparison, or what it still needs, with values by ticket; None diverges."""
+    """Return what runs a comparison with values by ticket; None diverges, "lost" is lost."""
 
-    def run(spec: StudySpec, worth: Any, rows: list[TicketRow] | None = None) -> list[TicketRow]:
-        rows = [] if rows is None else rows
-        new_tickets = next_tickets(rows, spec) if rows else first_tickets(spec)
+    def run(spec: StudySpec, worth: Any) -> list[TicketRow]:
+        rows: list[TicketRow] = []
+        new_tickets = first_tickets(spec)
         while new_tickets:
             for ticket in new_tickets:
                 value = worth(ticket)
@@ -52,6 +57,12 @@ def carry_out(run_ticket: Any) -> Any:
         return rows
 
     return run
+
+
+@pytest.fixture(scope="session")
+def compare(carry_out: Any) -> Any:
+    """Return what runs a comparison and says what it shows."""
+    return lambda spec, worth: comparison_of(carry_out(spec, worth), spec)
 
 
 def noisy_worth(**gains: float) -> Worth:
@@ -68,10 +79,15 @@ def values(rows: list[TicketRow], arm: str) -> list[float]:
     return [row.value for row in sorted(rows, key=lambda row: row.number) if row.arm == arm and row.value]
 
 
-def found_in(rows: list[TicketRow], spec: StudySpec) -> Comparison:
+def comparison_of(rows: list[TicketRow], spec: StudySpec) -> Any:
     comparison = evaluate_comparison(rows, spec)
     assert comparison is not None
     return comparison
+
+
+def differences(rows: list[TicketRow], compared: Variant | SetPair, reference: str = "A") -> Any:
+    """Return the values of a set less those of its reference, by pair."""
+    return np.subtract(values(rows, compared.name), values(rows, reference))
 
 
 def test_every_set_is_trained_on_every_seed_and_nothing_else_is() -> None:
@@ -114,51 +130,38 @@ def test_the_verdict_is_scipys_paired_t_test_at_five_percent(
 ) -> None:
     spec = make_comparison(pairs=8, study__direction=direction)
     rows = carry_out(spec, noisy_worth(B=gain))
-    comparison = found_in(rows, spec)
+    comparison = comparison_of(rows, spec)
     (variant,) = comparison.variants
-    test = stats.ttest_rel(values(rows, "B"), values(rows, "A"))
-    low, high = test.confidence_interval(0.95)
     sign = 1 if direction == "maximize" else -1
-    assert variant.answer is not None
     paired_test = variant.answer.paired
-    assert paired_test.gain == pytest.approx(sign * (sum(values(rows, "B")) - sum(values(rows, "A"))) / 8)
-    assert (paired_test.ci_low, paired_test.ci_high) == pytest.approx(
-        (low, high) if sign > 0 else (-high, -low)
-    )
-    assert paired_test.p_value == pytest.approx(test.pvalue)
+    assert numbers_of(paired_test) == scipys_numbers(sign * differences(rows, variant))
     assert paired_test.n_pairs == 8 and paired_test.confidence == pytest.approx(0.95)
-    is_significant = test.pvalue < 0.05
-    assert variant.better == (is_significant and sign * gain > 0) and variant.worse == (
-        is_significant and sign * gain < 0
-    )
+    is_significant = stats.ttest_rel(values(rows, "B"), values(rows, "A")).pvalue < 0.05
+    assert variant.better == (is_significant and sign * gain > 0)
+    assert variant.worse == (is_significant and sign * gain < 0)
     assert comparison.outcome == ("better" if variant.better else "worse" if variant.worse else "not_shown")
     assert comparison.best == (variant if variant.better else None)
     assert (comparison.reference, comparison.looks, comparison.alpha, comparison.round) == ("A", 1, 0.05, 0)
 
 
 def test_several_variants_share_the_level(carry_out: Any) -> None:
-    spec = make_comparison({}, {"lr": 1}, {"lr": 2}, {"lr": 3}, pairs=10)
+    spec = make_comparison(*THREE, {"lr": 3}, pairs=10)
     rows = carry_out(spec, noisy_worth(B=2.5, D=-4.0))
-    comparison = found_in(rows, spec)
+    comparison = comparison_of(rows, spec)
     for variant in comparison.variants:
-        test = stats.ttest_rel(values(rows, variant.name), values(rows, "A"))
-        low, high = test.confidence_interval(1 - 0.05 / 3)
-        assert variant.answer is not None
         paired_test = variant.answer.paired
-        assert (paired_test.ci_low, paired_test.ci_high) == pytest.approx((low, high))
-        assert paired_test.p_value == pytest.approx(test.pvalue)
-        assert variant.better == (test.pvalue < 0.05 / 3 and paired_test.gain > 0)
+        assert numbers_of(paired_test) == scipys_numbers(differences(rows, variant), 0.05 / 3)
+        assert variant.better == (paired_test.p_value < 0.05 / 3 and paired_test.gain > 0)
     assert [variant.better for variant in comparison.variants] == [True, False, False]
     assert [variant.worse for variant in comparison.variants] == [False, False, True]
     # one that is better is what counts, whatever the others are
-    assert comparison.outcome == "better" and comparison.best is not None and comparison.best.name == "B"
+    assert comparison.outcome == "better" and comparison.best.name == "B"
 
 
-def test_the_best_of_several_that_are_better_is_that_with_the_largest_gain(carry_out: Any) -> None:
-    spec = make_comparison({}, {"lr": 1}, {"lr": 2}, pairs=8)
-    comparison = found_in(carry_out(spec, noisy_worth(B=5.0, C=9.0)), spec)
+def test_the_best_of_several_that_are_better_is_that_with_the_largest_gain(compare: Any) -> None:
+    comparison = compare(make_comparison(*THREE, pairs=8), noisy_worth(B=5.0, C=9.0))
     assert [variant.better for variant in comparison.variants] == [True, True]
-    assert comparison.best is not None and comparison.best.name == "C"
+    assert comparison.best.name == "C"
 
 
 def test_nothing_is_said_before_the_last_pair(carry_out: Any, run_ticket: Any) -> None:
@@ -170,7 +173,7 @@ def test_nothing_is_said_before_the_last_pair(carry_out: Any, run_ticket: Any) -
     assert next_tickets([*rows, run_ticket(first_tickets(spec)[-1], 0.5)], spec) == []
 
 
-def test_runs_that_diverge_or_are_lost_count_as_in_every_comparison(carry_out: Any) -> None:
+def test_runs_that_diverge_or_are_lost_count_as_in_every_comparison(compare: Any) -> None:
     spec = make_comparison(pairs=6)
 
     def worth(ticket: NewTicket) -> Any:
@@ -178,18 +181,14 @@ def test_runs_that_diverge_or_are_lost_count_as_in_every_comparison(carry_out: A
             return None if ticket.pair else "lost"
         return 1.0 + 0.01 * (ticket.pair or 0) + 5.0 * (ticket.arm == "B")
 
-    (variant,) = found_in(carry_out(spec, worth), spec).variants
-    assert variant.answer is not None
+    (variant,) = compare(spec, worth).variants
     assert (variant.answer.dropped, variant.answer.diverged, variant.answer.paired.n_pairs) == (1, 1, 5)
     # a gain does not count where the variant diverges more often
     assert not variant.better
-    spec = make_comparison(pairs=6)
-    rows = carry_out(spec, lambda ticket: "lost" if ticket.arm == "B" else 1.0)
-    assert found_in(rows, spec).variants[0].answer is None
-    assert found_in(rows, spec).outcome == "not_shown"
+    comparison = compare(spec, lambda ticket: "lost" if ticket.arm == "B" else 1.0)
+    assert comparison.variants[0].answer is None and comparison.outcome == "not_shown"
     # nothing is known of either
-    rows = carry_out(spec, lambda ticket: "lost")
-    assert found_in(rows, spec).outcome == "not_shown"
+    assert compare(spec, lambda ticket: "lost").outcome == "not_shown"
 
 
 LOOKS = {"min": 4, "max": 16}
@@ -197,25 +196,19 @@ LOOKS = {"min": 4, "max": 16}
 
 def test_a_variant_gets_no_more_pairs_once_it_is_shown_and_no_fewer_for_being_behind(carry_out: Any) -> None:
     spec = make_comparison({}, "good={lr: 1}", "bad={lr: 2}", "same={lr: 3}", pairs=LOOKS)
-
-    def worth(ticket: NewTicket) -> float:
-        gains = {"good": 50.0, "bad": -50.0, "same": -0.3}
-        return noisy_worth(**gains)(ticket)
-
-    rows = carry_out(spec, worth)
-    comparison = found_in(rows, spec)
+    rows = carry_out(spec, noisy_worth(good=50.0, bad=-50.0, same=-0.3))
+    comparison = comparison_of(rows, spec)
     pairs = {arm: sum(row.arm == arm for row in rows) for arm in ("A", "good", "bad", "same")}
     assert pairs["good"] == pairs["bad"] == 4
     assert pairs["A"] == pairs["same"] == 16
     assert [variant.better for variant in comparison.variants] == [True, False, False]
     assert [variant.worse for variant in comparison.variants] == [False, True, False]
-    assert [variant.answer.paired.n_pairs for variant in comparison.variants if variant.answer] == [4, 4, 16]
+    assert [variant.answer.paired.n_pairs for variant in comparison.variants] == [4, 4, 16]
     # what was decided early is not judged again by the level of later looks
     first_rows = [row for row in rows if row.pair is not None and row.pair < 4]
     assert count_tickets_to_come(first_rows, spec) == 2 * 12
     good_rows = [row for row in rows if row.arm in ("A", "good")]
-    single_spec = make_comparison({}, "good={lr: 1}", "bad={lr: 2}", "same={lr: 3}", pairs=LOOKS)
-    assert set_gains(good_rows, single_spec, 0, "good", "A") == set_gains(rows, spec, 0, "good", "A")
+    assert set_gains(good_rows, spec, 0, "good", "A") == set_gains(rows, spec, 0, "good", "A")
 
 
 def test_to_come_is_what_comes_at_most(carry_out: Any, run_ticket: Any) -> None:
@@ -229,24 +222,23 @@ def test_to_come_is_what_comes_at_most(carry_out: Any, run_ticket: Any) -> None:
 
 
 def test_more_pairs_make_a_second_verdict_that_rests_on_all(carry_out: Any, run_ticket: Any) -> None:
-    spec = make_comparison({}, {"lr": 1}, {"lr": 2}, pairs=6)
+    spec = make_comparison(*THREE)
     worth = noisy_worth(B=2.0)
     rows = carry_out(spec, worth)
     extra_tickets = more_compare_pairs(rows, spec, 4)
     assert [t.arm for t in extra_tickets[:3]] == ["A", "B", "C"] and len(extra_tickets) == 12
-    assert {t.round for t in extra_tickets} == {1} and {t.seed for t in extra_tickets}.isdisjoint(
-        row.seed for row in rows
-    )
+    assert {t.round for t in extra_tickets} == {1}
+    assert {t.seed for t in extra_tickets}.isdisjoint(row.seed for row in rows)
     assert [t.number for t in extra_tickets] == list(range(18, 30))
     half = [*rows, *(run_ticket(t, worth(t), id=100 + t.number) for t in extra_tickets[:-1])]
     waiting = [*half, run_ticket(extra_tickets[-1], None, id=999, state="waiting")]
-    assert found_in(waiting, spec).round == 0 and more_compare_pairs(waiting, spec, 2) == []
+    assert comparison_of(waiting, spec).round == 0 and more_compare_pairs(waiting, spec, 2) == []
     all_rows = [*half, run_ticket(extra_tickets[-1], worth(extra_tickets[-1]), id=999)]
     assert next_tickets(all_rows, spec) == [] and count_tickets_to_come(all_rows, spec) == 0
-    comparison = found_in(all_rows, spec)
+    comparison = comparison_of(all_rows, spec)
     assert (comparison.round, comparison.looks, comparison.alpha) == (1, 2, alpha_for_verdict(2))
     for variant in comparison.variants:
-        assert variant.answer is not None and variant.answer.paired.n_pairs == 10
+        assert variant.answer.paired.n_pairs == 10
         assert variant.answer.paired.confidence == pytest.approx(1 - 0.025 / 2)
         gains = set_gains(all_rows, spec, 1, variant.name, comparison.reference)
         assert [pair for pair, _ in gains] == list(range(10))
@@ -310,27 +302,24 @@ def failing_worth(outcome: Any, pairs: set[int], arm: str) -> Any:
 
 @pytest.mark.parametrize("num_diverged", [1, 5, 6, 8])
 def test_a_variant_that_diverges_more_often_is_not_better_and_worse_only_by_a_test(
-    num_diverged: int, carry_out: Any
+    num_diverged: int, compare: Any
 ) -> None:
     spec = make_comparison(pairs=8)
-    comparison = found_in(carry_out(spec, failing_worth(None, set(range(num_diverged)), "B")), spec)
+    comparison = compare(spec, failing_worth(None, set(range(num_diverged)), "B"))
     (variant,) = comparison.variants
     assert (variant.failed, variant.reference_failed, variant.runs) == (num_diverged, 0, 8)
-    assert variant.failures is not None
     # McNemar's exact test: of the pairs on which one of the two fails, each is as likely
     pvalue = stats.binomtest(0, num_diverged).pvalue
     assert variant.failures.p_value == pytest.approx(pvalue)
     assert variant.fails_more == (pvalue < 0.05)
     assert not variant.better and comparison.best is None
-    assert variant.answer is not None
     assert variant.worse == (variant.answer.worse or variant.fails_more)
     assert comparison.outcome == ("worse" if variant.worse else "not_shown")
 
 
-def test_divergences_of_several_variants_share_the_level(carry_out: Any) -> None:
-    spec = make_comparison({}, {"lr": 1}, {"lr": 2}, pairs=8)
+def test_divergences_of_several_variants_share_the_level(compare: Any) -> None:
     assert 0.05 / 2 < stats.binomtest(0, 6).pvalue < 0.05
-    comparison = found_in(carry_out(spec, failing_worth(None, set(range(6)), "B")), spec)
+    comparison = compare(make_comparison(*THREE, pairs=8), failing_worth(None, set(range(6)), "B"))
     assert comparison.variants[0].failed == 6 and not comparison.variants[0].fails_more
 
 
@@ -338,29 +327,25 @@ def test_divergences_are_tested_on_all_pairs_alone(carry_out: Any) -> None:
     # a gain where it does not diverge: behind at the first look, and decided by nothing
     spec = make_comparison(pairs={"min": 4, "max": 8})
     rows = carry_out(spec, failing_worth(None, {0, 1, 2, 3, 4, 5}, "B"))
-    comparison = found_in(rows, spec)
+    comparison = comparison_of(rows, spec)
     assert comparison.variants[0].runs == 8 and comparison.variants[0].fails_more
     cut_short = [row for row in rows if row.pair is not None and row.pair < 4]
     assert evaluate_comparison(cut_short, spec) is None
 
 
 @pytest.mark.parametrize("pairs", [{0}, {0, 1}, set(range(6))])
-def test_lost_runs_do_not_count_as_failures(pairs: set[int], carry_out: Any) -> None:
-    spec = make_comparison(pairs=8)
-    comparison = found_in(carry_out(spec, failing_worth("lost", pairs, "B")), spec)
-    (variant,) = comparison.variants
+def test_lost_runs_do_not_count_as_failures(pairs: set[int], compare: Any) -> None:
+    (variant,) = compare(make_comparison(pairs=8), failing_worth("lost", pairs, "B")).variants
     assert (variant.failed, variant.reference_failed, variant.failures) == (0, 0, None)
     assert not variant.fails_more and not variant.worse
-    assert variant.answer is not None
     assert (variant.answer.dropped, variant.answer.paired.n_pairs) == (len(pairs), 8 - len(pairs))
 
 
 @pytest.mark.parametrize(("outcome", "num_failed"), [(None, 1), ("lost", 0)])
 def test_a_reference_that_fails_more_often_leaves_the_variant_its_gain(
-    outcome: Any, num_failed: int, carry_out: Any
+    outcome: Any, num_failed: int, compare: Any
 ) -> None:
-    spec = make_comparison()
-    comparison = found_in(carry_out(spec, failing_worth(outcome, {0}, "A")), spec)
+    comparison = compare(make_comparison(), failing_worth(outcome, {0}, "A"))
     assert (comparison.variants[0].failed, comparison.variants[0].reference_failed) == (0, num_failed)
     assert comparison.outcome == "better"
 
@@ -384,37 +369,24 @@ def test_a_variant_is_tested_on_the_guards_against_the_reference(
     assert comparison is not None and [guard.state for guard in comparison.variants[0].guards] == [state]
     assert comparison.variants[0].better and (comparison.best is not None) == (state == "kept")
     assert comparison.outcome == outcome
-    *_, finding = guard_findings(comparison.variants[0].guards, blocked="B is not to be taken")
-    last = finding.text
-    assert last.endswith("is not to be taken: it breaks the guard on val_loss (+50.0 %, limit +5 %).") == (
-        state == "broken"
-    )
-    assert last.endswith("it is not shown to keep the guard on val_loss (+5.00 %, limit +5 %).") == (
-        state == "not_shown"
-    )
 
 
 def in_pairs(*sets: Any, pairs: Any = 8, **settings: Any) -> StudySpec:
     compared_sets = sets or [{"lr": 0.1 * number} for number in range(1, 5)]
-    return comparison_spec(
-        change_spec(study__seeds={"confirm": pairs}, **settings), compared_sets, all_pairs=True
-    )
+    return make_comparison(*compared_sets, pairs=pairs, all_pairs=True, **settings)
 
 
 def test_every_two_sets_are_compared_at_an_even_share_of_the_level(carry_out: Any) -> None:
     spec = in_pairs()
     rows = carry_out(spec, noisy_worth(B=3.0, D=6.0))
-    comparison = found_in(rows, spec)
+    comparison = comparison_of(rows, spec)
     assert len(comparison.pairs) == 6
     for pair in comparison.pairs:
-        test = stats.ttest_rel(values(rows, pair.name), values(rows, pair.reference))
-        assert pair.answer is not None
-        assert pair.answer.paired.p_value == pytest.approx(test.pvalue)
+        paired_test = pair.answer.paired
         # Bonferroni: the six intervals hold together, and no step is larger than another
-        assert pair.answer.paired.alpha == pytest.approx(0.05 / 6)
-        low, high = test.confidence_interval(1 - 0.05 / 6)
-        assert (pair.answer.paired.ci_low, pair.answer.paired.ci_high) == pytest.approx((low, high))
-        assert (pair.winner is not None) == (test.pvalue < 0.05 / 6)
+        assert paired_test.alpha == pytest.approx(0.05 / 6)
+        assert numbers_of(paired_test) == scipys_numbers(differences(rows, pair, pair.reference), 0.05 / 6)
+        assert (pair.winner is not None) == (paired_test.p_value < 0.05 / 6)
     assert comparison.outcome == "better"
     assert comparison.recommended_set == "D" and comparison.unbeaten == ["D"]
     assert [variant.answer for variant in comparison.variants] == [
@@ -423,22 +395,19 @@ def test_every_two_sets_are_compared_at_an_even_share_of_the_level(carry_out: An
     assert comparison.means["D"] == pytest.approx(sum(values(rows, "D")) / 8)
 
 
-def test_the_first_set_that_none_is_shown_to_beat_is_taken_with_a_bound_on_its_loss(carry_out: Any) -> None:
-    spec = in_pairs()
-    comparison = found_in(carry_out(spec, noisy_worth(A=-9.0)), spec)
+def test_the_first_set_that_none_is_shown_to_beat_is_taken_with_a_bound_on_its_loss(compare: Any) -> None:
+    comparison = compare(in_pairs(), noisy_worth(A=-9.0))
     assert comparison.unbeaten == ["B", "C", "D"] and comparison.recommended_set == "B"
     bounds = [pair.upper_gain_over("B") for pair in comparison.pairs if "B" in (pair.name, pair.reference)]
     assert comparison.max_loss == max(bounds) > 0
     alike = in_pairs({"lr": 0.1}, {"lr": 0.2}, {"lr": 0.3}, study__seed=3)
-    null_comparison = found_in(carry_out(alike, noisy_worth()), alike)
+    null_comparison = compare(alike, noisy_worth())
     assert null_comparison.outcome == "not_shown" and null_comparison.recommended_set == "A"
 
 
-def test_a_set_that_fails_on_more_seeds_is_passed_over(carry_out: Any) -> None:
-    spec = in_pairs({"lr": 0.1}, {"lr": 0.2}, {"lr": 0.3})
-    worth = noisy_worth()
-    rows = carry_out(spec, lambda t: None if (t.arm, t.pair) == ("A", 0) else worth(t))
-    comparison = found_in(rows, spec)
+def test_a_set_that_fails_on_more_seeds_is_passed_over(compare: Any) -> None:
+    spec, worth = in_pairs(*THREE), noisy_worth()
+    comparison = compare(spec, lambda t: None if (t.arm, t.pair) == ("A", 0) else worth(t))
     assert "A" in comparison.unbeaten and comparison.recommended_set == "B"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -22,9 +23,10 @@ from tempopt.verdict.stages import (
     remaining_confirmation_runs,
 )
 from tests.simulated import SimulatedStudy, Worth
+from tests.verdict.verdicts import LR_SPACE
 
 PROVING = ("choose", "confirm")
-LR = {"search": {"temperature_init": {"low": 0.5, "high": 4.0}, "lr": {"low": 0.1, "high": 1.0}}}
+LR = {"search": LR_SPACE}
 PLAN = {
     "temperature_init": {"low": 0.25, "high": 4.0},
     "temperature_final": {"low": 0.25, "high": 4.0},
@@ -53,7 +55,8 @@ def run(run_ticket: Any) -> Run:
 
 
 def carried_through(tickets: list[TicketRow], spec: Any, run: Run) -> list[TicketRow]:
-    """Return the tickets of a study that goes on until nothing follows."""
+    """Return the tickets of a study that goes on from these, or its first, until nothing follows."""
+    tickets = tickets or [run(t) for t in first_tickets(spec)]
     while new_tickets := next_tickets(tickets, spec):
         tickets = [*tickets, *map(run, new_tickets)]
     return tickets
@@ -93,7 +96,7 @@ def test_the_numbers_of_the_design_are_the_specs_to_say(make_spec: Any) -> None:
 
 def test_the_seeds_of_the_first_round_stay_what_they_are(make_spec: Any, run: Run) -> None:
     # a study that is being carried out continues with them after an upgrade
-    tickets = carried_through([run(t) for t in first_tickets(make_spec())], make_spec(), run)
+    tickets = carried_through([], make_spec(), run)
     firsts = {t.kind: t.seed for t in reversed(tickets)}
     assert firsts == {
         "baseline": 382033747063518605,
@@ -119,7 +122,7 @@ def test_what_a_person_wants_tried_comes_first(make_spec: Any, run: Run) -> None
 
 def test_more_trials_after_a_verdict_open_a_round_on_fresh_seeds(make_spec: Any, run: Run) -> None:
     spec = make_spec(trials=4, candidates=2)
-    first = carried_through([run(t) for t in first_tickets(spec)], spec, run)
+    first = carried_through([], spec, run)
     extra_tickets = more_tickets(first, spec, 3)
     assert [(t.number, t.round) for t in extra_tickets] == [(4, 1), (5, 1), (6, 1)]
     assert current_round([*first, *map(run, extra_tickets)]) == 1
@@ -131,31 +134,28 @@ def test_more_trials_after_a_verdict_open_a_round_on_fresh_seeds(make_spec: Any,
         assert sorted(numbers) == list(range(len(numbers)))
         seeds = [{t.seed for t in third if (t.kind, t.round) == (kind, r)} for r in range(3)]
         assert len(set.union(*seeds)) == sum(map(len, seeds))
-    other_seeds = {t.seed for t in third}
-    pairs = {(t.kind, t.round, t.pair) for t in third if t.kind in ("choose", "confirm")}
-    assert len(other_seeds) == len(pairs) + 2  # the seeds that the search and its design share
+    pairs = {(t.kind, t.round, t.pair) for t in third if t.kind in PROVING}
+    assert len({t.seed for t in third}) == len(pairs) + 2  # the seeds that the search and its design share
 
 
 def test_a_later_round_chooses_among_the_trials_of_all_rounds(make_spec: Any, run: Run) -> None:
     spec = make_spec(trials=4, candidates=2)
-    first = carried_through([run(t) for t in first_tickets(spec)], spec, run)
+    first = carried_through([], spec, run)
     extra_rows = [dataclasses.replace(run(t), value=9.0 - t.number) for t in more_tickets(first, spec, 2)]
     choose_tickets = next_tickets([*first, *extra_rows], spec)
     assert {t.round for t in choose_tickets} == {1}
-    assert [t.parameters for t in choose_tickets if (t.arm, t.pair) == ("search", 0)] == [
-        extra_rows[0].parameters,
-        extra_rows[1].parameters,
-    ]
     worse_rows = [dataclasses.replace(t, value=-1.0) for t in extra_rows]
-    chosen_params = [
-        t.parameters for t in next_tickets([*first, *worse_rows], spec) if (t.arm, t.pair) == ("search", 0)
-    ]
-    assert chosen_params == [{"temperature_init": 3.03}, {"temperature_init": 3.02}]
+    chosen_params, other_params = (
+        [t.parameters for t in tickets if (t.arm, t.pair) == ("search", 0)]
+        for tickets in (choose_tickets, next_tickets([*first, *worse_rows], spec))
+    )
+    assert chosen_params == [t.parameters for t in extra_rows]
+    assert other_params == [{"temperature_init": 3.03}, {"temperature_init": 3.02}]
 
 
 def test_the_winner_of_a_round_stays_what_it_was(make_spec: Any, run: Run) -> None:
     spec = make_spec(trials=4, candidates=2)
-    first = carried_through([run(t) for t in first_tickets(spec)], spec, run)
+    first = carried_through([], spec, run)
     first_winner = winner_of(first, spec)
     extra_rows = [dataclasses.replace(run(t), value=9.0) for t in more_tickets(first, spec, 1)]
     assert winner_of([*first, *extra_rows], spec) is None
@@ -179,10 +179,9 @@ def test_a_study_that_was_stopped_comes_to_an_end(
 ) -> None:
     spec = make_spec(trials=6, candidates=2, arms={"baseline": 3, "constant": 3})
     first = first_tickets(spec)
-    tickets = [run(t) for t in first[:num_begun]] + [
-        end_ticket(t, run_ticket, "withdrawn") for t in first[num_begun:]
-    ]
-    tickets = [dataclasses.replace(t, parameters=None) if t.state == "withdrawn" else t for t in tickets]
+    withdrawn = [end_ticket(t, run_ticket, "withdrawn") for t in first[num_begun:]]
+    tickets = [run(t) for t in first[:num_begun]]
+    tickets += [dataclasses.replace(t, parameters=None) for t in withdrawn]
     assert finished(tickets)
     all_rows = carried_through(tickets, spec, run)
     num_searched = max(0, num_begun - 6)
@@ -333,47 +332,32 @@ def test_what_follows_does_not_hang_on_the_order_in_which_a_store_gives_its_rows
 # ---- interim looks
 
 
-def looked_at(make_spec: Any, values: Callable[[int], float], confirm: Any, **study: Any) -> SimulatedStudy:
-    """Return a study with the gain of each confirming pair as given."""
-
+@pytest.mark.parametrize(
+    ("gains", "confirm", "looks"),
+    [
+        # the first look that shows a gain
+        ([1.0, 1.001], {"min": 4, "max": 16}, [4]),
+        ([0.3, -0.2, 0.3, 0.1, *[1.0, 1.1] * 6], {"min": 4, "max": 16}, [4, 8, 12]),
+        # the last one while it is open
+        ([0.3, -0.2, 0.3, -0.25], {"min": 4, "max": 14}, [4, 8, 12, 14]),
+        # the first at which the winner is behind
+        ([-0.3, 0.2, -0.3, 0.25], {"min": 4, "max": 16}, [4]),
+        # a fixed number of pairs is trained at once whatever they show
+        ([1.0, 1.001], 12, [12]),
+        ([-1.0, -0.999], 12, [12]),
+        ([1.0], {"min": 12, "max": 12}, [12]),
+    ],
+)
+def test_a_confirmation_ends_at_the_look_that_decides_it(
+    make_spec: Any, gains: list[float], confirm: Any, looks: list[int]
+) -> None:
     def worth(t: TicketRow) -> float:
         if t.kind != "confirm":
             return t.parameters["temperature_init"] if t.parameters else 0.0
-        return 0.5 + values(t.pair or 0) * (t.arm == "search")
+        return 0.5 + gains[(t.pair or 0) % len(gains)] * (t.arm == "search")
 
-    return SimulatedStudy(make_spec(trials=4, seeds={"confirm": confirm}, **study), worth).run()
-
-
-def pairs_by_batch(study: SimulatedStudy) -> list[list[int]]:
-    return [
-        sorted({t.pair for t in batch if t.pair is not None})
-        for batch in study.batches
-        if batch[0].kind == "confirm"
-    ]
-
-
-def test_a_confirmation_ends_at_the_first_look_that_shows_a_gain(make_spec: Any) -> None:
-    clear_study = looked_at(make_spec, lambda pair: 1.0 + pair % 2 / 1e3, {"min": 4, "max": 16})
-    assert pairs_by_batch(clear_study) == [[0, 1, 2, 3]]
-    gains = [0.3, -0.2, 0.3, 0.1, 1.0, 1.1, 1.0, 1.2, 1.0, 1.1, 1.0, 1.1, 1.0, 1.1, 1.0, 1.1]
-    study = looked_at(make_spec, gains.__getitem__, {"min": 4, "max": 16})
-    assert pairs_by_batch(study)[:2] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert 2 <= len(pairs_by_batch(study)) < 4
+    study = SimulatedStudy(make_spec(trials=4, seeds={"confirm": confirm}), worth).run()
+    confirm_batches = [batch for batch in study.batches if batch[0].kind == "confirm"]
+    pairs_by_batch = [sorted({t.pair for t in batch if t.pair is not None}) for batch in confirm_batches]
+    assert pairs_by_batch == [list(range(*ends)) for ends in itertools.pairwise([0, *looks])]
     assert [t.number for t in study.tickets_of("confirm")] == list(range(len(study.tickets_of("confirm"))))
-
-
-def test_a_confirmation_goes_on_to_its_last_look_while_it_is_open(make_spec: Any) -> None:
-    study = looked_at(make_spec, [0.3, -0.2, 0.3, -0.25].__mul__(4).__getitem__, {"min": 4, "max": 14})
-    assert pairs_by_batch(study) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13]]
-
-
-def test_a_winner_that_is_behind_at_a_look_gets_no_more_pairs(make_spec: Any) -> None:
-    study = looked_at(make_spec, [-0.3, 0.2, -0.3, 0.25].__mul__(4).__getitem__, {"min": 4, "max": 16})
-    assert pairs_by_batch(study) == [[0, 1, 2, 3]]
-
-
-def test_a_fixed_number_of_pairs_is_trained_at_once_whatever_they_show(make_spec: Any) -> None:
-    for sign in (1, -1):
-        study = looked_at(make_spec, lambda pair, sign=sign: sign + pair % 2 / 1e3, 12)
-        assert pairs_by_batch(study) == [list(range(12))]
-    assert pairs_by_batch(looked_at(make_spec, lambda _: 1.0, {"min": 12, "max": 12})) == [list(range(12))]

@@ -18,8 +18,7 @@ from tempopt.verdict.stages import next_tickets
 from tempopt.verdict.verdict import Verdict, compute_verdict
 from tests.simulated import ModelledStudy, SimulatedStudy, Worth
 from tests.tiers import long_but
-
-FIRST = 0.05
+from tests.verdict.verdicts import ALPHA
 
 Noise = Callable[[np.random.Generator, int], Any]
 NOISES: dict[str, Noise] = {
@@ -55,15 +54,9 @@ def simulate_study(
             t.pair: t.value for t in tickets if (t.kind, t.arm, t.parameters) == ("choose", "search", winner)
         }
         confirms = new_tickets[0].kind == "confirm"
-        tickets += [
-            run_ticket(
-                t,
-                chosen_values[t.pair]
-                if naive and confirms and "search" in arms_of(t)
-                else value(arms_of(t)[0]),
-            )
-            for t in new_tickets
-        ]
+        for t in new_tickets:
+            reuses = naive and confirms and "search" in arms_of(t)
+            tickets.append(run_ticket(t, chosen_values[t.pair] if reuses else value(arms_of(t)[0])))
     return tickets
 
 
@@ -82,7 +75,7 @@ def tally(specs: dict[str, StudySpec], studies: Iterator[list[TicketRow]], truth
     return counts
 
 
-def is_within_level(misses: int, studies: int, level: float = FIRST) -> bool:
+def is_within_level(misses: int, studies: int, level: float = ALPHA) -> bool:
     """Whether so many misses are no more than chance makes of a level (p > 0.001)."""
     return bool(stats.binom.sf(misses - 1, studies, level) > 1e-3)
 
@@ -111,7 +104,7 @@ def test_where_nothing_helps_a_fortieth_of_the_studies_claims_a_gain_at_most(
     simulation: Any, noise: str
 ) -> None:
     for test, (claims, num_covered) in simulation(noise, 300).items():
-        assert is_within_level(claims, 300, FIRST / 2), (test, claims)
+        assert is_within_level(claims, 300, ALPHA / 2), (test, claims)
         assert is_within_level(300 - num_covered, 300), (test, num_covered)
 
 
@@ -128,7 +121,7 @@ def test_estimating_on_the_seeds_that_chose_would_be_caught(
     # no candidate leaves the race, so that the winner has a run on each of them
     monkeypatch.setattr("tempopt.storage.racing.ALPHA", 0.0)
     for claims, num_covered in simulation("normal", 300, naive=True, candidates=10).values():
-        assert not is_within_level(claims, 300, FIRST / 2)
+        assert not is_within_level(claims, 300, ALPHA / 2)
         assert not is_within_level(300 - num_covered, 300)
 
 
@@ -139,7 +132,10 @@ def test_a_gain_of_three_times_the_noise_is_found_nearly_always(simulation: Any)
 
 # ---- worlds in which other parameters matter
 
-RATE = {"lr": {"low": 1e-4, "high": 1e-1, "log": True}}
+SPACE = {
+    "temperature_init": {"low": 0.25, "high": 4.0},
+    "lr": {"low": 1e-4, "high": 1e-1, "log": True},
+}
 OTHERS = {"b": {"low": 0.0, "high": 1.0}, "c": {"low": 0.0, "high": 1.0}}
 
 
@@ -155,11 +151,8 @@ def matters(world: random.Random, ridge: float = 0.0) -> Worth:
         p = t.parameters
         assert p is not None
         lr_position = (np.log10(p["lr"]) + 4) / 3 + ridge * np.log2(p["temperature_init"]) / 3
-        distance = sum(
-            (position - best[name]) ** 2
-            for name, position in ({**p, "lr": lr_position}).items()
-            if name in best
-        )
+        positions = {**p, "lr": lr_position}
+        distance = sum((positions[name] - best[name]) ** 2 for name in best if name in positions)
         seed_noise = noise.setdefault(t.seed, world.gauss(0, 0.01))
         run_noise = noise.setdefault((t.seed, str(p)), world.gauss(0, 0.01))
         return float(-0.2 * distance + seed_noise + run_noise)
@@ -167,23 +160,22 @@ def matters(world: random.Random, ridge: float = 0.0) -> Worth:
     return worth
 
 
-def verdicts(
-    make_spec: Any, other_params: dict[str, Any], studies: int
-) -> Iterator[tuple[Verdict, SimulatedStudy]]:
+def verdicts(simulated: type[SimulatedStudy], specs: list[StudySpec], ridge: float = 0.0) -> list[Verdict]:
     """Return verdicts of worlds in which temperature does nothing but move the best rate."""
-    space = {"temperature_init": {"low": 0.25, "high": 4.0}, **RATE, **other_params}
-    for number in range(studies):
-        spec = make_spec({"search": space}, trials=20, seed=number)
-        study = SimulatedStudy(spec, matters(random.Random(number))).run()
+    verdicts = []
+    for number, spec in enumerate(specs):
+        study = simulated(spec, matters(random.Random(number), ridge)).run()
         verdict = compute_verdict(study.rows, [], spec)
         assert verdict is not None
-        yield verdict, study
+        verdicts.append(verdict)
+    return verdicts
 
 
 def test_what_other_parameters_are_worth_is_not_credited_to_temperature(make_spec: Any) -> None:
-    all_verdicts = [verdict for verdict, _ in verdicts(make_spec, OTHERS, 100)]
-    assert is_within_level(sum(v.total.significant for v in all_verdicts), 100, FIRST / 2)
-    assert is_within_level(sum(v.schedule_shown for v in all_verdicts), 100, FIRST / 2)
+    sections = {"search": {**SPACE, **OTHERS}}
+    all_verdicts = verdicts(SimulatedStudy, [make_spec(sections, trials=20, seed=n) for n in range(100)])
+    assert is_within_level(sum(v.total.significant for v in all_verdicts), 100, ALPHA / 2)
+    assert is_within_level(sum(v.schedule_shown for v in all_verdicts), 100, ALPHA / 2)
     assert is_within_level(
         sum(not v.total.paired.ci_low <= 0 <= v.total.paired.ci_high for v in all_verdicts), 100
     )
@@ -191,12 +183,5 @@ def test_what_other_parameters_are_worth_is_not_credited_to_temperature(make_spe
 
 @pytest.mark.long
 def test_along_a_ridge_of_temperature_and_rate_no_gain_is_shown(make_spec: Any) -> None:
-    space = {"search": {"temperature_init": {"low": 0.25, "high": 4.0}, **RATE}}
-    num_shown = 0
-    for number in range(60):
-        spec = make_spec(space, seed=number)
-        study = ModelledStudy(spec, matters(random.Random(number), 1.0)).run()
-        verdict = compute_verdict(study.rows, [], spec)
-        assert verdict is not None
-        num_shown += verdict.total.significant
-    assert is_within_level(num_shown, 60, FIRST / 2)
+    all_verdicts = verdicts(ModelledStudy, [make_spec({"search": SPACE}, seed=n) for n in range(60)], 1.0)
+    assert is_within_level(sum(v.total.significant for v in all_verdicts), 60, ALPHA / 2)
