@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import runpy
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tempopt.report.export import to_python
+from tempopt.report.study_result import StudyResult
 from tests.progress_fixtures import make_snapshot as make_snapshot
 from tests.progress_fixtures import make_ticket as make_ticket
 from tests.toy_study import TOYS, work_in
@@ -18,3 +24,10 @@ def ended_result(ended_study: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     work_in(folder, monkeypatch)
     monkeypatch.syspath_prepend(str(TOYS))
     return result
+
+
+def run_exported(result: StudyResult, *, winner: bool = False) -> dict[str, Any]:
+    """Carry out the script that a result is exported as; return what it defines."""
+    Path("exported.py").write_text(to_python(result, winner=winner))
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        return runpy.run_path("exported.py")

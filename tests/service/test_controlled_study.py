@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import runpy
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tempopt.api.calls import search
-from tempopt.report.export import to_python
 from tempopt.service.studies import load_study
 from tempopt.storage.ticket_queries import arms_of, is_usable
 from tempopt.temperature import is_controlled
+from tests.service.conftest import run_exported
 from tests.toy_study import SMALL, URL, tickets, toy_spec, work_in
 
 pytestmark = pytest.mark.long
@@ -25,7 +21,6 @@ SPACE = {
     "control_spread": {"low": 0.2, "high": 5.0},
     "temperature_init": {"low": 0.5, "high": 2.0},
 }
-TEMPERED: dict[str, Any] = {}
 ATTACHED = {"model": {"class_path": "toy_modules.Stock"}, "attach": {"layers": "auto"}}
 
 
@@ -35,7 +30,7 @@ def ended_study(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp(request.param)
     trainer = {"log_every_n_steps": 1}
     spec = toy_spec(space=SPACE, trainer=trainer, **{**SMALL, "trials": 4, "seed": 2})
-    spec |= ATTACHED if request.param == "attached" else TEMPERED
+    spec |= ATTACHED if request.param == "attached" else {}
     with pytest.MonkeyPatch.context() as patch:
         work_in(folder, patch)
         return folder, search(spec, storage=URL, workers=1)
@@ -58,9 +53,7 @@ def test_a_search_ends_in_a_verdict_on_control(ended_result: Any) -> None:
 
 
 def test_the_exported_script_trains_under_control(ended_result: Any) -> None:
-    Path("exported.py").write_text(to_python(ended_result, winner=True))
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        script_globals = runpy.run_path("exported.py")
+    script_globals = run_exported(ended_result, winner=True)
     callbacks = [
         callback for callback in script_globals["trainer"].callbacks if hasattr(callback, "attachment")
     ]

@@ -18,12 +18,12 @@ from tempopt.service.extend import (
     prepare_search,
 )
 from tempopt.service.requests import ResumeRequest, SearchRequest
-from tempopt.storage.changes import ClaimRequest, RunEnded, RunOutcome
 from tempopt.storage.opening import open_store
-from tempopt.storage.rows import KINDS, NewTicket, StudyRow, TicketRow
+from tempopt.storage.rows import NewTicket, StudyRow, TicketRow
 from tempopt.storage.store import Store
 from tempopt.verdict.explanation import explanation_tickets
 from tests.simulated import SimulatedStudy
+from tests.storage.scenes import HOUR, complete, make_end, take
 
 LOGGER = {"class_path": "MLFlowLogger", "init_args": {"tracking_uri": "http://host/"}}
 SECRET = {"class_path": "MLFlowLogger", "init_args": {"tracking_uri": "http://bob:hunter22@host/"}}
@@ -93,12 +93,7 @@ def store_study(store: Store, study: SimulatedStudy) -> StudyRow:
         for t in study.rows
     ]
     store.add_tickets(row.id, new_tickets)
-    limits = dict.fromkeys(KINDS)
-    while True:
-        criteria = ClaimRequest(limits=limits, lease=60.0, max_attempts=3)
-        taken_ticket = store.take_ticket(row.id, "here", criteria)
-        if taken_ticket is None:
-            return store.load_study(name)
+    while taken_ticket := take(store, row.id):
         planned_row = next(
             t for t in study.rows if (t.kind, t.number) == (taken_ticket.kind, taken_ticket.number)
         )
@@ -107,9 +102,9 @@ def store_study(store: Store, study: SimulatedStudy) -> StudyRow:
             store.begin(
                 taken_ticket.id, taken_ticket.attempt, planned_row.parameters, planned_row.sampled or {}, None
             )
-        outcomes = RunOutcome(outcome="complete", value=planned_row.value, steps=10, seconds=1.0)
-        end_change = RunEnded(ticket_id=taken_ticket.id, attempt=taken_ticket.attempt, outcomes=outcomes)
-        store.write(row.id, [end_change], agent="here", lease=60.0)
+        end_change = make_end(taken_ticket, complete(planned_row.value))
+        store.write(row.id, [end_change], agent="agent", lease=HOUR)
+    return store.load_study(name)
 
 
 def test_pairs_are_added_to_a_verdict_and_only_to_one(
@@ -159,10 +154,8 @@ def test_an_explanation_is_of_a_verdict_that_there_is_and_of_nothing_else(
     assert len(store.tickets(row.id)) == len(study.rows)
     notes: list[str] = []
     store.set_state(row.id, "done")
-    assert (
-        prepare_resume(store, row, ResumeRequest(study="pairs", explain=True), on_note=notes.append)
-        == study.spec
-    )
+    request = ResumeRequest(study="pairs", explain=True)
+    assert prepare_resume(store, row, request, on_note=notes.append) == study.spec
     study_keys = {(t.kind, t.number) for t in study.rows}
     added_tickets = [t for t in store.tickets(row.id) if (t.kind, t.number) not in study_keys]
     begin = f"{len(added_tickets)} trainings begin to explain the verdict; at most "

@@ -76,40 +76,37 @@ def keys(data: Any) -> set[str]:
     return set(data) | {key for value in data.values() for key in keys(value)}
 
 
-@pytest.mark.usefixtures("fake_workers")
-def test_what_it_says_as_json_is_documented() -> None:
-    search(toy_spec(space=TAU, **THREE), storage=URL, workers=1)
-    plan_data = plan(toy_spec(space=TAU, **THREE), storage=URL, workers=1).to_json()
+@pytest.fixture
+def ended_spec(fake_workers: None) -> dict[str, Any]:
+    """The spec of a study that is over."""
+    spec = toy_spec(space=TAU, **THREE)
+    search(spec, storage=URL, workers=1)
+    return spec
+
+
+def test_a_study_that_has_begun_tells_its_own_noise_as_documented_and_is_left_as_it_is(
+    ended_spec: dict[str, Any],
+) -> None:
+    contents_before = contents()
+    study_plan = plan(ended_spec, storage=URL, workers=1)
+    assert contents() == contents_before
+    assert (study_plan.noise_study, study_plan.noise is None) == ("toy", False)
+    low, high = study_plan.smallest_gain or (0.0, 0.0)
+    assert 0 < low < high
+    plan_data = study_plan.to_json()
     assert json.loads(json.dumps(plan_data)) == plan_data
     assert keys(plan_data) <= documented_keys()
     assert plan_data["power"]["from"]["study"] == "toy"
 
 
-@pytest.mark.usefixtures("fake_workers")
-def test_a_study_that_has_begun_tells_its_own_noise_and_is_left_as_it_is() -> None:
-    spec = toy_spec(space=TAU, **THREE)
-    search(spec, storage=URL, workers=1)
-    contents_before = contents()
-    study_plan = plan(spec, storage=URL, workers=1)
-    assert contents() == contents_before
-    assert study_plan.noise is not None
-    assert study_plan.noise_study == "toy"
-    low, high = study_plan.smallest_gain or (0.0, 0.0)
-    assert 0 < low < high
-
-
-@pytest.mark.usefixtures("fake_workers")
-def test_an_earlier_study_tells_the_noise_where_it_is_named() -> None:
-    search(toy_spec(space=TAU, **THREE), storage=URL, workers=1)
+def test_an_earlier_study_tells_the_noise_where_it_is_named(ended_spec: dict[str, Any]) -> None:
     new_spec = toy_spec(space=TAU, name="new", **THREE)
     assert plan(new_spec, storage=URL, workers=1).noise is None
     study_plan = plan(new_spec, storage=URL, workers=1, earlier="toy")
     assert (study_plan.noise_study, study_plan.noise is None) == ("toy", False)
 
 
-@pytest.mark.usefixtures("fake_workers")
-def test_an_earlier_study_that_says_nothing_is_refused() -> None:
-    search(toy_spec(space=TAU, **SMALL), storage=URL, workers=1)
+def test_an_earlier_study_that_says_nothing_is_refused(ended_spec: dict[str, Any]) -> None:
     new_spec = toy_spec(space=TAU, name="new", **SMALL)
     with pytest.raises(StudyNotFound, match="toi"):
         plan(new_spec, storage=URL, earlier="toi")

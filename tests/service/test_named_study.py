@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import io
-import runpy
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,13 +13,14 @@ from tempopt.api.calls import compare, search
 from tempopt.cli import main
 from tempopt.errors import SpecError
 from tempopt.report.decision import glossary
-from tempopt.report.export import to_python, to_yaml
+from tempopt.report.export import to_yaml
 from tempopt.service.studies import load_study
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.opening import open_store
 from tempopt.storage.ticket_queries import arms_of
 from tempopt.temperature import TemperatureParameters, is_neutral, parameters_of_temperature
 from tempopt.verdict.recommendation import Action
+from tests.service.conftest import run_exported
 from tests.toy_study import SMALL, TOYS, URL, tickets, toy_spec, work_in
 
 RANGE = {"low": 0.05, "high": 2.0}
@@ -56,6 +54,12 @@ def ended_study(tmp_path_factory: pytest.TempPathFactory) -> Any:
         return folder, search(named_spec(trials=4), storage=URL, workers=1)
 
 
+def planned_temperatures(params: dict[str, Any]) -> list[float]:
+    """Return the temperature of each of the 24 steps of a training with these parameters."""
+    plan = TemperatureParameters.from_mapping(parameters_of_temperature(params, "contrast")).plan(1)
+    return [plan.temperatures(step / 23)[0] for step in range(24)]
+
+
 def test_a_search_ends_in_a_verdict_in_the_names_of_the_temperature(ended_result: Any) -> None:
     assert ended_result.state == "done"
     verdict = ended_result.verdict
@@ -86,18 +90,11 @@ def test_the_temperature_as_found_is_stored_and_the_study_is_the_same_when_it_is
 def test_what_is_exported_trains_at_the_temperatures_of_the_study(ended_result: Any, winner: bool) -> None:
     verdict = ended_result.verdict
     params = verdict.params if winner else verdict.recommendation.parameters
-    assert (
-        yaml.safe_load(to_yaml(ended_result, winner=winner))["model"]["class_path"]
-        == "contrast_modules.Contrast"
-    )
-    Path("exported.py").write_text(to_python(ended_result, winner=winner))
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        script_globals = runpy.run_path("exported.py")
-    plan = TemperatureParameters.from_mapping(parameters_of_temperature(params, "contrast")).plan(1)
-    expected = [plan.temperatures(step / 23)[0] for step in range(24)]
-    assert [seen_values[0] for seen_values in script_globals["model"].trained] == pytest.approx(
-        expected, rel=1e-9
-    )
+    exported_config = yaml.safe_load(to_yaml(ended_result, winner=winner))
+    assert exported_config["model"]["class_path"] == "contrast_modules.Contrast"
+    script_globals = run_exported(ended_result, winner=winner)
+    trained_temperatures = [step_values[0] for step_values in script_globals["model"].trained]
+    assert trained_temperatures == pytest.approx(planned_temperatures(params), rel=1e-9)
 
 
 @pytest.mark.usefixtures("toy_folder")
@@ -114,16 +111,9 @@ def test_a_temperature_that_the_module_registers_is_searched_by_its_name_alone(
     assert any("contrast is the temperature at contrast_temperature" in term for term in glossary(result))
     (callback,) = yaml.safe_load(to_yaml(result, winner=True))["trainer"]["callbacks"]
     assert callback["init_args"]["path"] == "contrast_temperature"
-    Path("exported.py").write_text(to_python(result, winner=True))
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        script_globals = runpy.run_path("exported.py")
-    plan = TemperatureParameters.from_mapping(
-        parameters_of_temperature(result.verdict.params, "contrast")
-    ).plan(1)
-    expected = [plan.temperatures(step / 23)[0] for step in range(24)]
-    assert [temperature for (temperature,) in script_globals["model"].trained] == pytest.approx(
-        expected, rel=1e-6
-    )
+    script_globals = run_exported(result, winner=True)
+    trained_temperatures = [temperature for (temperature,) in script_globals["model"].trained]
+    assert trained_temperatures == pytest.approx(planned_temperatures(result.verdict.params), rel=1e-6)
 
 
 @pytest.mark.usefixtures("toy_folder")
@@ -160,9 +150,7 @@ def test_where_the_metric_reads_it_the_verdict_says_what_inference_alone_gains(
         at_inference={"contrast.temperature_init": 0.25},
     )
     verdict = dataclasses.replace(result.verdict, recommendation=both_actions)
-    Path("exported.py").write_text(to_python(dataclasses.replace(result, verdict=verdict)))
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        script_globals = runpy.run_path("exported.py")
+    script_globals = run_exported(dataclasses.replace(result, verdict=verdict))
     assert script_globals["model"].validated[-1] == (0.25, 2.0) and script_globals["model"].trained[0] != (
         0.25,
         2.0,

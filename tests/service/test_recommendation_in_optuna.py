@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import optuna
 import pytest
 
@@ -12,12 +10,10 @@ from tempopt.report.decision import decide
 from tempopt.storage.optuna_tables import RECOMMENDATION
 from tests.toy_study import SMALL, URL, toy_spec
 
-FEW_RUNS: dict[str, Any] = SMALL
-
 
 @pytest.mark.usefixtures("fake_workers")
 def test_optunas_study_says_what_is_recommended_once_there_is_a_verdict() -> None:
-    result = tempopt.search(toy_spec(**FEW_RUNS), progress=False, storage=URL, workers=1)
+    result = tempopt.search(toy_spec(**SMALL), progress=False, storage=URL, workers=1)
     advice, decision = result.recommendation, decide(result)
     assert advice is not None and decision is not None
     attributes = optuna.load_study(study_name="toy", storage=URL).user_attrs

@@ -15,17 +15,11 @@ from tempopt.agent.observer import Snapshot
 from tempopt.errors import StudyFailed
 from tempopt.launch.watch import StudyPoller
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.changes import (
-    AttemptLost,
-    ClaimRequest,
-    MetricReported,
-    RunEnded,
-    RunOutcome,
-    RunStarted,
-)
+from tempopt.storage.changes import AttemptLost, RunStarted
 from tempopt.storage.opening import open_store
 from tempopt.storage.rows import NewTicket, TicketRow
 from tempopt.storage.store import Store
+from tests.storage.scenes import HOUR, make_end, reported, take
 
 AGENT = "far:1:2:3"
 
@@ -63,21 +57,11 @@ def _begin_study(store: Store, make_spec: Any) -> int:
     return study.id
 
 
-def _take_ticket(store: Store, study: int) -> TicketRow:
-    ticket = store.take_ticket(
-        study,
-        AGENT,
-        ClaimRequest(limits={"baseline": None}, lease=60.0, max_attempts=3, held_ticket_ids=[1, 2, 3]),
-    )
+def _take_ticket(store: Store, study: int, **fields: Any) -> TicketRow:
+    ticket = take(store, study, AGENT, **fields)
     assert ticket is not None
     store.begin(ticket.id, ticket.attempt, {"temperature_init": 1.0}, {}, None)
     return ticket
-
-
-def _end(store: Store, study: int, ticket: TicketRow) -> None:
-    outcomes = RunOutcome(outcome="complete", value=0.5, steps=10, seconds=2.0)
-    end_change = RunEnded(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
-    store.write(study, [end_change], agent=AGENT, lease=60.0)
 
 
 def test_observers_are_notified_only_after_the_study_has_begun(store: Store, make_spec: Any) -> None:
@@ -85,7 +69,7 @@ def test_observers_are_notified_only_after_the_study_has_begun(store: Store, mak
     watch = StudyPoller(store, "pairs", observer)
     assert watch.poll() is None and not observer.snapshots
     study = _begin_study(store, make_spec)
-    _end(store, study, _take_ticket(store, study))
+    store.write(study, [make_end(_take_ticket(store, study))], agent=AGENT, lease=HOUR)
     assert watch.poll() == "running"
     assert observer.messages == ["baseline 0 after 0"]
     assert observer.snapshots[-1].done["baseline"] == 1 and observer.snapshots[-1].requested["baseline"] == 3
@@ -100,7 +84,7 @@ def test_a_run_in_work_is_shown_with_its_last_report_and_a_lost_attempt_is_noted
     observer = RecordingObserver()
     watch = StudyPoller(store, "pairs", observer)
     ticket = _take_ticket(store, study)
-    reports = [MetricReported(ticket_id=ticket.id, attempt=1, step=step, value=step / 10) for step in (4, 8)]
+    reports = [reported(ticket, step, step / 10) for step in (4, 8)]
     store.write(study, reports, agent=AGENT, lease=60.0)
     watch.poll()
     (view,) = observer.snapshots[-1].workers
@@ -152,16 +136,10 @@ def test_a_look_takes_as_many_statements_however_many_trials_there_are(
     study = store.create_study("pairs", spec.to_json(), spec.identity()).id
     tickets = [NewTicket(kind="search", arm="search", number=n, seed=n) for n in range(400)]
     store.add_tickets(study, tickets)
-    criteria = ClaimRequest(
-        limits={"search": None}, lease=60.0, max_attempts=3, held_ticket_ids=range(1, 401)
-    )
-    outcomes = RunOutcome(outcome="complete", value=0.5, steps=10, seconds=2.0)
     for n in range(num_over + 4):
-        ticket = store.take_ticket(study, AGENT, criteria)
-        assert ticket is not None
-        store.begin(ticket.id, 1, {"temperature_init": 0.5}, {"temperature_init": 0.5}, None)
-        changes: list[Any] = [MetricReported(ticket_id=ticket.id, attempt=1, step=1, value=0.5)]
-        changes += [RunEnded(ticket_id=ticket.id, attempt=1, outcomes=outcomes)] if n < num_over else []
+        ticket = _take_ticket(store, study, held_ticket_ids=range(1, 401))
+        changes: list[Any] = [reported(ticket, 1, 0.5)]
+        changes += [make_end(ticket)] if n < num_over else []
         store.write(study, changes, agent=AGENT, lease=60.0)
     observer = RecordingObserver()
     watch = StudyPoller(store, "pairs", observer)
