@@ -165,13 +165,10 @@ class FakeWorker:
 
     def _train(self, request: RunRequest) -> None:
         run: dict[str, Any] = {"ticket": request.ticket, "attempt": request.attempt}
-        start_time, reports = time.monotonic(), []
+        start_time = time.monotonic()
         step, notes = self._resume_point(request)
         steps = STEPS if request.task == "train" else 2
-        reports = [
-            [float(report_step), value_at(request, report_step)]
-            for report_step in range(EVERY, step + 1, EVERY)
-        ]
+        reports = [[float(n), value_at(request, n)] for n in range(EVERY, step + 1, EVERY)]
         device_fields = {"device": "cpu", "precision": "32-true", "layers": ["layer 0"], "code": "code"}
         self._say(Started(**run, step=step, total_steps=steps, reports=reports, notes=notes, **device_fields))
         state: Any = "complete"
@@ -189,20 +186,18 @@ class FakeWorker:
                     self._keep(request, step)
                 state = "stopped"
                 break
-        values = {}
-        if state == "complete":
-            names = ["validate", "validate_current", *(evaluation.name for evaluation in request.evaluations)]
-            values = {name: value_at(request, steps, "" if "validate" in name else name) for name in names}
-        metrics = {name: {request.program.metric: value} for name, value in values.items()}
-        seconds = time.monotonic() - start_time
+        names = ["validate", "validate_current", *(evaluation.name for evaluation in request.evaluations)]
+        if state != "complete":
+            names = []
+        values = {name: value_at(request, steps, "" if "validate" in name else name) for name in names}
         self._say(
             Finished(
                 **run,
                 state=state,
                 step=step,
                 measurements=values,
-                metrics=metrics,
-                seconds=seconds,
+                metrics={name: {request.program.metric: value} for name, value in values.items()},
+                seconds=time.monotonic() - start_time,
                 reports=reports,
                 times=TIMES if request.task == "time" else None,
             )

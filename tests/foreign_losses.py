@@ -169,18 +169,15 @@ def of_sound(model: Any, z_NE: Tensor) -> Tensor:
     return loss
 
 
-def of_open_clip(model: Any, z_NE: Tensor) -> Tensor:
-    from open_clip.loss import ClipLoss
+def of_open_clip(name: str) -> Step:
+    """Return the step of a loss of open_clip."""
 
-    loss: Tensor = ClipLoss()(*model(pixels(z_NE), TOKENS))
-    return loss
+    def step(model: Any, z_NE: Tensor) -> Tensor:
+        criterion = getattr(importlib.import_module("open_clip.loss"), name)()
+        loss: Tensor = criterion(*model(pixels(z_NE), TOKENS))
+        return loss
 
-
-def of_open_siglip(model: Any, z_NE: Tensor) -> Tensor:
-    from open_clip.loss import SigLipLoss
-
-    loss: Tensor = SigLipLoss()(*model(pixels(z_NE), TOKENS))
-    return loss
+    return step
 
 
 TOWER = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -236,11 +233,9 @@ def open_clip(**options: Any) -> Callable[[float | None], dict[str, Any]]:
 def lightly(
     name: str, step: Step, default_tau: float, path: str = "temperature", **options: Any
 ) -> ForeignLoss:
-    message = options.pop("label", "")
-    name_of = options.pop("argument", path)
-    return ForeignLoss(
-        "lightly", f"loss.{name}", path, default_tau, step, argument(name_of, **options), label=message
-    )
+    label = options.pop("label", "")
+    make_arguments = argument(path.rpartition(".")[2], **options)
+    return ForeignLoss("lightly", f"loss.{name}", path, default_tau, step, make_arguments, label=label)
 
 
 def metric(name: str, default_tau: float, path: str = "temperature", **options: Any) -> ForeignLoss:
@@ -249,40 +244,38 @@ def metric(name: str, default_tau: float, path: str = "temperature", **options: 
         name.startswith(("Proxy", "SoftTriple", "Normalized", "SphereFace"))
     ):
         options = {"num_classes": CLASSES, "embedding_size": WIDTH, **options}
-    given_by = argument(path, inverse=inverse, **options)
-    if (name, path) == ("SoftTripleLoss", "gamma"):
-        # the only one that is given as a temperature and kept as its inverse
-        given_by = argument(path, **options)
-    transform = "inverse" if inverse else "identity"
+    # the only one that is given as a temperature and kept as its inverse
+    is_given_as_kept = (name, path) != ("SoftTripleLoss", "gamma")
+    make_arguments = argument(path, inverse=inverse and is_given_as_kept, **options)
     return ForeignLoss(
         "pytorch_metric_learning",
         f"losses.{name}",
         path,
         default_tau,
         of_labels,
-        given_by,
-        transform=transform,
+        make_arguments,
+        transform="inverse" if inverse else "identity",
     )
 
 
-def quantizer(path: str, default_tau: float, message: str, name: str, **options: Any) -> ForeignLoss:
+def quantizer(path: str, default_tau: float, label: str, **options: Any) -> ForeignLoss:
     inverse = path == "codebook_diversity_temperature"
-    all_options = {"dim": WIDTH, "codebook_size": 5, **options}
+    make_arguments = argument(path.rpartition(".")[2], inverse=inverse, dim=WIDTH, codebook_size=5, **options)
     return ForeignLoss(
         "vector_quantize_pytorch",
         "VectorQuantize",
         path,
         default_tau,
         of_codes,
-        argument(name, inverse=inverse, **all_options),
+        make_arguments,
         transform="inverse" if inverse else "identity",
-        label=message,
+        label=label,
     )
 
 
-def quantizer_of_codes(**options: Any) -> ForeignLoss:
-    """Return a quantizer whose temperature is that of the codes."""
-    return quantizer(SAMPLED, 1.0, "codes", "sample_codebook_temp", **options)
+def logit_scale(package: str, name: str, default_tau: float, *how: Any, **options: Any) -> ForeignLoss:
+    """Return the case of a model that keeps ln(1/τ), as CLIP has it."""
+    return ForeignLoss(package, name, "logit_scale", default_tau, *how, transform="log_inverse", **options)
 
 
 SAMPLED = "_codebook.sample_codebook_temp"
@@ -303,14 +296,7 @@ FOREIGN = [
     lightly("CAPILoss", of_clusters, 0.12, "student_temperature"),
     lightly("MSNLoss", of_prototypes, 0.1),
     lightly("PMSNLoss", of_prototypes, 0.1),
-    lightly(
-        "DetConSLoss",
-        of_regions,
-        0.1,
-        "detconbloss.temperature",
-        argument="temperature",
-        gather_distributed=False,
-    ),
+    lightly("DetConSLoss", of_regions, 0.1, "detconbloss.temperature", gather_distributed=False),
     metric("NTXentLoss", 0.07),
     metric("SupConLoss", 0.1),
     metric("NormalizedSoftmaxLoss", 0.05),
@@ -328,62 +314,32 @@ FOREIGN = [
     metric("SoftTripleLoss", 0.1, "gamma"),
     metric("CircleLoss", 1 / 80, "gamma"),
     ForeignLoss("info_nce", "InfoNCE", "temperature", 0.1, of_views, argument("temperature")),
-    quantizer(SAMPLED, 1.0, "Euclidean codes", "sample_codebook_temp", stochastic_sample_codes=True),
-    quantizer(
-        SAMPLED,
-        1.0,
-        "cosine codes",
-        "sample_codebook_temp",
-        stochastic_sample_codes=True,
-        use_cosine_sim=True,
-    ),
+    quantizer(SAMPLED, 1.0, "Euclidean codes", stochastic_sample_codes=True),
+    quantizer(SAMPLED, 1.0, "cosine codes", stochastic_sample_codes=True, use_cosine_sim=True),
     quantizer(
         "codebook_diversity_temperature",
         0.01,
         "codes with a diversity loss",
-        "codebook_diversity_temperature",
         codebook_diversity_loss_weight=0.1,
     ),
-    ForeignLoss(
-        "open_clip", "model.CLIP", "logit_scale", 0.07, of_open_clip, open_clip(), transform="log_inverse"
-    ),
-    ForeignLoss(
+    logit_scale("open_clip", "model.CLIP", 0.07, of_open_clip("ClipLoss"), open_clip()),
+    logit_scale(
         "open_clip",
         "model.CLIP",
-        "logit_scale",
         0.1,
-        of_open_siglip,
+        of_open_clip("SigLipLoss"),
         open_clip(init_logit_scale=math.log(10), init_logit_bias=-10.0),
-        transform="log_inverse",
         label="CLIP with the loss of SigLIP",
     ),
-    ForeignLoss("transformers", "CLIPModel", "logit_scale", 0.07, of_pairs, clip, transform="log_inverse"),
-    ForeignLoss(
-        "transformers",
-        "SiglipModel",
-        "logit_scale",
-        1.0,
-        of_pairs,
-        siglip,
-        transform="log_inverse",
-        by_hand=True,
-    ),
-    ForeignLoss(
-        "transformers",
-        "Wav2Vec2ForPreTraining",
-        "quantizer.temperature",
-        2.0,
-        of_sound,
-        wav2vec2,
-        by_hand=True,
-    ),
-    ForeignLoss(
-        "transformers",
-        "Wav2Vec2ForPreTraining",
-        "config.contrastive_logits_temperature",
-        0.1,
-        of_sound,
-        wav2vec2,
-        by_hand=True,
+    logit_scale("transformers", "CLIPModel", 0.07, of_pairs, clip),
+    logit_scale("transformers", "SiglipModel", 1.0, of_pairs, siglip, by_hand=True),
+    *(
+        ForeignLoss(
+            "transformers", "Wav2Vec2ForPreTraining", path, default_tau, of_sound, wav2vec2, by_hand=True
+        )
+        for path, default_tau in (
+            ("quantizer.temperature", 2.0),
+            ("config.contrastive_logits_temperature", 0.1),
+        )
     ),
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import yaml
@@ -20,14 +19,11 @@ _SETS = [{"name": "A", "parameters": {}}, {"name": "B", "parameters": {"length_s
 
 def _text(**sections: dict[str, Any] | list[Any] | None) -> str:
     """Return the text of the spec with sections merged in, or taken out by None."""
-    spec = copy.deepcopy(_SPEC)
-    for name, section in sections.items():
-        if section is None:
-            del spec[name]
-        elif isinstance(section, dict):
-            spec[name] = {**spec.get(name, {}), **section}
-        else:
-            spec[name] = section
+    merged = {
+        name: {**_SPEC.get(name, {}), **section} if isinstance(section, dict) else section
+        for name, section in sections.items()
+    }
+    spec = {name: section for name, section in (_SPEC | merged).items() if section is not None}
     return yaml.safe_dump(spec, sort_keys=False)
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import importlib.util
 import os
 import pwd
 import shutil
@@ -85,20 +86,12 @@ def strike(pid: int, blow: signal.Signals) -> bool:
     return True
 
 
-def _program(name: str, *folders: str) -> str | None:
-    """Return the path of a program, looked for where distributions put those that are not in the PATH."""
-    places = sorted({str(path) for pattern in folders for path in Path("/").glob(pattern)}, reverse=True)
-    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *places]))
-
-
 class Server:
     """A server that answers: databases are made and dropped on it.
 
     Args:
         base: URL of a database that is there, as an administrator.
     """
-
-    drop_options = ""
 
     def __init__(self, base: str) -> None:
         self.base = base
@@ -126,9 +119,6 @@ class Server:
         force = " WITH (FORCE)" if self.base.startswith("postgresql") else ""
         self.execute(f"DROP DATABASE {name}{force}")
 
-    def stop(self) -> None:
-        """Leave alone what was found running."""
-
 
 class PrivateServer(Server, ABC):
     """A server of the tests' own, with its data in a temporary folder; started when it is made.
@@ -143,6 +133,11 @@ class PrivateServer(Server, ABC):
 
     account: ClassVar[str]
     end: ClassVar[signal.Signals]
+    programs: ClassVar[tuple[str, str]]
+    """The program that makes its data, and the server itself."""
+    folders: ClassVar[tuple[str, ...]]
+    driver: ClassVar[str]
+    package: ClassVar[str]
 
     def __init__(self, host: str = LOOPBACK, disk: Path | None = None) -> None:
         if not self.is_installed():
@@ -155,16 +150,22 @@ class PrivateServer(Server, ABC):
         self.folder = Path(tempfile.mkdtemp(prefix="tempopt-server-", dir=parent_folder))
         if self._user:
             shutil.chown(self.folder, self._user["user"], self._user["group"])
-        self.host, self.port = host, _free_port(host)
+        self.host, self.port = host, free_port(host)
         super().__init__(self._base())
         atexit.register(self.remove)
         self._initialise()
         self.start()
 
     @classmethod
-    @abstractmethod
     def is_installed(cls) -> bool:
         """Return whether the server's programs are on this machine."""
+        return all(map(cls._program, cls.programs))
+
+    @classmethod
+    def _program(cls, name: str) -> str | None:
+        """Return the path of a program, looked for where distributions put those that are not in PATH."""
+        places = sorted({str(path) for pattern in cls.folders for path in Path("/").glob(pattern)})
+        return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *reversed(places)]))
 
     @abstractmethod
     def _base(self) -> str: ...
@@ -173,7 +174,13 @@ class PrivateServer(Server, ABC):
     def _initialise(self) -> None: ...
 
     @abstractmethod
-    def _command(self) -> list[str]: ...
+    def _options(self) -> list[str]:
+        """Return what its server is started with."""
+
+    def _command(self, name: str, *options: str) -> list[str]:
+        program = self._program(name)
+        assert program is not None
+        return [program, *options]
 
     def _unprivileged(self) -> dict[str, Any]:
         """Return whom to run as: servers refuse to be run by root."""
@@ -184,7 +191,8 @@ class PrivateServer(Server, ABC):
         return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
 
     def _run(self, *command: str) -> None:
-        process = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, **self._user)
+        words = self._command(*command)
+        process = subprocess.run(words, cwd=self.folder, capture_output=True, text=True, **self._user)
         if process.returncode != 0:
             raise RuntimeError(f"{command[0]} failed:\n{process.stdout}{process.stderr}")
 
@@ -193,7 +201,7 @@ class PrivateServer(Server, ABC):
         assert self._process is None, "the server is running already"
         with (self.folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                self._command(),
+                self._command(self.programs[1], *self._options()),
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -211,7 +219,7 @@ class PrivateServer(Server, ABC):
                     time.sleep(0.1)
                     continue
                 log_text = (self.folder / "server.log").read_text(errors="replace")[-3000:]
-                raise RuntimeError(f"{self._command()[0]} does not answer: {error}\n{log_text}") from error
+                raise RuntimeError(f"{self.programs[1]} does not answer: {error}\n{log_text}") from error
 
     @property
     def has_ended(self) -> bool:
@@ -256,32 +264,28 @@ class PostgresServer(PrivateServer):
     account = "postgres"
     # "fast": sessions are ended, unlike with SIGTERM, which waits for them
     end = signal.SIGINT
+    programs = ("initdb", "postgres")
     folders = (
         "usr/lib/postgresql/*/bin",
         "usr/pgsql-*/bin",
         "usr/local/pgsql/bin",
         "usr/libexec/postgresql*",
     )
-
-    @classmethod
-    def is_installed(cls) -> bool:
-        return all(_program(name, *cls.folders) for name in ("initdb", "postgres"))
+    driver, package = "psycopg", "postgresql"
 
     def _base(self) -> str:
         return f"postgresql+psycopg://postgres@{self.host}:{self.port}/postgres"
 
     def _initialise(self) -> None:
-        initdb = _program("initdb", *self.folders)
-        assert initdb is not None
         # --no-sync is about this one command: the server itself syncs all it commits
         options = ("--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
-        self._run(initdb, "--pgdata=data", *options, *(["--wal-segsize=1"] if self._is_small else []))
+        self._run(
+            self.programs[0], "--pgdata=data", *options, *(["--wal-segsize=1"] if self._is_small else [])
+        )
         with (self.folder / "data" / "pg_hba.conf").open("a") as rules:
             rules.write("host all all 0.0.0.0/0 trust\n")
 
-    def _command(self) -> list[str]:
-        program = _program("postgres", *self.folders)
-        assert program is not None
+    def _options(self) -> list[str]:
         settings = {
             "listen_addresses": self.host,
             "port": self.port,
@@ -290,7 +294,7 @@ class PostgresServer(PrivateServer):
             "max_connections": 100,
             **({"min_wal_size": "2MB", "max_wal_size": "4MB"} if self._is_small else {}),
         }
-        return [program, "-D", "data", *(f"--{name}={value}" for name, value in settings.items())]
+        return ["-D", "data", *(f"--{name}={value}" for name, value in settings.items())]
 
 
 class MariaServer(PrivateServer):
@@ -298,27 +302,21 @@ class MariaServer(PrivateServer):
 
     account = "mysql"
     end = signal.SIGTERM
+    programs = ("mariadb-install-db", "mariadbd")
     folders = ("usr/sbin", "usr/local/sbin", "usr/libexec", "usr/local/mysql/bin")
-
-    @classmethod
-    def is_installed(cls) -> bool:
-        return all(_program(name, *cls.folders) for name in ("mariadb-install-db", "mariadbd"))
+    driver, package = "pymysql", "mariadb-server"
 
     def _base(self) -> str:
         return f"mysql+pymysql://root@{self.host}:{self.port}/mysql"
 
     def _initialise(self) -> None:
-        install = _program("mariadb-install-db", *self.folders)
-        assert install is not None
         options = ("--auth-root-authentication-method=normal", "--skip-test-db")
-        self._run(install, "--no-defaults", f"--datadir={self.folder / 'data'}", *options)
+        self._run(self.programs[0], "--no-defaults", f"--datadir={self.folder / 'data'}", *options)
         grants = "CREATE USER IF NOT EXISTS root@'%';\nGRANT ALL ON *.* TO root@'%' WITH GRANT OPTION;\n"
         (self.folder / "init.sql").write_text(grants)
         (self.folder / "init.sql").chmod(0o644)
 
-    def _command(self) -> list[str]:
-        program = _program("mariadbd", *self.folders)
-        assert program is not None
+    def _options(self) -> list[str]:
         settings = {
             "datadir": self.folder / "data",
             "socket": self.folder / "socket",
@@ -331,7 +329,7 @@ class MariaServer(PrivateServer):
             **({"innodb-log-file-size": "4M"} if self._is_small else {}),
         }
         options = [f"--{name}={value}" for name, value in settings.items()]
-        return [program, "--no-defaults", "--skip-name-resolve", *options]
+        return ["--no-defaults", "--skip-name-resolve", *options]
 
 
 _PRIVATE: dict[str, type[PrivateServer]] = {"postgresql": PostgresServer, "mariadb": MariaServer}
@@ -339,11 +337,10 @@ _STANDARD = {
     "postgresql": f"postgresql+psycopg://postgres@{LOOPBACK}:5432/postgres",
     "mariadb": f"mysql+pymysql://root@{LOOPBACK}:3306/mysql",
 }
-_DRIVERS = {"postgresql": "psycopg", "mariadb": "pymysql"}
-_PACKAGES = {"postgresql": "postgresql", "mariadb": "mariadb-server"}
 
 
-def _free_port(host: str) -> int:
+def free_port(host: str = LOOPBACK) -> int:
+    """Return a port that nothing listens on."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]
@@ -352,19 +349,13 @@ def _free_port(host: str) -> int:
 
 def why_not(backend: str) -> str:
     """Return why no private server of a backend can be had here, and how to get it; empty if one can."""
-    try:
-        __import__(_DRIVERS[backend])
-    except ImportError:
-        return (
-            f"NOT TESTED on {backend}: its driver {_DRIVERS[backend]} is not installed. "
-            "Run: pip install tempopt[postgresql,mysql]"
-        )
-    if not _PRIVATE[backend].is_installed():
-        return (
-            f"NOT TESTED on {backend}: its server programs are not installed. Install them (on Debian: "
-            f"apt-get install {_PACKAGES[backend]}); the tests start a server of their own."
-        )
-    return ""
+    kind = _PRIVATE[backend]
+    remedy = ""
+    if importlib.util.find_spec(kind.driver) is None:
+        remedy = f"its driver {kind.driver}. Run: pip install tempopt[postgresql,mysql]"
+    elif not kind.is_installed():
+        remedy = f"its server programs, which the tests start (on Debian: apt-get install {kind.package})."
+    return f"NOT TESTED on {backend}: install {remedy}" if remedy else ""
 
 
 def start_private(backend: str, host: str = LOOPBACK, disk: Path | None = None) -> PrivateServer:
@@ -408,5 +399,7 @@ def empty_database(backend: str, folder: Path, purpose: str) -> Iterator[str]:
     if server is None:
         pytest.skip(why_not)
     name = f"tempopt_{purpose}_{os.getpid()}"
-    yield server.create_database(name)
-    server.drop_database(name)
+    try:
+        yield server.create_database(name)
+    finally:
+        server.drop_database(name)

@@ -75,6 +75,11 @@ class Block:
     def location(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
+    def write(self, folder: Path) -> None:
+        """Write the block to the file that it is, if any."""
+        if self.title is not None:
+            (folder / self.title).write_text(self.text, encoding="utf-8")
+
 
 def _blocks(page: Path) -> list[Block]:
     blocks: list[Block] = []
@@ -135,8 +140,7 @@ def test_python_runs_and_prints_what_is_shown(page: Path, folder: Path) -> None:
     namespace: dict[str, Any] = {"__name__": "a_page"}
     stdout = io.StringIO()
     for block in BLOCKS[page]:
-        if block.title is not None:
-            (folder / block.title).write_text(block.text, encoding="utf-8")
+        block.write(folder)
         if block.language == "output":
             assert stdout.getvalue() == block.text, block.location
         if block.language == "python" and block.run:
@@ -217,13 +221,8 @@ def _default_text(default: object) -> str:
 def test_defaults_on_the_page_are_those_in_force() -> None:
     for name, default in NEUTRAL.items():
         if default is not None:
-            assert ROWS[name].startswith(
-                f"{default:g} |" if isinstance(default, float) else f"{default} |"
-            ), name
-    for section, path in (
-        (StudySection, "study."),
-        (settings.Seeds, "study.seeds."),
-    ):
+            assert ROWS[name].startswith(_default_text(default)), name
+    for section, path in ((StudySection, "study."), (settings.Seeds, "study.seeds.")):
         for name, field in section.model_fields.items():
             if isinstance(field.default, int | float | str):
                 assert ROWS[f"{path}{name}"].startswith(_default_text(field.default)), name
@@ -234,15 +233,13 @@ def test_defaults_on_the_page_are_those_in_force() -> None:
 def test_the_module_that_is_fine_tuned_starts_from_its_weights(folder: Path) -> None:
     page = BLOCKS[DOCS / "own-model.md"]
     for block in page:
-        if block.title is not None:
-            (folder / block.title).write_text(block.text, encoding="utf-8")
+        block.write(folder)
     (text,) = [block.text for block in page if block.language == "yaml" and "weights:" in block.text]
     spec_data = _laid_over(_BASE_SPEC, yaml_source.parse(text, source="own-model.md").data)
     state = importlib.import_module("finder").Finder().state_dict()
     torch.save({"state_dict": state}, folder / "pretrained.ckpt")
-    program = spec.StudySpec.parse(
-        {**spec_data, "attach": {"layers": "auto"}}, source="own-model.md"
-    ).program()
+    spec_data["attach"] = {"layers": "auto"}
+    program = spec.StudySpec.parse(spec_data, source="own-model.md").program()
     state_dict = build(program, {"temperature_init": 0.5}).module.state_dict()
     assert state_dict.keys() == state.keys()
     assert all(torch.equal(state_dict[name], tensor) for name, tensor in state.items())
@@ -299,8 +296,7 @@ def test_every_command_has_a_section() -> None:
 @pytest.mark.parametrize("name", FOLLOWED)
 def test_a_newcomer_who_follows_the_page_gets_through(name: str, tmp_path: Path) -> None:
     for block in BLOCKS[DOCS / name]:
-        if block.title is not None:
-            (tmp_path / block.title).write_text(block.text, encoding="utf-8")
+        block.write(tmp_path)
         for words in _commands(block) if block.run else []:
             program = {"tempopt": [sys.executable, "-m", "tempopt"], "python": [sys.executable]}[words[0]]
             if words[1:] == ["search", "recall"]:

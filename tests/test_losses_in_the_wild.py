@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 import re
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -76,14 +77,18 @@ def loss_and_gradients(model: LossModule) -> list[Tensor]:
     return [loss.detach(), *(gradient for gradient in gradients if gradient is not None)]
 
 
-def train_module(model: LossModule, **parameters: Any) -> LossModule:
-    """Train by Lightning with a schedule as a study puts it on."""
+def scheduled(model: LossModule, **parameters: Any) -> list[L.Callback]:
+    """Put a schedule on a module as a study does."""
     section = {"value": model.path, "transform": model.case.transform, "as_found": None}
-    values = NamedValues(model, {"named": section}, parameters, validate_at="final")
+    return NamedValues(model, {"named": section}, parameters, validate_at="final").callbacks
+
+
+def train_module(model: LossModule, callbacks: Sequence[L.Callback] = ()) -> None:
+    """Train by Lightning."""
     trainer = L.Trainer(
         max_epochs=1,
         accelerator="cpu",
-        callbacks=values.callbacks,
+        callbacks=list(callbacks),
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -91,7 +96,6 @@ def train_module(model: LossModule, **parameters: Any) -> LossModule:
     )
     torch.manual_seed(7)
     trainer.fit(model)
-    return model
 
 
 @FOR_EACH_LOSS
@@ -120,29 +124,15 @@ def test_at_a_temperature_it_computes_what_one_does_that_was_made_at_it(
     assert max(changes) > 1e-3
 
 
-def trained_without(case: ForeignLoss) -> LossModule:
-    """Train by Lightning as the class is."""
-    model = LossModule(case)
-    trainer = L.Trainer(
-        max_epochs=1,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    torch.manual_seed(7)
-    trainer.fit(model)
-    return model
-
-
 @FOR_EACH_LOSS
 def test_training_follows_the_schedule_and_as_found_it_is_what_it_was(case: ForeignLoss) -> None:
-    plain, as_found = trained_without(case), train_module(LossModule(case))
+    plain, as_found, model = (LossModule(case) for _ in range(3))
+    train_module(plain)
+    train_module(as_found, scheduled(as_found))
     for plain_param, found_param in zip(plain.parameters(), as_found.parameters(), strict=True):
         assert torch.equal(plain_param, found_param)
     schedule = {"named.schedule": "exponential", "named.temperature_final": case.default_temperature / 4}
-    model = train_module(LossModule(case), **schedule)
+    train_module(model, scheduled(model, **schedule))
     expected = [case.default_temperature * 0.25 ** (step / (STEPS - 1)) for step in range(STEPS)]
     stored_values = [STORED[case.transform](tau) for tau in expected]
     assert model.step_temperatures == pytest.approx(stored_values, rel=1e-3, abs=1e-6)

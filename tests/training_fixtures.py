@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from tempopt.spec.program import Program
 from tempopt.training import build
 from tempopt.training.messages import CheckpointRef, CheckpointSaved, Message, RunRequest, Stop
 
+PROGRAM_FIELDS = {field.name for field in dataclasses.fields(Program)}
 TRAINING_TESTS = Path(__file__).parent / "training"
 
 
@@ -82,17 +84,12 @@ def request_for(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunRequest]:
         data: dict[str, Any] | None = None,
         data_class: str = "ToyData",
         trainer: dict[str, Any] | None = None,
-        attach: dict[str, Any] | None = None,
-        metric: str = "val_loss",
-        validate_at: Any = "final",
-        weights: str | None = None,
-        compile: str | None = None,
-        compared: bool = False,
         values: dict[str, dict[str, Any]] | None = None,
         reads_temperature: bool = False,
-        parameters: dict[str, Any] | None = None,
-        **request: Any,
+        **fields: Any,
     ) -> RunRequest:
+        defaults = {"attach": None, "metric": "val_loss", "validate_at": "final", "data_seed": 0}
+        of_program = defaults | {name: fields.pop(name) for name in PROGRAM_FIELDS & fields.keys()}
         length = {"max_steps": 24, "val_check_interval": 4, "check_val_every_n_epoch": None}
         program = Program(
             model={
@@ -101,21 +98,15 @@ def request_for(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunRequest]:
             },
             data={"class_path": f"toy_modules.{data_class}", "init_args": data or {}},
             trainer={**length, "accelerator": "cpu", **(trainer or {})},
-            attach=attach,
-            metric=metric,
-            validate_at=validate_at,
-            data_seed=0,
-            weights=weights,
-            compile=compile,
-            compared=compared,
             values={
                 name: {"value": None, "transform": "identity", "as_found": None, **value}
                 for name, value in (values or {}).items()
             },
             metric_reads_temperature=reads_temperature,
+            **of_program,
         )
-        fields = {"ticket": 1, "attempt": 1, "seed": 5, **request}
-        return RunRequest(program=program, parameters=parameters or {}, **fields)
+        request_defaults = {"ticket": 1, "attempt": 1, "seed": 5, "parameters": {}}
+        return RunRequest(program=program, **{**request_defaults, **fields})
 
     yield make
     for name in ("toy_modules", "learned_modules", "hugging_modules"):

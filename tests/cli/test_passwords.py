@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,13 +9,11 @@ from pathlib import Path
 import pytest
 
 from tempopt import cli
-from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.changes import ClaimRequest, RunEnded, RunOutcome
 from tempopt.storage.opening import open_store
-from tempopt.storage.rows import NewTicket
 from tests.cli.conftest import SECRET, WRITTEN, holds_no_password
-from tests.servers import find_or_start
-from tests.toy_study import toy_spec
+from tests.servers import empty_database
+from tests.storage.scenes import HOUR, make_end, take_next
+from tests.toy_study import begin
 
 NAMED = ("show", "resume", "agent", "logs", "export", "pause", "stop", "gc", "delete --yes")
 COMMANDS = ["list", "gc", "storage upgrade", *(f"{command} pairs" for command in NAMED)]
@@ -109,30 +106,17 @@ def test_an_unexpected_error_is_shown_without_passwords(
 
 
 @pytest.fixture
-def url() -> Iterator[str]:
+def url(tmp_path: Path) -> Iterator[str]:
     """The URL, password and all, of a PostgreSQL database with a study whose run printed that URL."""
-    server, why_not = find_or_start("postgresql")
-    if server is None:
-        pytest.skip(why_not)
-    name = f"tempopt_test_passwords_{os.getpid()}"
-    secret_url = server.create_database(name).replace("postgres@", f"postgres:{WRITTEN}@")
-    try:
+    with empty_database("postgresql", tmp_path, "passwords") as plain_url:
+        secret_url = plain_url.replace("postgres@", f"postgres:{WRITTEN}@")
         with open_store(secret_url) as store:
-            spec = StudySpec.parse(toy_spec(name="pairs"), source="the test")
-            study = store.create_study("pairs", spec.to_json(), spec.identity())
-            store.add_tickets(study.id, [NewTicket(kind="search", arm="search", number=0, seed=0)])
-            ticket = store.take_ticket(
-                study.id, "far:1:2:3", ClaimRequest(limits={"search": None}, lease=60.0, max_attempts=3)
-            )
-            assert ticket is not None
+            study = begin(store, "pairs")
+            ticket = take_next(store, study, limits={"search": None})
             store.begin(ticket.id, 1, {"temperature_init": 1.0}, {"temperature_init": 1.0}, None)
-            outcomes = RunOutcome(outcome="complete", value=0.5, steps=10, seconds=1.0)
             text = f"connecting to {secret_url}\nas {SECRET}"
-            end_change = RunEnded(ticket_id=ticket.id, attempt=1, outcomes=outcomes, log=text)
-            store.write(study.id, [end_change], agent="far:1:2:3", lease=60.0)
+            store.write(study.id, [make_end(ticket, log=text)], agent="agent", lease=HOUR)
         yield secret_url
-    finally:
-        server.drop_database(name)
 
 
 @pytest.mark.service

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
-import subprocess
-import sys
 from html import unescape
 from pathlib import Path
 
@@ -14,9 +11,8 @@ import pytest
 from tempopt import cli
 from tempopt.cli import report
 from tempopt.cli.report import write_final_report
-from tempopt.cli.run_study import publish_report
 from tempopt.storage.opening import open_store
-from tests.cli.conftest import SECRET, WRITTEN, holds_no_password
+from tests.cli.conftest import SECRET, WRITTEN
 from tests.report.made_study import World, make, write
 
 URL = "sqlite:///tempopt.db"
@@ -63,14 +59,6 @@ def test_commands_that_a_verdict_names_lead_to_the_store_that_was_named(
     assert "as code: tempopt export pairs\n" in capsys.readouterr().out
 
 
-def test_a_report_loads_neither_torch_nor_lightning(study: Path) -> None:
-    program = (
-        "import sys; from tempopt.cli import main; main(['report', 'pairs']);"
-        "assert not {'torch', 'lightning'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", program], cwd=study, check=True)
-
-
 def test_the_report_at_the_end_replaces_reports_alone(
     study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -90,21 +78,6 @@ def test_the_report_at_the_end_replaces_reports_alone(
     (study / "pairs.html").unlink()
     (study / "pairs.html").mkdir()
     assert write_final_report(URL, "pairs") == "pairs-tempopt-2.html"
-
-
-def test_a_report_that_fails_is_told_and_fails_nothing(
-    study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(*_: object) -> str:
-        raise ZeroDivisionError(f"at postgresql://me:{SECRET}@host/db")
-
-    monkeypatch.setattr(report, "_page", fail)
-    arguments = argparse.Namespace(url=URL, storage=None, storage_file=None, report=True)
-    assert publish_report(arguments, "pairs") is None
-    stderr = capsys.readouterr().err
-    assert "could not be written: ZeroDivisionError" in stderr
-    assert "Try again: tempopt report pairs" in stderr
-    holds_no_password(stderr)
 
 
 def test_no_password_is_on_the_page(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:

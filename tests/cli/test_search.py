@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +18,7 @@ from tempopt.service import studies
 from tempopt.service.requests import ResumeRequest, SearchRequest
 from tempopt.service.studies import RunOptions
 from tempopt.storage.opening import open_store
+from tests.cli.conftest import SECRET, holds_no_password
 from tests.toy_study import toy_spec
 
 Called = dict[str, Any]
@@ -82,41 +82,26 @@ def test_a_search_ends_with_the_path_of_its_report_unless_none_is_wanted(
     assert "report" not in capsys.readouterr().out
 
 
-def test_a_search_whose_report_cannot_be_written_has_not_failed(
-    carried_out: Called, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["search", "a.yaml"]) == 0
-    captured_output = capsys.readouterr()
-    assert "the verdict" in captured_output.out and "report: " not in captured_output.out
-    assert "the report could not be written" in captured_output.err
-    assert "Try again: tempopt report pairs" in captured_output.err
-
-
 @pytest.mark.parametrize(("best", "code"), [("the best", 0), (None, 1)])
-def test_ctrl_c_while_the_report_is_written_ends_the_report_alone(
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(f"at postgresql://me:{SECRET}@host/db")])
+def test_what_ends_the_report_ends_the_report_alone(
+    error: BaseException,
     best: str | None,
     code: int,
     carried_out: Called,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+    def fail(*_: object) -> None:
+        raise error
 
     carried_out["best"] = best
-    monkeypatch.setattr(report, "write_final_report", interrupt)
+    monkeypatch.setattr(report, "write_final_report", fail)
     assert cli.main(["search", "a.yaml"]) == code
-    captured_output = capsys.readouterr()
-    assert "details: tempopt show pairs\n" in captured_output.out and "report: " not in captured_output.out
-    assert "tempopt report pairs" in captured_output.err
-
-
-def test_a_search_without_one_complete_trial_has_failed_and_offers_no_winner(
-    carried_out: Called, capsys: pytest.CaptureFixture[str]
-) -> None:
-    carried_out["best"] = None
-    assert cli.main(["search", "a.yaml"]) == 1
-    assert "tempopt export" not in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "details: tempopt show pairs\n" in out and "report: " not in out and "tempopt export" not in out
+    assert "tempopt report pairs" in err
+    holds_no_password(err)
 
 
 @pytest.mark.parametrize("words", [[], ["--launcher", "local"]])
@@ -186,46 +171,20 @@ def test_a_study_that_was_paused_says_how_to_go_on_and_claims_nothing(
     )
 
 
-def test_the_hints_lead_to_the_same_store_without_its_password(
-    carried_out: Called, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_an_interrupted_search_says_how_to_go_on_if_it_has_begun(
+    is_begun: bool, carried_out: Called, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["search", "a.yaml", "--storage", "postgresql://me:hunter2@host/db"]) == 0
-    out = capsys.readouterr().out
-    assert "tempopt show pairs --storage 'postgresql://me:***@host/db'" in out
-    assert "hunter2" not in out
+    def interrupt(request: object, options: RunOptions, observer: object) -> None:
+        with open_store(str(options.storage), create=True) as store:
+            if is_begun:
+                store.create_study("pairs", {"study": {"name": "pairs"}}, "0" * 64)
+        raise KeyboardInterrupt
 
-
-@pytest.fixture
-def interrupt_search(carried_out: Called, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
-    """Make the search end by Ctrl-C, after it has written its study or before."""
-
-    def arrange(is_begun: bool) -> None:
-        def interrupt(request: object, options: RunOptions, observer: object) -> None:
-            with open_store(str(options.storage), create=True) as store:
-                if is_begun:
-                    store.create_study("pairs", {"study": {"name": "pairs"}}, "0" * 64)
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(studies, "carry_out", interrupt)
-
-    return arrange
-
-
-def test_an_interrupted_search_says_how_to_go_on(
-    interrupt_search: Callable[[bool], None], capsys: pytest.CaptureFixture[str]
-) -> None:
-    interrupt_search(True)
+    monkeypatch.setattr(studies, "carry_out", interrupt)
     words = ["search", "a.yaml", "--storage", "sqlite:///a b.db", "--checkpoints", "my runs"]
     assert cli.main([*words, "--workers", "2"]) == 130
-    assert capsys.readouterr().out.endswith(
-        "Interrupted. Everything that was reported is saved. To go on:\n"
-        "  tempopt resume pairs --storage 'sqlite:///a b.db' --checkpoints 'my runs' --workers 2\n"
-    )
-
-
-def test_a_search_that_was_interrupted_before_it_began_does_not_offer_to_resume(
-    interrupt_search: Callable[[bool], None], capsys: pytest.CaptureFixture[str]
-) -> None:
-    interrupt_search(False)
-    assert cli.main(["search", "a.yaml"]) == 130
-    assert "nothing was written" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    resume = "  tempopt resume pairs --storage 'sqlite:///a b.db' --checkpoints 'my runs' --workers 2\n"
+    hint = f"Interrupted. Everything that was reported is saved. To go on:\n{resume}"
+    assert out.endswith(hint) if is_begun else "nothing was written" in out and "resume" not in out

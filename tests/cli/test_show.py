@@ -7,8 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,15 +15,18 @@ from tempopt import cli
 from tempopt.errors import StoreUnreachable
 from tempopt.report.decision import screen_lines
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.changes import ClaimRequest, MetricReported, RunEnded, RunOutcome, RunStarted
+from tempopt.storage.changes import RunStarted
 from tempopt.storage.liveness import machine_id
 from tempopt.storage.opening import open_store
-from tempopt.storage.rows import KINDS, Kind, NewTicket, TicketRow
+from tempopt.storage.rows import KINDS, Kind, NewTicket, StudyRow, TicketRow
 from tempopt.storage.store import Store
+from tests.cli.conftest import LAUNCHER_OPTION
 from tests.report.full_text import full_lines
 from tests.report.made_study import World, make, write
+from tests.storage.scenes import HOUR, complete, make_end, reported, take_next
 
 URL = "sqlite:///tempopt.db"
+FAR = "far:1:2:3"
 SPEC = {
     "study": {"name": "pairs", "metric": "val_accuracy", "direction": "maximize", "trials": 3},
     "model": {"class_path": "package.module.Model", "init_args": {"d_model": 8}},
@@ -41,7 +42,7 @@ DONE: list[tuple[Kind, dict[str, float], float]] = [
 
 
 @pytest.fixture
-def begun_studies() -> Iterator[None]:
+def begun_studies() -> None:
     """Write a study with two runs of τ = 1 and one of three search tickets done."""
     spec = StudySpec.parse(SPEC, source="the test")
     with open_store(URL, create=True) as store:
@@ -50,25 +51,20 @@ def begun_studies() -> Iterator[None]:
         tickets = [NewTicket(kind=k, arm=k, number=i, seed=i) for k, n in counts.items() for i in range(n)]
         store.add_tickets(study.id, tickets)
         for kind, parameters, value in DONE:
-            ticket = _take(store, study.id, kind)
+            ticket = _take(store, study, kind)
             store.begin(ticket.id, ticket.attempt, parameters, parameters, None)
-            outcomes = RunOutcome(outcome="complete", value=value, steps=10, seconds=2.0)
-            end_change = RunEnded(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
-            store.write(study.id, [end_change], agent="far:1:2:3", lease=60.0)
-    yield
+            store.write(study.id, [make_end(ticket, complete(value))], agent=FAR, lease=HOUR)
 
 
-def _take(store: Store, study: int, kind: Kind, agent: str = "far:1:2:3", lease: float = 60.0) -> TicketRow:
-    ticket = store.take_ticket(study, agent, ClaimRequest(limits={kind: None}, lease=lease, max_attempts=3))
-    assert ticket is not None
-    return ticket
+def _take(store: Store, study: StudyRow, kind: Kind, agent: str = FAR, lease: float = HOUR) -> TicketRow:
+    return take_next(store, study, agent, limits={kind: None}, lease=lease)
 
 
-def _begin(*agents: str, lease: float = 60.0) -> None:
+def _begin(*agents: str, lease: float = HOUR) -> None:
     """Have agents take a search ticket each."""
     with open_store(URL) as store:
         for agent in agents:
-            _take(store, store.load_study("pairs").id, "search", agent, lease)
+            _take(store, store.load_study("pairs"), "search", agent, lease)
 
 
 @pytest.mark.usefixtures("begun_studies")
@@ -81,12 +77,12 @@ def test_list_has_a_line_for_each_study(capsys: pytest.CaptureFixture[str]) -> N
 
 @pytest.mark.usefixtures("begun_studies")
 def test_a_study_runs_while_an_agent_holds_a_lease(capsys: pytest.CaptureFixture[str]) -> None:
-    _begin("far:1:2:3", lease=-1.0)
+    _begin(FAR, lease=-1.0)
     assert cli.main(["list"]) == cli.main(["show", "pairs"]) == 0
     out = capsys.readouterr().out
     assert "pairs: maximize val_accuracy; waiting for an agent\n" in out
     assert "running (" not in out
-    _begin("far:1:2:3", "far:2:2:3")
+    _begin(FAR, "far:2:2:3")
     assert cli.main(["list"]) == cli.main(["show", "pairs"]) == 0
     out = capsys.readouterr().out
     assert "pairs: maximize val_accuracy; running (2 agents)\n" in out
@@ -201,7 +197,8 @@ print(json.dumps([codes, sorted({name.partition(".")[0] for name in sys.modules}
 LIGHT = [
     "--help",
     *("list", "list --json", "show pairs", "show pairs --json", "export pairs"),
-    *("logs pairs", "logs pairs search-0", "gc", "storage upgrade", "stop pairs", "pause pairs"),
+    *("logs pairs", "logs pairs search-0", "report pairs", "gc", "storage upgrade", "stop pairs"),
+    "pause pairs",
     "delete pairs --yes",
 ]
 
@@ -215,27 +212,11 @@ def test_looking_after_a_study_loads_neither_torch_nor_lightning() -> None:
     assert not {"torch", "lightning", "torchmetrics", "jsonargparse"} & set(imported_modules)
 
 
-LAUNCHER_MODULE = """\
-from tempopt.launch.launcher import Job, Launcher
-
-class Mine(Launcher):
-    name, OPTIONS, is_multi_host, survives_command = "mine", {"where": "where to"}, True, True
-    def machines(self): return []
-    def start(self, tasks): return []
-    def cancel(self, ids): pass
-    def jobs(self, ids):
-        print("a greeting")
-        waiting = Job(id="12_2", state="waiting", message="Resources")
-        return [waiting if id == "12_2" else Job(id=id, state="running") for id in ids]
-"""
-
-
 @pytest.fixture
-def submitted_jobs(folder: Path) -> None:
+def submitted_jobs(launcher: str) -> None:
     """Write the jobs of a study, of a launcher that is there and of one that is not."""
-    (folder / "launchers_of_mine.py").write_text(LAUNCHER_MODULE)
     with open_store(URL, create=True) as store:
-        store.add_jobs("pairs", "launchers_of_mine:Mine", {"where": "there"}, ["12_0", "12_1", "12_2"])
+        store.add_jobs("pairs", launcher, {"where": "there"}, ["12_0", "12_1", "12_2"])
         store.add_jobs("pairs", "no_such_launcher:Mine", {}, ["3"])
 
 
@@ -244,7 +225,6 @@ jobs: launchers_of_mine:Mine 2 running, 1 waiting (12_0, 12_1, 12_2)
   Resources
 jobs: no_such_launcher:Mine 1 whose state is not known here (3)
 """
-LAUNCHER_OPTION = ["--launcher", "launchers_of_mine:Mine"]
 
 
 @pytest.mark.usefixtures("begun_studies", "submitted_jobs")
@@ -277,18 +257,18 @@ def test_a_study_whose_jobs_wait_is_shown_before_anybody_has_begun_it(
 def test_json_names_the_runs_in_work_with_where_and_how_far_they_are(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    _begin("far:1:2:3", f"near:{os.getpid()}:{machine_id()}:no such start")
+    _begin(FAR, f"near:{os.getpid()}:{machine_id()}:no such start")
     with open_store(URL) as store:
         study = store.load_study("pairs").id
-        ticket = next(t for t in store.tickets(study) if t.state == "running" and t.agent == "far:1:2:3")
+        ticket = next(t for t in store.tickets(study) if t.state == "running" and t.agent == FAR)
         changes = [
             RunStarted(
                 ticket_id=ticket.id, attempt=1, total_steps=10, code="c", machine="far", device="cuda:0"
             ),
-            MetricReported(ticket_id=ticket.id, attempt=1, step=4, value=0.5),
+            reported(ticket, 4, 0.5),
         ]
         progress = {"renew": {ticket.id: 1}, "steps": {ticket.id: 6}}
-        store.write(study, changes, agent="far:1:2:3", lease=60.0, **progress)  # type: ignore[arg-type]
+        store.write(study, changes, agent=FAR, lease=60.0, **progress)  # type: ignore[arg-type]
     assert cli.main(["show", "pairs", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["agents"] == 1
@@ -305,34 +285,25 @@ def test_json_names_the_runs_in_work_with_where_and_how_far_they_are(
     ]
 
 
-def _finish(finish_event: threading.Event) -> None:
-    """Carry out what is left of the study, one ticket after another, and close it."""
-    with open_store(URL) as store:
-        study = store.load_study("pairs").id
-        for value in (0.25, 0.5):
-            ticket = _take(store, study, "search")
-            store.begin(ticket.id, ticket.attempt, {"temperature_init": 0.5}, {"temperature_init": 0.5}, None)
-            outcomes = RunOutcome(outcome="complete", value=value, steps=10, seconds=2.0)
-            end_change = RunEnded(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
-            store.write(study, [end_change], agent="far:1:2:3", lease=60.0)
-        store.set_state(study, "done")
-    finish_event.set()
-
-
 @pytest.mark.usefixtures("begun_studies")
 def test_watching_tells_what_finishes_and_ends_with_the_study_as_show_does(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finish_event = threading.Event()
     looks = []
 
-    def sleep(seconds: float) -> None:
+    def finish(seconds: float) -> None:
         looks.append(seconds)
-        _finish(finish_event)
+        with open_store(URL) as store:
+            study = store.load_study("pairs")
+            for value in (0.25, 0.5):
+                ticket = _take(store, study, "search")
+                store.begin(ticket.id, ticket.attempt, {"temperature_init": 0.5}, {}, None)
+                store.write(study.id, [make_end(ticket, complete(value))], agent=FAR, lease=HOUR)
+            store.set_state(study.id, "done")
 
-    monkeypatch.setattr("tempopt.cli.watch.time.sleep", sleep)
+    monkeypatch.setattr("tempopt.cli.watch.time.sleep", finish)
     assert cli.main(["show", "pairs", "--watch", "3"]) == 0
-    assert (looks, finish_event.is_set()) == ([3.0], True)
+    assert looks == [3.0]
     line, *lines = capsys.readouterr().out.splitlines()
     last_message = "search: 3 trainings over; best val_accuracy so far 0.7124 with τ = 2.5"
     assert line.partition("] ")[2] == last_message
@@ -396,3 +367,12 @@ def test_the_keys_are_the_same_before_a_study_is_begun(capsys: pytest.CaptureFix
         store.add_jobs("later", "no_such_launcher:Mine", {}, ["3"])
     assert cli.main(["show", "later", "--json"]) == 0
     assert json.loads(capsys.readouterr().out).keys() == report.keys()
+
+
+@pytest.mark.parametrize("metric", ["loss[/val]", "acc[top1]", "loss\x1b[31m"])
+def test_the_name_of_a_metric_is_shown_as_text(metric: str, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = StudySpec.parse({**SPEC, "study": {**SPEC["study"], "metric": metric}}, source="the test")
+    with open_store(URL, create=True) as store:
+        store.create_study("pairs", spec.to_json(), spec.identity())
+    assert cli.main(["list"]) == cli.main(["show", "pairs"]) == 0
+    assert capsys.readouterr().out.count(metric.replace("\x1b", r"\x1b")) == 2

@@ -25,11 +25,6 @@ def _run_token(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -
     return out, err
 
 
-def _list_tokens(capsys: pytest.CaptureFixture[str], storage: str) -> list[dict[str, str]]:
-    rows: list[dict[str, str]] = json.loads(_run_token(capsys, "list", "--json", "--storage", storage)[0])
-    return rows
-
-
 def test_a_new_token_is_all_that_standard_output_gets(
     storage: str, running_server: RunningServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -53,7 +48,8 @@ def test_a_token_is_listed_with_its_state(
         _, row = create_token(running_server.store, name=name, scopes=["view"], life=life)
         if name == "gone":
             running_server.store.revoke_token(row.id)
-    rows = {row["name"]: row for row in _list_tokens(capsys, storage)}
+    out, _ = _run_token(capsys, "list", "--json", "--storage", storage)
+    rows = {row["name"]: row for row in json.loads(out)}
     states = {name: row["state"] for name, row in rows.items()}
     assert states == {"admin": "valid", "late": "expired", "gone": "revoked", "good": "valid"}
     assert rows["good"]["scopes"] == "view" and rows["good"]["studies"] == "all"

@@ -35,6 +35,7 @@ LEASE = 5.0
 _ABROAD = 4
 # Share of the requests to servers that are doubled, and of the replies that are lost.
 _UNRELIABLE = 0.05
+_DATABASE, _HTTP = "the database", "a tempopt server"
 
 
 @dataclass(frozen=True)
@@ -70,9 +71,8 @@ class Attacker:
     say: Callable[[str], None]
     counts: collections.Counter[str] = field(default_factory=collections.Counter)
     _later: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
-    _cut: set[str] = field(default_factory=set)
-    _down: bool = False
-    _closed: bool = False
+    _away: set[str] = field(default_factory=set)
+    """The names of what cannot be reached just now."""
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.size.seed)
@@ -124,7 +124,7 @@ class Attacker:
 
     def is_away(self, machine: Machine | None) -> bool:
         """Return whether the database cannot be reached from a machine just now."""
-        return self._down or self._closed or (machine is not None and machine.name in self._cut)
+        return not self._away.isdisjoint({_DATABASE, _HTTP, machine.name if machine else ""})
 
     def _strike(self, pending: list[str]) -> bool:
         kind = pending[0] if pending else self._random.choice(self.kinds)
@@ -192,46 +192,45 @@ class Attacker:
         self._schedule_undo(seconds, wake)
         return f"agent {agent.number} for {seconds:.1f} s"
 
+    def _take_away(
+        self, name: str, end: Callable[[], object], restore: Callable[[], object], seconds: float
+    ) -> str:
+        """Take something away for so long, unless it is away already."""
+        if name in self._away:
+            raise LookupError
+        end()
+        self._away.add(name)
+
+        def bring_back() -> None:
+            if name == _HTTP and _DATABASE in self._away:
+                # a server begins with a look at its database
+                self._schedule_undo(1.0, bring_back)
+                return
+            restore()
+            self._away.discard(name)
+
+        self._schedule_undo(seconds, bring_back)
+        return f"for {seconds:.1f} s"
+
+    def _outage(self) -> float:
+        return LEASE * self._random.choice((0.0, 0.5, 1.5))
+
     def _server_away(self, end: Callable[[PrivateServer], None]) -> str:
         server = self.server
         assert server is not None
-        if self._down:
-            raise LookupError
-        end(server)
-        self._down = True
-
-        def bring_back() -> None:
-            server.start()
-            self._down = False
-
-        return self._outage(bring_back)
-
-    def _outage(self, undo: Callable[[], object]) -> str:
-        seconds = LEASE * self._random.choice((0.0, 0.5, 1.5))
-        self._schedule_undo(seconds, undo)
-        return f"for {seconds:.1f} s"
+        return self._take_away(_DATABASE, lambda: end(server), server.start, self._outage())
 
     def _http_away(self, blow: signal.Signals) -> str:
         http = self.crew.http
         assert http is not None
-        if self._closed:
-            raise LookupError
         number = self._random.randrange(len(http.ports))
-        http.end(number, blow)
-        self._closed = True
-
-        def bring_back() -> None:
-            if self._down:
-                # a server begins with a look at its database
-                self._schedule_undo(1.0, bring_back)
-                return
-            http.start(number)
-            self._closed = False
-
-        return f"{number} {self._outage(bring_back)}"
+        duration = self._take_away(
+            _HTTP, lambda: http.end(number, blow), lambda: http.start(number), self._outage()
+        )
+        return f"{number} {duration}"
 
     def _replace_token(self) -> str:
-        if self.crew.http is None or self._down:
+        if self.crew.http is None or _DATABASE in self._away:
             raise LookupError
         self.crew.http.replace_token()
         return "in the file of all agents"
@@ -239,29 +238,20 @@ class Attacker:
     def _cut_network(self) -> str:
         at_work = {a.machine.name for a in self.crew.agents if a.machine and a.alive and a.worked}
         names = {site.name: site for site in self.crew.places if site is not None}
-        machine = names[self._random.choice(sorted(at_work - self._cut))]
-        machine.cut()
-        self._cut.add(machine.name)
-
-        def join() -> None:
-            machine.join()
-            self._cut.discard(machine.name)
-
-        seconds = self._past_lease()
-        self._schedule_undo(seconds, join)
-        return f"{machine.name} for {seconds:.1f} s"
+        machine = names[self._random.choice(sorted(at_work - self._away))]
+        return (
+            f"{machine.name} {self._take_away(machine.name, machine.cut, machine.join, self._past_lease())}"
+        )
 
 
 @contextlib.contextmanager
 def _arena(backend: str, folder: Path, size: Size) -> Iterator[tuple[str, PrivateServer | None, list[Any]]]:
     """Yield a database URL, its server and the agents' machines: none but this one where none can be made."""
     agent_machines: list[Machine | None] = [None] * size.agents
-    if backend == "sqlite" and (not size.servers or network.why_not()):
-        yield f"sqlite:///{folder / 'tempopt.db'}", None, agent_machines
-        return
     with contextlib.ExitStack() as stack:
         host = {}
-        if not network.why_not():
+        # a file of SQLite is reached from other machines by way of a server alone
+        if not network.why_not() and (backend != "sqlite" or size.servers):
             net = stack.enter_context(network.make_network())
             host = {"host": net.address}
             # not the first: it begins the study

@@ -35,17 +35,11 @@ def undisturbed_record(tmp_path_factory: pytest.TempPathFactory) -> Callable[[in
     return record
 
 
-@pytest.fixture(scope="session")
-def machines_can_be_made() -> str:
-    """Why they cannot; the empty text if they can."""
-    return network.why_not()
-
-
 @pytest.fixture
-def machines(machines_can_be_made: str) -> Iterator[network.Network]:
+def machines() -> Iterator[network.Network]:
     """A network of machines of the test's own."""
-    if machines_can_be_made:
-        pytest.skip(machines_can_be_made)
+    if reason := network.why_not():
+        pytest.skip(reason)
     with network.make_network() as machine_network:
         yield machine_network
 

@@ -14,7 +14,7 @@ from tempopt.errors import StorageError
 from tempopt.storage.rows import TicketRow
 from tests.cluster.http_servers import HttpServers
 from tests.cluster.network import Machine
-from tests.cluster.studies import NAME, environment, read_tickets, state, tempopt, write_spec
+from tests.cluster.studies import NAME, environment, read_tickets, spawn, state, tempopt, write_spec
 from tests.servers import strike, worker_pids
 
 # Only against hanging for ever: nothing is done for so long on no machine, however slow and busy.
@@ -101,18 +101,11 @@ class Crew:
     def _submit(self, http: HttpServers, spec: dict[str, object]) -> None:
         """Have a person begin the study over HTTP, who then leaves it to the agents."""
         command = tempopt("search", write_spec(self.folder, spec), "--storage", http.url, "--no-report")
-        person = subprocess.Popen(
-            command,
-            cwd=self.folder,
-            env=environment(TEMPOPT_TOKEN_FILE=str(http.admin_file)),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
+        log = self.folder / "person.log"
+        person = spawn(command, self.folder, log, environment(TEMPOPT_TOKEN_FILE=str(http.admin_file)))
         wait_until(lambda: person.poll() is not None or bool(read_tickets(self.url)), "the study's tickets")
         person.send_signal(signal.SIGINT)
-        output = person.communicate()[0].decode()
-        assert person.returncode == INTERRUPTED, output
+        assert person.wait() == INTERRUPTED, log.read_text()
 
     def _start(self, machine: Machine | None, command: list[str] | None = None) -> None:
         number, self.started = self.started, self.started + 1
@@ -120,17 +113,9 @@ class Crew:
         store_args = ["--storage", self.url]
         if self.http is not None and not (self.mixed and number % 2):
             store_args = ["--server", self.http.url, "--token-file", str(self.http.token_file)]
-        words = [*(command or tempopt("agent", NAME)), *store_args, "--workers", "1"]
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [*(machine.prefix if machine else ()), *words],
-                cwd=self.folder,
-                env=environment(PACE=str(self.folder / "pace")),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+        prefix = machine.prefix if machine else []
+        words = [*prefix, *(command or tempopt("agent", NAME)), *store_args, "--workers", "1"]
+        process = spawn(words, self.folder, log, environment(PACE=str(self.folder / "pace")))
         self.agents.append(Agent(number, process, log, machine))
 
     def look(self) -> list[TicketRow]:
@@ -141,13 +126,13 @@ class Crew:
             agent.worked = agent.worked or agent.process.pid in holders
         return rows
 
-    def tend(self, *, is_away: Callable[[Machine | None], bool], is_over: bool = False) -> None:
-        """Note who is gone, and start another in the place of each.
+    def tend(self, *, is_away: Callable[[Machine | None], bool]) -> None:
+        """Note who is gone, and start another in the place of each unless the study is over.
 
         Args:
             is_away: Whether the database cannot be reached from a machine just now.
-            is_over: Whether the study is: no agent is replaced.
         """
+        is_over = False
         for agent in [agent for agent in self.agents if not agent.alive]:
             if not is_over and is_away(agent.machine):
                 continue

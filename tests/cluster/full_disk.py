@@ -89,6 +89,19 @@ class DiskScene:
             self.server = self.server or start_private(self.backend)
             self.url = self.server.create_database("disk")
 
+    @contextlib.contextmanager
+    def site(self, lay_out: LayOut, prefix: tuple[str, ...] = ()) -> Iterator[Site]:
+        """Yield where commands are given, with files on disks and a database; take all away afterwards."""
+        site = Site(self.folder / "here", "", prefix)
+        try:
+            lay_out(self, site)
+            self.start()
+            site.url = self.url
+            yield site
+        finally:
+            site.close()
+            self.close()
+
     def close(self) -> None:
         """End the server and take the disks away."""
         if self.server is not None:
@@ -352,11 +365,7 @@ def begin(backend: str, name: str, folder: Path, undisturbed: Record) -> Outcome
     The exit code and what was said are those of the first search.
     """
     scene = DiskScene(folder, backend)
-    site = Site(folder / "here", "")
-    try:
-        CASES[name].lay_out(scene, site)
-        scene.start()
-        site.url = scene.url
+    with scene.site(CASES[name].lay_out) as site:
         with _fill_disks(scene, BEGINNINGS[name]):
             code = site.end(_search(site, scene))
             output = site.log_text()
@@ -365,9 +374,6 @@ def begin(backend: str, name: str, folder: Path, undisturbed: Record) -> Outcome
             scene.server.restart()
         site.end(_search(site, scene))
         return _outcome(site, undisturbed, code=code, output=output)
-    finally:
-        site.close()
-        scene.close()
 
 
 def _search(site: Site, scene: DiskScene) -> subprocess.Popen[bytes]:
@@ -394,11 +400,7 @@ def _outcome(site: Site, undisturbed: Record, *, code: int, output: str, is_resu
 def carry_out(backend: str, name: str, folder: Path, undisturbed: Record) -> Outcome:
     """Search while one of :data:`CASES` happens, resume if need be, and return what became of it."""
     case, scene = CASES[name], DiskScene(folder, backend)
-    site = Site(folder / "here", "", case.prefix)
-    try:
-        case.lay_out(scene, site)
-        scene.start()
-        site.url = scene.url
+    with scene.site(case.lay_out, case.prefix) as site:
         site.set_pace(0.03)
         agent = _search(site, scene)
         site.catch(0.1)
@@ -408,9 +410,6 @@ def carry_out(backend: str, name: str, folder: Path, undisturbed: Record) -> Out
         if is_resumed := code != 0:
             site.end(site.start("resume", NAME, "--checkpoints", str(scene.runs)))
         return _outcome(site, undisturbed, code=code, output=site.log_text(), is_resumed=is_resumed)
-    finally:
-        site.close()
-        scene.close()
 
 
 def main(words: list[str]) -> None:

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from tempopt.server.tokens import create_token
 from tempopt.storage.opening import open_store
-from tests.cluster.studies import environment, tempopt
+from tests.cluster.studies import environment, spawn, tempopt
+from tests.servers import free_port
 
 # Beyond the time for which a server holds an answer back.
 _PATIENCE = 90.0
@@ -158,19 +159,13 @@ class HttpServers:
 
     def start(self, number: int) -> None:
         """Start a server, and wait until it answers."""
-        log = (self.folder / f"server-{number}.log").open("ab")
+        log = self.folder / f"server-{number}.log"
         words = ["serve", "--storage", self.storage, "--checkpoints", str(self.folder / "kept")]
         command = tempopt(*words, "--port", str(self.ports[number]))
-        with log:
-            self.processes[number] = subprocess.Popen(
-                command, cwd=self.folder, env=environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+        process = self.processes[number] = spawn(command, self.folder, log, environment())
         give_up = time.monotonic() + _PATIENCE
         while not _answers(self.ports[number]):
-            process = self.processes[number]
-            assert process is not None and process.poll() is None, (
-                self.folder / f"server-{number}.log"
-            ).read_text()
+            assert process.poll() is None, log.read_text()
             assert time.monotonic() < give_up, "the server does not answer"
             time.sleep(0.05)
 
@@ -205,14 +200,6 @@ def write_private(path: Path, text: str) -> None:
     new_path.touch(mode=0o600)
     new_path.write_text(text)
     new_path.replace(path)
-
-
-def free_port(host: str = "127.0.0.1") -> int:
-    """Return a port that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _answers(port: int) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import ipaddress
 import itertools
 import os
@@ -108,6 +109,7 @@ class Network:
         _ip("address", "delete", f"{self.address}/32", "dev", "lo", check=False)
 
 
+@functools.cache
 def why_not() -> str:
     """Return why no machines can be made here, and how to get them; empty if they can."""
     programs = ("ip", "unshare", "sh")

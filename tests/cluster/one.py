@@ -43,16 +43,8 @@ class Shell:
 
     def run(self, *words: str) -> subprocess.Popen[bytes]:
         """Start a tempopt command, which adds to the log."""
-        with self.log.open("ab") as output:
-            process = subprocess.Popen(
-                [*self.prefix, *studies.tempopt(*words)],
-                cwd=self.folder,
-                env=self.environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+        command = [*self.prefix, *studies.tempopt(*words)]
+        process = studies.spawn(command, self.folder, self.log, self.environment())
         self.processes.append(process)
         return process
 

@@ -16,9 +16,8 @@ from toy_modules import Toy
 class PacedModule(Toy):
     """Sleeps before each training step as many seconds as the file that PACE names holds, if it is there.
 
-    Each step adds a line to the file that TRACE names, if one is named: first temperature and step; and one
-    to the file that STEPS names: study and run (by the folder of its log, so on Linux alone), step, and epoch
-    seconds. Each is printed, so that there is a log to lose.
+    Each step adds a line to the file that TRACE names, if one is named: first temperature and step. It is
+    printed, too, so that there is a log to lose.
     """
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
@@ -29,10 +28,4 @@ class PacedModule(Toy):
         if trace := os.environ.get("TRACE"):
             with Path(trace).open("a") as lines:
                 lines.write(f"{self.hparams['temperature_init']!r} {self.global_step}\n")
-        if steps := os.environ.get("STEPS"):
-            log = Path("/proc/self/fd/1").readlink()
-            with Path(steps).open("a") as lines:
-                lines.write(
-                    f"{log.parent.parent.name} {log.parent.name} {self.global_step} {time.time()!r}\n"
-                )
         return super().training_step(batch, batch_idx)

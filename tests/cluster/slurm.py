@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.servers import LOOPBACK, PATIENCE, strike
+from tests.servers import LOOPBACK, PATIENCE, free_port, strike
 
 NODE = "node"
 PARTITION = "tests"
@@ -125,13 +125,12 @@ class Slurm:
         key = self.folder / "munge.key"
         key.touch(0o400)
         key.write_bytes(secrets.token_bytes(128))
-        controller, node = _free_ports(2)
         config = _CONFIG.format(
             folder=self.folder,
             host=socket.gethostname().partition(".")[0],
             address=LOOPBACK,
-            controller=controller,
-            node_port=node,
+            controller=free_port(),
+            node_port=free_port(),
             node=NODE,
             partition=PARTITION,
             low=LOW,
@@ -249,11 +248,3 @@ class Slurm:
         for daemon in self._daemons.values():
             daemon.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as open_sockets:
-        probes = [open_sockets.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind((LOOPBACK, 0))
-        return [probe.getsockname()[1] for probe in probes]

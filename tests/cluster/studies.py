@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 NAME = "chaos"
 STEPS = 24
 NEVER_PRUNED = 4
+Process = subprocess.Popen[bytes]
 _MODULES = (REPOSITORY, REPOSITORY / "tests" / "training", REPOSITORY / "tests" / "cluster")
 
 
@@ -84,6 +86,20 @@ def environment(**extra_vars: str) -> dict[str, str]:
 def tempopt(*words: str) -> list[str]:
     """Return the command line of a tempopt command."""
     return [sys.executable, "-m", "tempopt", *words]
+
+
+def spawn(command: Sequence[str], folder: Path, log: Path, env_vars: dict[str, str]) -> Process:
+    """Start a command that adds to a log; Ctrl-C in the terminal is not for it."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            command,
+            cwd=folder,
+            env=env_vars,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
 
 
 def write_spec(folder: Path, study: dict[str, Any]) -> str:

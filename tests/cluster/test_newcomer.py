@@ -16,10 +16,11 @@ import pytest
 
 from tests.cluster import studies
 from tests.cluster.crew import PATIENCE, wait_until
-from tests.cluster.http_servers import free_port, write_private
+from tests.cluster.http_servers import write_private
 from tests.cluster.network import Machine, Network
 from tests.cluster.one import Shell
 from tests.cluster.studies import NAME, Record, tempopt
+from tests.servers import free_port
 
 TICKETS = 8
 KEY, SECRET_KEY = "NEWCOMERSKEY", "newcomers-secret-key-of-the-bucket"

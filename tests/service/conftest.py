@@ -13,7 +13,6 @@ import pytest
 from tempopt.report.export import to_python
 from tempopt.report.study_result import StudyResult
 from tests.progress_fixtures import make_snapshot as make_snapshot
-from tests.progress_fixtures import make_ticket as make_ticket
 from tests.toy_study import TOYS, work_in
 
 

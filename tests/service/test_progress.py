@@ -29,16 +29,20 @@ def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
 
 
-def test_a_ticket_that_trains_the_candidate_of_an_arm_names_it(make_ticket: MakeTicket) -> None:
-    assert run_display_name(make_ticket()) == "search 7"
-    assert run_display_name(make_ticket(kind="confirm", arm="constant", number=3)) == "confirm 3 (constant)"
-    assert (
-        run_display_name(make_ticket(kind="confirm", arm="search+baseline", number=3))
-        == "confirm 3 (search+baseline)"
-    )
-    assert run_display_name(make_ticket(kind="choose", arm="exchange", number=0)) == "choose 0 (exchange)"
-    ablation_ticket = make_ticket(kind="ablation", arm="without_schedule", number=2)
-    assert run_display_name(ablation_ticket) == "ablation 2 (without_schedule)"
+@pytest.mark.parametrize(
+    ("kind", "arm", "name"),
+    [
+        ("search", "search", "search 7"),
+        ("confirm", "constant", "confirm 7 (constant)"),
+        ("confirm", "search+baseline", "confirm 7 (search+baseline)"),
+        ("choose", "exchange", "choose 7 (exchange)"),
+        ("ablation", "without_schedule", "ablation 7 (without_schedule)"),
+    ],
+)
+def test_a_ticket_that_trains_the_candidate_of_an_arm_names_it(
+    kind: str, arm: str, name: str, make_ticket: MakeTicket
+) -> None:
+    assert run_display_name(make_ticket(kind, 7, arm=arm)) == name
 
 
 class FlushedStream(io.StringIO):
@@ -64,7 +68,7 @@ def test_a_log_gets_one_flushed_line_for_each_stage_that_is_over(
     lines = LineProgress(stream)
     # what is over when it begins to look is not told
     lines.update(make_snapshot(best_params=WAVE))
-    lines.finished(make_ticket())
+    lines.finished(make_ticket("search", 7, 0.71239))
     assert stream.getvalue() == ""
     done_counts = {"baseline": 3, "constant": 20, "search": 40}
     for _ in range(2):
@@ -85,7 +89,7 @@ def test_a_log_that_is_to_be_verbose_gets_a_line_for_each_run_too(
     stream = FlushedStream()
     lines = LineProgress(stream, verbose=True)
     lines.update(make_snapshot())
-    lines.finished(make_ticket(parameters=WAVE))
+    lines.finished(make_ticket("search", 7, 0.71239, parameters=WAVE))
     assert not stream.pending
     assert stream.getvalue() == "[1:01, 40/63] search 7: 0.7124  τ from 2.5 to 0.5 (cosine)\n"
 
@@ -160,8 +164,8 @@ def test_a_terminal_gets_the_screen_unless_it_cannot_be_drawn_on(
     stream = Terminal()
     with progress_for_stream(stream) as observer:
         observer.update(make_snapshot())
-        observer.finished(make_ticket())
-        observer.finished(make_ticket(state="failed", outcome="failed", error="out of memory"))
+        observer.finished(make_ticket("search", 7, 0.71239))
+        observer.finished(make_ticket("search", 7, state="failed", outcome="failed", error="out of memory"))
         observer.note("a note [with brackets]")
     assert isinstance(observer, LiveProgress)
     assert "search 7: failed: out of memory" in stream.getvalue()

@@ -4,7 +4,7 @@ import importlib
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from tempopt.spec.collect_errors import all_faults
 from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.validation_errors import FaultySpecError
 from tempopt.spec.yaml_source import BLANK, parse
+from tests.storage.scenes import assert_fields
 
 THEIRS = """
 import lightning as L
@@ -62,22 +63,19 @@ def their_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     del sys.modules["their_classes"]
 
 
-@pytest.fixture
-def info() -> Callable[..., ModuleInfo]:
-    def make(**changes: Any) -> ModuleInfo:
-        values: dict[str, Any] = {
-            "class_path": "theirs.MyModule",
-            "tempered": True,
-            "arguments": [],
-            "metrics": ["val_loss"],
-            "data": "theirs.MyData",
-            "data_arguments": [],
-            "other_data": [],
-            "loaders": ["test", "train", "val"],
-        }
-        return ModuleInfo(**{**values, **changes})
-
-    return make
+def info(**changes: Any) -> ModuleInfo:
+    """Return what is known of a module."""
+    values: dict[str, Any] = {
+        "class_path": "theirs.MyModule",
+        "tempered": True,
+        "arguments": [],
+        "metrics": ["val_loss"],
+        "data": "theirs.MyData",
+        "data_arguments": [],
+        "other_data": [],
+        "loaders": ["test", "train", "val"],
+    }
+    return ModuleInfo(**{**values, **changes})
 
 
 def _load(text: str) -> StudySpec:
@@ -105,23 +103,20 @@ def test_a_module_is_seen_from_outside() -> None:
     assert json.loads(json.dumps(asdict(module_info))) == asdict(module_info)
 
 
-def test_a_template_with_nothing_to_fill_in_is_a_spec(info: Callable[..., ModuleInfo]) -> None:
+def test_a_template_with_nothing_to_fill_in_is_a_spec() -> None:
     text = render_spec_template(info())
     assert "It can be run as it is:" in text
     spec = _load(text)
     assert spec.study.name == "my_module"
-    assert (spec.study.metric, spec.study.direction, spec.study.confirm_on) == (
-        "val_loss",
-        "minimize",
-        "test",
-    )
+    assert spec.study.metric == "val_loss" and spec.study.direction == "minimize"
+    assert spec.study.confirm_on == "test"
     assert list(spec.search) == ["temperature_init", "temperature_final", "schedule"]
     assert spec.data == {"class_path": "theirs.MyData", "init_args": {}}
     assert spec.attach is None
     assert spec.notes == []
 
 
-def test_every_suggestion_in_a_comment_is_a_spec_too(info: Callable[..., ModuleInfo]) -> None:
+def test_every_suggestion_in_a_comment_is_a_spec_too() -> None:
     rate = ModuleArgument(name="lr", annotation="float", required=False, default=0.02)
     text = render_spec_template(info(arguments=[rate]))
     for beginning, end in (("study:\n", "\n# A bare name"), ("search:\n", "model:\n")):
@@ -132,20 +127,10 @@ def test_every_suggestion_in_a_comment_is_a_spec_too(info: Callable[..., ModuleI
     text = text.replace(temperatures_block, re.sub("(?m)^# ", "", temperatures_block))
     text_before, _, resources = text.partition("# resources:")
     spec = _load(text_before + "resources:" + re.sub("(?m)^#   ", "  ", resources))
-    assert (spec.study.pruner.name, spec.study.limits.hours, spec.study.checkpoint_every) == (
-        "none",
-        8,
-        60,
-    )
-    assert spec.study.enqueue == [{"temperature_init": 0.5}]
-    assert spec.study.warm_start == ["an_earlier_study"]
-    resources_spec = spec.resources
-    assert (resources_spec.workers, resources_spec.gpus, resources_spec.cpus, resources_spec.grace) == (
-        "auto",
-        0.25,
-        1,
-        20,
-    )
+    enqueue, warm_start = [{"temperature_init": 0.5}], ["an_earlier_study"]
+    assert_fields(spec.study, checkpoint_every=60, enqueue=enqueue, warm_start=warm_start)
+    assert spec.study.pruner.name == "none" and spec.study.limits.hours == 8
+    assert_fields(spec.resources, workers="auto", gpus=0.25, cpus=1, grace=20)
     strategies = {"layer_pattern", "layer_ratio", "length_scaling", "normaliser", "top_k"}
     assert strategies | {"entropy_lambda", "entropy_control", "lr"} <= set(spec.search)
     assert spec.temperatures["contrast"].value == "criterion.temperature"
@@ -154,7 +139,7 @@ def test_every_suggestion_in_a_comment_is_a_spec_too(info: Callable[..., ModuleI
     assert "attention" not in text[: text.index("study:")]
 
 
-def test_a_module_that_is_not_ours_is_attached_to(info: Callable[..., ModuleInfo]) -> None:
+def test_a_module_that_is_not_ours_is_attached_to() -> None:
     text = render_spec_template(info(tempered=False))
     spec = _load(text)
     assert spec.attach is not None
@@ -163,7 +148,7 @@ def test_a_module_that_is_not_ours_is_attached_to(info: Callable[..., ModuleInfo
     assert "length_scaling" not in text
 
 
-def test_blanks_are_marked_and_named_when_left(info: Callable[..., ModuleInfo]) -> None:
+def test_blanks_are_marked_and_named_when_left() -> None:
     argument = ModuleArgument(name="classes", annotation="int", required=True, default=None)
     text = render_spec_template(info(arguments=[argument], metrics=[], data=None, loaders=[]))
     assert 'Fill in what is marked "<-- fill in"' in text
@@ -178,9 +163,7 @@ def test_blanks_are_marked_and_named_when_left(info: Callable[..., ModuleInfo]) 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("is_tempered", [True, False])
-def test_a_scenario_writes_ranges_and_a_first_set(
-    info: Callable[..., ModuleInfo], scenario: str, is_tempered: bool
-) -> None:
+def test_a_scenario_writes_ranges_and_a_first_set(scenario: str, is_tempered: bool) -> None:
     text = render_spec_template(info(tempered=is_tempered), scenario)
     advice = SCENARIOS[scenario]
     assert f"# Scenario {scenario}: {advice.about}." in text
@@ -196,9 +179,7 @@ def test_a_scenario_writes_ranges_and_a_first_set(
     assert spec.notes == []
 
 
-def test_init_arguments_that_drawing_tokens_needs_are_marked_where_the_module_lacks_them(
-    info: Callable[..., ModuleInfo],
-) -> None:
+def test_init_arguments_that_drawing_tokens_needs_are_marked_where_the_module_lacks_them() -> None:
     text = render_spec_template(info(tempered=False, temperature_arguments=["top_p"]), "generation")
     blank_keys = [line.split(":")[0].strip() for line in text.splitlines() if "# <-- fill in" in line]
     assert blank_keys == ["sampling_temperature", "min_p"]
@@ -211,9 +192,7 @@ def test_init_arguments_that_drawing_tokens_needs_are_marked_where_the_module_la
 
 
 @pytest.mark.parametrize("scenario", ["contrast", "distillation"])
-def test_the_blank_of_a_temperature_and_other_faults_are_told_together(
-    info: Callable[..., ModuleInfo], scenario: str
-) -> None:
+def test_the_blank_of_a_temperature_and_other_faults_are_told_together(scenario: str) -> None:
     text = render_spec_template(info(), scenario)
     with pytest.raises(FaultySpecError) as error:
         _load(text.replace("# trials: 12", "trials: many"))
