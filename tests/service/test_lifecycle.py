@@ -239,14 +239,14 @@ def test_a_study_with_agents_at_work_is_deleted_by_force_alone(scene: Scene) -> 
 
 def test_only_checkpoints_that_no_run_needs_are_removed(scene: Scene) -> None:
     tickets = [scene.take() for _ in range(3)]
-    ended, running, young = (scene.keep(ticket, 10, 20, 30) for ticket in tickets)
+    finished, running, young = (scene.keep(ticket, 10, 20, 30) for ticket in tickets)
     scene.write(make_end(tickets[0]))
-    needless = [ended / f"step-{step}-1.ckpt" for step in (10, 20, 30)]
-    needless += [ended / "step-40-1.ckpt.writing", ended / "resume-2.ckpt.writing"]
+    needless = [finished / f"step-{step}-1.ckpt" for step in (10, 20, 30)]
+    needless += [finished / "step-40-1.ckpt.writing", finished / "resume-2.ckpt.writing"]
     needless += [running / "step-10-1.ckpt", young / "step-10-1.ckpt"]
     needed_paths = [run / f"step-{step}-1.ckpt" for run in (running, young) for step in (20, 30)]
     needed_paths += [running / "step-40-1.ckpt", running / "step-50-1.ckpt.writing"]
-    needed_paths += [ended / "log.txt", scene.folder / "runs" / "pairs" / "undelivered.jsonl"]
+    needed_paths += [finished / "log.txt", scene.folder / "runs" / "pairs" / "undelivered.jsonl"]
     for name in ("notes", "notes/search-0000", "search-0000/notes"):
         (scene.folder / "runs" / "pairs" / name).mkdir()
         needed_paths += [scene.folder / "runs" / "pairs" / name / "step-1-1.ckpt"]
