@@ -77,7 +77,7 @@ def loss_and_gradients(model: LossModule) -> list[Tensor]:
     return [loss.detach(), *(gradient for gradient in gradients if gradient is not None)]
 
 
-def scheduled(model: LossModule, **parameters: Any) -> list[L.Callback]:
+def scheduled(model: LossModule, **parameters: Any) -> Sequence[L.Callback]:
     """Put a schedule on a module as a study does."""
     section = {"value": model.path, "transform": model.case.transform, "as_found": None}
     return NamedValues(model, {"named": section}, parameters, validate_at="final").callbacks

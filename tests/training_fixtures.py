@@ -88,7 +88,12 @@ def request_for(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunRequest]:
         reads_temperature: bool = False,
         **fields: Any,
     ) -> RunRequest:
-        defaults = {"attach": None, "metric": "val_loss", "validate_at": "final", "data_seed": 0}
+        defaults: dict[str, Any] = {
+            "attach": None,
+            "metric": "val_loss",
+            "validate_at": "final",
+            "data_seed": 0,
+        }
         of_program = defaults | {name: fields.pop(name) for name in PROGRAM_FIELDS & fields.keys()}
         length = {"max_steps": 24, "val_check_interval": 4, "check_val_every_n_epoch": None}
         program = Program(
@@ -105,7 +110,7 @@ def request_for(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunRequest]:
             metric_reads_temperature=reads_temperature,
             **of_program,
         )
-        request_defaults = {"ticket": 1, "attempt": 1, "seed": 5, "parameters": {}}
+        request_defaults: dict[str, Any] = {"ticket": 1, "attempt": 1, "seed": 5, "parameters": {}}
         return RunRequest(program=program, **{**request_defaults, **fields})
 
     yield make

@@ -78,7 +78,10 @@ def test_a_token_is_revoked_by_its_id(
         (["create", "id", "--name", "a", "--scope", "view"], "goes with revoke"),
         (["create", "--name", "a", "--scope", "view", "--json"], "tempopt token list"),
         (["create", "--name", "a", "--scope", "view", "--expires", "soon"], "as in 30d"),
-        (["create", "--name", "a", "--scope", "view", "--studies", "a b"], "the name of a study"),
+        (
+            ["create", "--name", "a", "--scope", "view", "--studies", "a b"],
+            '"a b" cannot begin the name of a study',
+        ),
         (["create", "--name", "a b", "--scope", "view"], "the name of a token"),
         (["revoke"], "goes with revoke"),
         (["revoke", "id", "--studies", "a"], "--studies is for tempopt token create"),
