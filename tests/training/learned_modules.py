@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -13,7 +10,7 @@ import torch
 from hugging_modules import HuggingFaceModule
 from torch import Tensor, nn
 from torch.nn import functional as F
-from toy_modules import PooledStock, Toy
+from toy_modules import PooledStock, StepRecorder, Toy
 
 
 class SoftenedPool(PooledStock):
@@ -59,35 +56,12 @@ class TextReader(HuggingFaceModule):
         self.log("val_loss", self.loss(batch))
 
 
-class LearnedRecorder(L.Callback):
-    """Writes down what each rank has learned after each batch, one line each, or what control has led to.
+class LearnedRecorder(StepRecorder):
+    """Writes down ln τ of all temperatures that training itself moves: by learning or by control."""
 
-    Args:
-        folder: Where; a file for each rank.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def logs(self, trainer: L.Trainer) -> list[float]:
-        """Return ln τ of all temperatures that training itself moves."""
+    def facts(self, trainer: L.Trainer, module: Any) -> dict[str, Any]:
         by_name = {type(callback).__name__: callback for callback in trainer.callbacks}  # type: ignore[attr-defined]
         if (control := by_name.get("PlannedControl")) is not None:
-            return [math.log(tau) for tau in control.temperatures]
+            return {"logs": [math.log(tau) for tau in control.temperatures]}
         learned = by_name["LearnedTemperatureCallback"]
-        return [log for _, logs in learned.state_dict()["parts"] for log in logs]
-
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        digest = hashlib.blake2b(digest_size=8)
-        for value in pl_module.parameters():
-            digest.update(value.detach().numpy().tobytes())
-        line = {
-            "step": trainer.global_step,
-            "logs": self.logs(trainer),
-            "weights": digest.hexdigest(),
-            "items": sorted(batch[0].flatten(1).sum(1).tolist()),
-        }
-        with (self.folder / f"{trainer.global_rank}.jsonl").open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        return {"logs": [log for _, logs in learned.state_dict()["parts"] for log in logs]}

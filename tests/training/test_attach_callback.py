@@ -15,6 +15,18 @@ from tempopt import AttachCallback, AttachError, SpecError, attach, bake, load_c
 from tempopt.training.callbacks import TemperatureCallback
 from tests.training.shared_trainings import SaveAt, assert_same_state, quiet_trainer
 
+CONTRAST = {
+    "temperature_init": 1.5,
+    "entropy_control": "contrast",
+    "control_level": 0.8,
+    "control_spread": 0.25,
+}
+CURRICULUM = {
+    "temperature_init": 1.5,
+    "entropy_control": "curriculum",
+    "control_level": 0.6,
+    "control_start": 0.95,
+}
 PLAN = {"schedule": "linear", "temperature_init": 4.0, "temperature_final": 0.3}
 TRAINING_TESTS = Path(__file__).parent
 
@@ -181,6 +193,42 @@ def test_a_study_evaluates_no_weights_that_have_a_temperature_in_them(
     run = Run(request_for("Stock", attach={"layers": "auto"}, weights="trained.ckpt"), listener())
     with pytest.raises(AttachError, match="have a temperature in them already"):
         run.execute()
+
+
+# ---- entropy control
+
+
+@pytest.mark.parametrize("parameters", [CONTRAST, CURRICULUM])
+def test_a_callback_has_a_training_controlled_and_resumed(
+    fit_stock: Any, toys: Any, tmp_path: Path, parameters: dict[str, Any]
+) -> None:
+    callback = AttachCallback(parameters)
+    model, pl_trainer = fit_stock(callback)
+    assert callback.attachment is not None
+    taus = callback.attachment.temperatures
+    assert len(set(taus)) == len(taus) and taus != (1.5,) * len(taus)
+    pl_trainer.save_checkpoint(tmp_path / "end.ckpt")
+    at_end = value(model, callback)
+
+    # half of it, the rest from a checkpoint
+    fit_stock(AttachCallback(parameters), SaveAt(6, tmp_path / "half.ckpt"))
+    resumed_callback = AttachCallback(parameters)
+    resumed_model, resumed_trainer = fit_stock(
+        resumed_callback, ckpt_path=tmp_path / "half.ckpt", weights_only=True
+    )
+    assert resumed_trainer.global_step == 12 and resumed_callback.attachment is not None
+    assert resumed_callback.attachment.temperatures == taus
+    assert_same_state(resumed_model, model)
+
+    # a model that knows nothing of tempopt has the temperatures in its weights
+    plain = toys.Stock()
+    load_checkpoint(plain, tmp_path / "end.ckpt")
+    assert value(plain) == pytest.approx(at_end, rel=1e-4)
+
+
+def test_a_schedule_beside_control_is_refused() -> None:
+    with pytest.raises(SpecError, match='schedule="linear" has no effect with entropy_control="contrast"'):
+        AttachCallback({**CONTRAST, "schedule": "linear", "temperature_final": 0.5})
 
 
 # ---- what weights cannot hold

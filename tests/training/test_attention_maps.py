@@ -149,21 +149,6 @@ def test_looking_changes_nothing_and_an_interrupted_run_has_the_same_maps(
     assert_same_state(reference_run.module, plain_run.module)
 
 
-@pytest.mark.parametrize("method", ["see", "closed"])
-def test_maps_that_cannot_be_made_end_the_looking_and_not_the_run(
-    request_for: Any, listener: Any, monkeypatch: pytest.MonkeyPatch, method: str
-) -> None:
-    def broken(*args: Any, **kwargs: Any) -> None:
-        raise RuntimeError("no memory left")
-
-    alone = Run(request_for(), listener()).execute()
-    monkeypatch.setattr(AttentionMaps, method, broken)
-    done = Run(request_for(observe=True, maps=True), listener()).execute()
-    assert (done.state, done.reports) == ("complete", alone.reports)
-    (note,) = [note for note in done.notes if "not observed" in note]
-    assert "from step 0 on: RuntimeError: no memory left" in note
-
-
 @pytest.mark.long
 def test_two_ranks_look_once(pair: WorkerProcess, request_for: Any, tmp_path: Path) -> None:
     request = request_for(

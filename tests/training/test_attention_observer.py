@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from torch import nn
 
 from tempopt.training.messages import decode, encode
 from tempopt.training.run import Run
-from tests.training.shared_trainings import assert_same_state, check_resume
+from tests.training.shared_trainings import assert_same_state
 
 HOT = {"temperature_init": 4.0, "temperature_final": 0.25, "schedule": "exponential"}
 
@@ -76,11 +75,6 @@ def test_what_is_observed_is_the_entropy_of_the_attention_at_the_temperature_of_
     )
 
 
-def test_a_run_that_was_interrupted_saw_what_it_would_have_seen(request_for: Any, tmp_path: Path) -> None:
-    _, reference_result, _ = check_resume(request_for(parameters=HOT, observe=True), tmp_path)
-    assert reference_result.curves
-
-
 def test_a_run_that_does_not_complete_has_no_curves_and_they_survive_the_way_to_the_agent(
     request_for: Any, listener: Any
 ) -> None:
@@ -102,18 +96,26 @@ def test_an_attention_that_multiplies_matrices_itself_is_not_seen(request_for: A
     assert run.execute().curves == {}
 
 
+@pytest.mark.parametrize(
+    "method",
+    [
+        "tempopt.attention.analysis.monitor.AttentionMonitor.update",
+        "tempopt.training.attention_maps.AttentionMaps.see",
+        "tempopt.training.attention_maps.AttentionMaps.closed",
+    ],
+)
 def test_attention_that_cannot_be_looked_at_ends_the_looking_and_not_the_run(
-    request_for: Any, listener: Any, monkeypatch: pytest.MonkeyPatch
+    request_for: Any, listener: Any, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     def broken(*args: Any, **kwargs: Any) -> None:
         raise IndexError("index 5 is out of bounds")
 
-    monkeypatch.setattr("tempopt.attention.analysis.monitor.AttentionMonitor.update", broken)
-    observed = Run(request_for(parameters=HOT, observe=True), listener()).execute()
+    monkeypatch.setattr(method, broken)
+    observed = Run(request_for(parameters=HOT, observe=True, maps=True), listener()).execute()
     alone = Run(request_for(parameters=HOT), listener()).execute()
-    assert (observed.reports, observed.curves) == (alone.reports, {})
+    assert (observed.state, observed.reports) == ("complete", alone.reports)
     (note,) = [note for note in observed.notes if "not observed" in note]
-    assert "layer 0" in note and "from step 0 on: IndexError: index 5 is out of bounds" in note
+    assert "from step 0 on: IndexError: index 5 is out of bounds" in note
 
 
 def test_attention_of_another_normaliser_is_not_taken_for_softmax(request_for: Any, listener: Any) -> None:

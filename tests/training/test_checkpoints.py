@@ -198,16 +198,6 @@ def test_a_disk_that_is_full_does_not_end_the_run_and_is_said_at_once(
     assert list((tmp_path / "ticket").iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_made_does_not_end_the_run(
-    request_for: Any, listener: Any, tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("")
-    request, channel = request_for(checkpoints=str(tmp_path / "file" / "ticket")), listener()
-    finished = Run(request, channel).execute()
-    assert finished.state == "complete"
-    assert {message.why for message in channel.messages_of(CheckpointFailed)} == {"Not a directory"}
-
-
 def test_a_folder_that_is_closed_does_not_end_the_run(
     request_for: Any, listener: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,8 +222,10 @@ def test_a_stop_ends_a_run_whose_checkpoint_cannot_be_written(
 ) -> None:
     (tmp_path / "file").write_text("")
     request = request_for(checkpoints=str(tmp_path / "file" / "ticket"))
-    finished = Run(request, listener(stop_at=6, keep=True)).execute()
+    channel = listener(stop_at=6, keep=True)
+    finished = Run(request, channel).execute()
     assert (finished.state, finished.step) == ("stopped", 7)
+    assert {message.why for message in channel.messages_of(CheckpointFailed)} == {"Not a directory"}
 
 
 def test_what_a_killed_attempt_left_half_written_is_removed_and_nothing_else(

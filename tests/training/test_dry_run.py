@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tempopt.errors import AttachError, SpecError
+from tempopt.errors import UsageError
 from tempopt.training.dry_run import dry_run
 from tempopt.training.messages import Evaluation, Stage, Started
 
@@ -53,21 +53,26 @@ def test_a_dry_run_leaves_no_checkpoint(request_for: Any, listener: Any, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_metric_that_is_never_logged_is_found(request_for: Any, listener: Any) -> None:
-    with pytest.raises(SpecError, match='Unknown metric "val_accuracy".*Known: val_loss.*self.log'):
-        dry_run(dry_run_request(request_for, metric="val_accuracy"), listener())
-
-
-def test_a_module_that_never_attends_is_found(request_for: Any, listener: Any) -> None:
-    with pytest.raises(AttachError, match=r"num_layers=1, but layers \[0\] never called"):
-        dry_run(dry_run_request(request_for, init={"attends": False}), listener())
-
-
-def test_missing_test_data_are_found(request_for: Any, listener: Any) -> None:
-    with pytest.raises(SpecError, match="confirm_on: validate"):
-        dry_run(dry_run_request(request_for, data={"test": False}), listener())
-
-
-def test_a_layer_that_does_not_follow_its_temperature_is_named(request_for: Any, listener: Any) -> None:
-    with pytest.raises(AttachError, match="q_proj"):
-        dry_run(dry_run_request(request_for, "NormedStock", attach={"layers": ["q_proj"]}), listener())
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"metric": "val_accuracy"}, 'Unknown metric "val_accuracy".*Known: val_loss.*self.log'),
+        (
+            {
+                "module": "TradeoffToy",
+                "metric": "score",
+                "evaluations": [Evaluation(name="test", on="test", guards=["val_los"])],
+            },
+            r'study.guards: Unknown metric "val_los". Did you mean "val_loss"\? Known: score, val_loss',
+        ),
+        ({"init": {"attends": False}}, r"num_layers=1, but layers \[0\] never called"),
+        ({"data": {"test": False}}, "confirm_on: validate"),
+        ({"module": "NormedStock", "attach": {"layers": ["q_proj"]}}, "q_proj"),
+    ],
+    ids=["metric", "guard", "no attention", "no test data", "a layer that does not follow"],
+)
+def test_what_a_study_would_fail_on_is_named(
+    request_for: Any, listener: Any, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        dry_run(dry_run_request(request_for, **options), listener())

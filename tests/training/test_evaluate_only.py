@@ -204,10 +204,15 @@ def test_weights_of_another_model_are_refused_with_what_differs(
 
 
 def test_what_holds_no_weights_is_refused_with_what_does(tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Path.touch, (tmp_path / "sprung",)
+
     (tmp_path / "notes.ckpt").write_text("no checkpoint")
     (tmp_path / "notes.safetensors").write_text("no checkpoint")
     (tmp_path / "empty").mkdir()
-    for name, content in (("numbers", {"epoch": 3}), ("list", [torch.ones(2)]), ("module", Pair())):
+    contents = {"numbers": {"epoch": 3}, "list": [torch.ones(2)], "module": {"state_dict": Trap()}}
+    for name, content in contents.items():
         torch.save(content, tmp_path / f"{name}.pt")
     for name, message in (
         ("notes.ckpt", "cannot be loaded as data"),
@@ -220,6 +225,7 @@ def test_what_holds_no_weights_is_refused_with_what_does(tmp_path: Path) -> None
     ):
         with pytest.raises(UsageError, match=rf"{message}.*save_pretrained wrote"):
             load_as_trained(Pair(), tmp_path / name)
+    assert not (tmp_path / "sprung").exists()
 
 
 # ---- models of transformers

@@ -20,6 +20,8 @@ from tempopt.training.dry_run import dry_run, refuse_unread_generation
 from tempopt.training.messages import Evaluation
 from tests.training.shared_trainings import quiet_trainer
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*num_workers.*")
+
 
 class GenerationWriter(TemperedModule):
     """Draws a token for each position, in validation or in training."""
@@ -58,7 +60,6 @@ def fit(module: GenerationWriter) -> L.Trainer:
     return trainer
 
 
-@pytest.mark.filterwarnings("ignore:.*num_workers.*")
 def test_validation_reads_them_and_they_are_saved_with_the_module() -> None:
     generation_params = {"sampling_temperature": 0.5, "top_p": 0.9, "top_k_tokens": 3, "min_p": 0.1}
     module = GenerationWriter(**generation_params)
@@ -68,7 +69,6 @@ def test_validation_reads_them_and_they_are_saved_with_the_module() -> None:
     refuse_unread_generation(module, list(generation_params))
 
 
-@pytest.mark.filterwarnings("ignore:.*num_workers.*")
 def test_training_that_reads_them_is_refused_with_what_to_do() -> None:
     with pytest.raises(
         UsageError, match="GenerationWriter reads self.generation in training.*register_temperature"
@@ -76,7 +76,6 @@ def test_training_that_reads_them_is_refused_with_what_to_do() -> None:
         fit(GenerationWriter(draws_in="training"))
 
 
-@pytest.mark.filterwarnings("ignore:.*num_workers.*")
 def test_a_module_that_never_reads_them_is_refused() -> None:
     module = GenerationWriter(draws_in="never")
     fit(module)

@@ -1,7 +1,8 @@
-"""Runs that learn temperatures, for each kind of attachment: resumed, compiled, and on two ranks."""
+"""Runs that learn temperatures or have them controlled: resumed, compiled, and on two ranks."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable
@@ -15,16 +16,16 @@ from torch._dynamo.utils import counters
 from tempopt.agent.process import WorkerProcess
 from tempopt.temperature import with_learned_temperatures
 from tempopt.training.dry_run import dry_run
-from tempopt.training.messages import Evaluation, RunRequest
+from tempopt.training.messages import CheckpointSaved, Evaluation, RunRequest, Stage, Started
 from tempopt.training.run import Run
 from tests.training.shared_trainings import check_resume
 from tests.training.test_compile import _compiler, graphs, trace_only
-from tests.training.test_ranks import make, pair
-from tests.training.two_ranks import STEPS, check_two_ranks, two_ranks_given
+from tests.training.test_ranks import carry_out, finished_message, make, pair, recorded_lines, results, same
 
 # fixtures are found by their names
 __all__ = ["_compiler", "make", "pair", "trace_only"]
 
+STEPS = 24
 RATIO = 10.0
 TICKETS = itertools.count(1)
 ATTENTION = {"temperature_init": 1.0}
@@ -69,18 +70,31 @@ SETUPS: dict[str, dict[str, Any]] = {
 }
 """Setups of a training: model class, attachment, and parameters from which its temperatures are learned."""
 
-Learns = Callable[..., RunRequest]
+CONTRAST = {
+    "temperature_init": 1.5,
+    "entropy_control": "contrast",
+    "control_level": 0.8,
+    "control_spread": 0.25,
+}
+CONTROLLED: dict[str, dict[str, Any]] = {
+    "controlled module": {"module": "learned_modules.TemperedLogitsToy", "parameters": CONTRAST},
+    "controlled rows": {**SETUPS["query rows"], "parameters": CONTRAST},
+    "controlled interface": {**SETUPS["attention interface"], "parameters": CONTRAST},
+}
+"""Setups whose temperatures are controlled by entropy."""
+
+RequestMaker = Callable[..., RunRequest]
 
 
 @pytest.fixture
-def learns(request_for: Any) -> Learns:
-    """Return a maker of requests for runs that learn temperatures in one of the SETUPS."""
+def make_request(request_for: Any) -> RequestMaker:
+    """Return a maker of requests for runs in one of the SETUPS, which learn, or of those CONTROLLED."""
 
     def make_one(setup_name: str, *, ratio: float = RATIO, **options: Any) -> RunRequest:
-        setup = {name: value for name, value in SETUPS[setup_name].items() if name != "of"}
-        setup["parameters"] = with_learned_temperatures(
-            setup["parameters"], ratio, learns=SETUPS[setup_name].get("of", True)
-        )
+        setup = dict({**SETUPS, **CONTROLLED}[setup_name])
+        learns = setup.pop("of", True)
+        if setup_name in SETUPS:
+            setup["parameters"] = with_learned_temperatures(setup["parameters"], ratio, learns=learns)
         request: RunRequest = request_for(
             **{**setup, "ticket": next(TICKETS), "reads_temperature": True, **options}
         )
@@ -97,15 +111,15 @@ def temperatures(run: Run) -> list[float]:
 
 @pytest.mark.parametrize("setup_name", SETUPS)
 def test_a_run_that_was_interrupted_learns_the_same_bits(
-    learns: Learns, listener: Any, tmp_path: Path, setup_name: str
+    make_request: RequestMaker, listener: Any, tmp_path: Path, setup_name: str
 ) -> None:
     of = SETUPS[setup_name].get("of", True)
-    dry_run_request = learns(
+    dry_run_request = make_request(
         setup_name, task="dry_run", learns=of, parameters=SETUPS[setup_name]["parameters"]
     )
     assert dry_run(dry_run_request, listener()).not_learned is None
 
-    request = learns(setup_name, evaluations=[Evaluation(name="test", on="test")])
+    request = make_request(setup_name, evaluations=[Evaluation(name="test", on="test")])
     reference_run, reference_result, resumed_run = check_resume(request, tmp_path)
     assert temperatures(resumed_run) == temperatures(reference_run)
     assert all(len({value for _, value in curve}) > STEPS / 2 for curve in reference_result.curves.values())
@@ -115,12 +129,13 @@ def test_a_run_that_was_interrupted_learns_the_same_bits(
 @pytest.mark.parametrize("setup_name", SETUPS)
 @pytest.mark.usefixtures("_compiler", "trace_only")
 def test_a_compiled_run_learns_what_one_that_is_not_does_and_is_compiled_once(
-    learns: Learns, listener: Any, tmp_path: Path, setup_name: str
+    make_request: RequestMaker, listener: Any, tmp_path: Path, setup_name: str
 ) -> None:
-    plain_result = Run(learns(setup_name), listener()).execute()
+    plain_result = Run(make_request(setup_name), listener()).execute()
 
     def run(channel: Any, **overrides: Any) -> Run:
-        return Run(learns(setup_name, compile="default", checkpoints=str(tmp_path), **overrides), channel)
+        options = {"compile": "default", "checkpoints": str(tmp_path), **overrides}
+        return Run(make_request(setup_name, **options), channel)
 
     reference_run = run(listener(), ticket=1)
     reference_result = reference_run.execute()
@@ -150,21 +165,107 @@ def test_a_compiled_run_learns_what_one_that_is_not_does_and_is_compiled_once(
 
 @pytest.mark.long
 @pytest.mark.usefixtures("_compiler")
-def test_machine_code_learns_what_the_steps_as_they_are_written_learn(learns: Learns, listener: Any) -> None:
+def test_machine_code_learns_what_the_steps_as_they_are_written_learn(
+    make_request: RequestMaker, listener: Any
+) -> None:
     plain, compiled = (
-        Run(learns("tempered module", compile=mode), listener()).execute() for mode in (None, "default")
+        Run(make_request("tempered module", compile=mode), listener()).execute() for mode in (None, "default")
     )
     for name, curve in compiled.curves.items():
         assert [tau for _, tau in curve] == pytest.approx([tau for _, tau in plain.curves[name]], rel=1e-3)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("setup_name", SETUPS)
-def test_two_ranks_learn_alike_what_one_device_learns_of_both_their_batches(
-    pair: WorkerProcess, learns: Learns, listener: Any, tmp_path: Path, setup_name: str
-) -> None:
-    def make_request(ranks: int, **overrides: Any) -> RunRequest:
-        return learns(setup_name, **two_ranks_given(ranks, tmp_path), **overrides)
+# ---- entropy control
 
-    lines = check_two_ranks(pair, make_request, listener, tmp_path)
-    assert len({tuple(line["logs"]) for line in lines}) == STEPS
+
+def controlled_temperatures(run: Run) -> tuple[float, ...]:
+    """Return the temperatures of attention in force."""
+    assert run.tempered is not None
+    return run.tempered.temperatures
+
+
+@pytest.mark.parametrize("setup_name", CONTROLLED)
+def test_a_controlled_run_reports_its_temperatures_and_is_resumed_with_the_same_bits(
+    make_request: RequestMaker, listener: Any, tmp_path: Path, setup_name: str
+) -> None:
+    test = [Evaluation(name="test", on="test"), Evaluation(name="test_current", on="test", at="current")]
+    request = make_request(setup_name, evaluations=test, observe=True)
+    reference_run, reference_result, resumed_run = check_resume(request, tmp_path)
+    taus = controlled_temperatures(reference_run)
+    assert controlled_temperatures(resumed_run) == taus != (1.5,) * len(taus)
+    # it is evaluated as it was trained at last
+    assert reference_result.measurements["test"] == reference_result.measurements["test_current"]
+    curves = reference_result.curves
+    paths = {name: path for name, path in curves.items() if name.startswith("controlled/")}
+    assert list(paths) == [f"controlled/{layer}" for layer in range(len(taus))]
+    for path, tau in zip(paths.values(), taus, strict=True):
+        assert path[0][1] == pytest.approx(1.5, rel=0.2) and path[-1] == [STEPS, tau]
+        assert len({tau for _, tau in path}) > STEPS / 2
+    brief = Run(make_request(setup_name), listener()).execute().curves
+    assert brief == {name: [path[0], path[-1]] for name, path in paths.items()}
+
+
+@pytest.mark.parametrize("setup_name", CONTROLLED)
+def test_another_temperature_at_inference_leaves_those_of_the_training(
+    make_request: RequestMaker, listener: Any, setup_name: str
+) -> None:
+    run = Run(make_request(setup_name), listener())
+    run.execute()
+    taus = controlled_temperatures(run)
+    plain = Evaluation(name="validate", on="validate")
+    sharp = Evaluation(name="validate:sharp", on="validate", temperature={"temperature_init": 0.05})
+    as_trained = run.evaluate(plain)
+    assert run.evaluate(sharp) != as_trained
+    assert controlled_temperatures(run) == taus and run.evaluate(plain) == as_trained
+
+
+@pytest.mark.parametrize("setup_name", CONTROLLED)
+def test_a_dry_run_tries_the_control_that_is_searched(
+    make_request: RequestMaker, listener: Any, setup_name: str
+) -> None:
+    space = {"entropy_control": ["none", "contrast"], "control_level": [0.3, 0.9]}
+    channel, parameters = listener(), {"temperature_init": 2.0}
+    dry_run(make_request(setup_name, task="dry_run", space=space, parameters=parameters), channel)
+    assert "controlled the entropy for two steps" in [stage.what for stage in channel.messages_of(Stage)]
+
+
+# ---- ranks
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("setup_name", [*SETUPS, *CONTROLLED])
+def test_two_ranks_have_the_temperatures_of_one_device_with_both_their_batches(
+    pair: WorkerProcess, make_request: RequestMaker, listener: Any, tmp_path: Path, setup_name: str
+) -> None:
+    def make_recorded(ranks: int, **options: Any) -> RunRequest:
+        recorder = {"class_path": "learned_modules.LearnedRecorder", "init_args": {"folder": str(tmp_path)}}
+        return make_request(
+            setup_name,
+            trainer={"devices": ranks, "callbacks": [recorder]},
+            data={"batch_size": 6 // ranks, "noise": 0.0},
+            folder=str(tmp_path / "logs"),
+            **options,
+        )
+
+    request = make_recorded(2, checkpoint_every=0.001, checkpoints=str(tmp_path / "kept"))
+    messages = carry_out(pair, request)
+    assert finished_message(messages).state == "complete"
+    first, second = recorded_lines(tmp_path)
+    assert same(first) == same(second)
+    num_logs = len({tuple(line["logs"]) for line in first})
+    assert num_logs == STEPS if setup_name in SETUPS else num_logs > STEPS / 2
+
+    saved = [message.saved for message in messages if isinstance(message, CheckpointSaved)]
+    middle = next(checkpoint for checkpoint in saved if 4 < checkpoint.step < STEPS - 4)
+    resumed_messages = carry_out(pair, dataclasses.replace(request, attempt=2, resume=[middle]))
+    assert [m.step for m in resumed_messages if isinstance(m, Started)] == [middle.step]
+    assert results(resumed_messages) == results(messages)
+    for lines in recorded_lines(tmp_path):
+        assert same(lines) == same(first)[middle.step :]
+
+    Run(make_recorded(1), listener()).execute()
+    (alone,) = recorded_lines(tmp_path, 1)
+    for first_line, second_line, joint_line in zip(first, second, alone, strict=True):
+        assert first_line["items"] != second_line["items"]
+        assert sorted(first_line["items"] + second_line["items"]) == joint_line["items"]
+        assert first_line["logs"] == pytest.approx(joint_line["logs"], rel=1e-3, abs=1e-4)

@@ -13,6 +13,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.demos.boring_classes import BoringModel
 
 from tempopt.training import lightning_internals as internals
+from tests.training.shared_trainings import quiet_trainer
 
 TRAINING = Path(internals.__file__).parent
 
@@ -42,21 +43,6 @@ class BatchRecorder(L.Callback):
         self.batches.append((trainer.global_step, accumulates, logged, now))
 
 
-def trainer_of(folder: Path, *callbacks: L.Callback, **options: Any) -> L.Trainer:
-    return L.Trainer(
-        **{
-            "default_root_dir": folder,
-            "accelerator": "cpu",
-            "logger": False,
-            "enable_checkpointing": False,
-            "enable_progress_bar": False,
-            "enable_model_summary": False,
-            "callbacks": list(callbacks),
-            **options,
-        }
-    )
-
-
 def test_the_installed_version_is_one_that_this_was_proved_with() -> None:
     assert L.__version__.rpartition(".")[0] in internals.PROVED
 
@@ -68,10 +54,10 @@ def test_private_attributes_of_the_trainer_are_used_in_one_file() -> None:
     assert users - {"compiling.py"} == {"lightning_internals.py"}
 
 
-def test_batches_and_steps_are_counted_as_they_are_used(tmp_path: Path) -> None:
+def test_batches_and_steps_are_counted_as_they_are_used() -> None:
     recorder = BatchRecorder()
     options = {"limit_train_batches": 5, "limit_val_batches": 1, "val_check_interval": 4, "max_epochs": 1}
-    trainer = trainer_of(tmp_path, recorder, accumulate_grad_batches=2, log_every_n_steps=1, **options)
+    trainer = quiet_trainer(recorder, accumulate_grad_batches=2, log_every_n_steps=1, **options)
     trainer.fit(BoringModel())
     # a step follows every second batch and the last one of the epoch
     assert [(step, is_accumulating) for step, is_accumulating, _, _ in recorder.batches] == [
@@ -91,7 +77,7 @@ def test_batches_and_steps_are_counted_as_they_are_used(tmp_path: Path) -> None:
     ]
 
 
-def test_a_training_may_stop_when_its_minimum_is_reached(tmp_path: Path) -> None:
+def test_a_training_may_stop_when_its_minimum_is_reached() -> None:
     answers: list[bool] = []
 
     class StopRecorder(L.Callback):
@@ -99,12 +85,12 @@ def test_a_training_may_stop_when_its_minimum_is_reached(tmp_path: Path) -> None
             answers.append(internals.may_stop_early(trainer))
 
     options = {"limit_train_batches": 4, "limit_val_batches": 0, "max_epochs": 2, "min_steps": 6}
-    trainer_of(tmp_path, StopRecorder(), **options).fit(BoringModel())
+    quiet_trainer(StopRecorder(), **options).fit(BoringModel())
     assert answers[0] is False and answers[-1] is True
 
 
 def test_the_state_is_that_of_a_checkpoint(tmp_path: Path) -> None:
-    trainer = trainer_of(tmp_path, max_steps=2, limit_val_batches=0)
+    trainer = quiet_trainer(max_steps=2, limit_val_batches=0)
     trainer.fit(BoringModel())
     trainer.save_checkpoint(tmp_path / "whole.ckpt")
     checkpoint = torch.load(tmp_path / "whole.ckpt", weights_only=False)
@@ -115,16 +101,16 @@ def test_the_state_is_that_of_a_checkpoint(tmp_path: Path) -> None:
         assert torch.equal(state["state_dict"][name], weights)
 
 
-def test_metrics_that_are_put_back_are_those_that_callbacks_read(tmp_path: Path) -> None:
-    trainer = trainer_of(tmp_path)
+def test_metrics_that_are_put_back_are_those_that_callbacks_read() -> None:
+    trainer = quiet_trainer()
     internals.restore_metrics(trainer, {"val_loss": torch.tensor(0.25)})
     assert float(trainer.callback_metrics["val_loss"]) == 0.25
 
 
 def test_a_trainer_that_leaves_the_process_alone_handles_no_signal_and_finds_no_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    trainer = trainer_of(tmp_path, max_steps=1, limit_val_batches=0)
+    trainer = quiet_trainer(max_steps=1, limit_val_batches=0)
     for holder, name in (
         (trainer._signal_connector, "register_signal_handlers"),
         (trainer.fit_loop.epoch_loop, "_broadcast_sigterm_tensor"),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
+import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,11 +21,12 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from wandb.proto.wandb_internal_pb2 import Record
 
 from tempopt.errors import SpecError
+from tempopt.training import trackers
 from tempopt.training.build import check_space
 from tempopt.training.dry_run import dry_run
 from tempopt.training.identity import run_identity
 from tempopt.training.loggers import loggers_given
-from tempopt.training.messages import Evaluation, RunLabel, RunRequest, Started, decode, encode
+from tempopt.training.messages import Evaluation, RunLabel, RunRequest, Started
 from tempopt.training.run import Run
 from tempopt.training.trackers import Trackers
 from tests.training.shared_trainings import assert_same_state
@@ -40,16 +44,6 @@ def tensorboard(folder: Path) -> dict[str, Any]:
 
 def csv_logger(folder: Path) -> dict[str, Any]:
     return {"class_path": f"{LOGGERS}.CSVLogger", "init_args": {"save_dir": str(folder)}}
-
-
-def wandb_logger(folder: Path) -> dict[str, Any]:
-    init_args = {"save_dir": str(folder), "project": "mine"}
-    return {"class_path": f"{LOGGERS}.WandbLogger", "init_args": init_args}
-
-
-def mlflow_logger(folder: Path) -> dict[str, Any]:
-    init_args = {"tracking_uri": f"sqlite:///{folder}/mlflow.db", "artifact_location": str(folder)}
-    return {"class_path": f"{LOGGERS}.MLFlowLogger", "init_args": init_args}
 
 
 @pytest.fixture
@@ -252,7 +246,9 @@ def test_a_resumed_run_goes_on_in_its_own_curves_with_no_step_twice(
 def test_mlflow_has_one_run_for_all_attempts(request_for: Any, listener: Any, tmp_path: Path) -> None:
     from mlflow.tracking import MlflowClient
 
-    options = {"logger": mlflow_logger(tmp_path), "checkpoints": str(tmp_path / "kept")}
+    init_args = {"tracking_uri": f"sqlite:///{tmp_path}/mlflow.db", "artifact_location": str(tmp_path)}
+    logger = {"class_path": f"{LOGGERS}.MLFlowLogger", "init_args": init_args}
+    options = {"logger": logger, "checkpoints": str(tmp_path / "kept")}
     client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
 
     def find_run() -> Any:
@@ -285,11 +281,10 @@ def test_wandb_has_a_run_of_its_own_for_each_run_of_a_warm_trainer(
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
-    other_label = RunLabel(
-        study="warm", study_created_at="2026-01-01", run="search-0013", kind="search", arm="search"
-    )
+    logger = {"class_path": "WandbLogger", "init_args": {"save_dir": str(tmp_path), "project": "mine"}}
+    other_label = dataclasses.replace(LABEL, run="search-0013")
     for label, how in ((LABEL, {}), (other_label, {"stop_at": 9}), (LABEL, {})):
-        Run(request_for(logger=wandb_logger(tmp_path), label=label), listener(**how)).execute()
+        Run(request_for(logger=logger, label=label), listener(**how)).execute()
     files = sorted(tmp_path.glob("wandb/offline-run-*/*.wandb"), key=lambda file: file.stat().st_mtime)
     runs, summaries, taus, codes = [], [], [], []
     for file in files:
@@ -411,7 +406,6 @@ def test_a_dry_run_makes_the_loggers_and_logs_nothing(
     ("logger", "message"),
     [
         (True, r"given true, .* Say which: logger: \{class_path"),
-        (True, r"begun with it goes on by tempopt search SPEC with the logger changed"),
         (3, r"given 3\. Give a logger, as in logger: \{class_path"),
         ({"save_dir": "logs"}, "Give a logger, as in logger: "),
         ("TensorboardLogger", 'Did you mean "TensorBoardLogger"'),
@@ -423,7 +417,6 @@ def test_a_dry_run_makes_the_loggers_and_logs_nothing(
             {"class_path": "CSVLogger", "init_args": {"save_dir": "x", "version": 1}},
             "version is not the spec's",
         ),
-        ({"class_path": "WandbLogger", "init_args": {"id": "x"}}, "id is not the spec's"),
         ({"class_path": "WandbLogger", "dict_kwargs": {"id": "x"}}, "id is not the spec's"),
         ({"class_path": "MLFlowLogger", "init_args": {"run_id": "x"}}, "run_id is not the spec's"),
     ],
@@ -454,9 +447,54 @@ def test_a_name_that_is_given_is_kept_and_runs_of_two_studies_stay_apart() -> No
     assert (init["group"], init["tags"], init["name"]) == ("g", ["t"], "search-0012")
 
 
-def test_a_label_survives_the_way_to_the_trainer(request_for: Any) -> None:
-    request = request_for()
-    assert decode(encode(request)) == request
-    # how a run is looked at makes no other run of it
-    assert run_identity(request) == run_identity(request_for(label=None, observe=True))
-    assert request.label == LABEL
+def test_how_a_run_is_looked_at_makes_no_other_run_of_it(request_for: Any) -> None:
+    assert run_identity(request_for()) == run_identity(request_for(label=None, observe=True))
+
+
+# ---- a server that says nothing
+
+
+@pytest.fixture
+def silent_server() -> Iterator[str]:
+    """The URL of a server that accepts and says nothing."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen(64)
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_a_server_that_says_nothing_is_waited_for_by_one_run_and_left_out_of_the_next_ones(
+    request_for: Any, listener: Any, silent_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setattr(trackers, "_WAITED_SECONDS", 0.5)
+    monkeypatch.setattr(trackers, "_away", {})
+    logger = {"class_path": "MLFlowLogger", "init_args": {"tracking_uri": silent_server}}
+    expected = Run(request_for(), listener()).execute()
+    run_notes = []
+    for _ in range(2):
+        channel = listener()
+        finished = Run(request_for(logger=logger), channel).execute()
+        assert finished.reports == expected.reports
+        run_notes.append([*channel.messages_of(Started)[0].notes, *finished.notes])
+    ((first,), (second,)) = run_notes
+    assert first.startswith("trainer.logger: MLFlowLogger failed (") and "Max retries exceeded" in first
+    assert "MLFlowLogger kept an earlier run waiting, and is asked again after 10 minutes" in second
+    trackers._away.update(dict.fromkeys(trackers._away, 0.0))
+    later_result = Run(request_for(logger=logger), listener()).execute()
+    assert not any("an earlier run" in note for note in later_result.notes), "after a while it is asked again"
+
+
+def test_tracker_timeouts_are_short_unless_the_environment_sets_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ((logger_spec,), _) = loggers_given({"class_path": "CSVLogger", "init_args": {"save_dir": str(tmp_path)}})
+    # set first, so that both are as they were when the test is over
+    for name in ("MLFLOW_HTTP_REQUEST_TIMEOUT", "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "WANDB_FINISH_TIMEOUT"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "5")
+    logger_spec.make(LABEL)
+    assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "10"
+    assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "5"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,16 @@ import pytest
 
 from tempopt.agent.process import WorkerProcess
 from tempopt.training.messages import CheckpointSaved, Evaluation, RunRequest, Started
-from tests.training.test_ranks import TICKETS, carry_out, finished_message, make, pair, results
+from tests.training.test_ranks import (
+    TICKETS,
+    carry_out,
+    finished_message,
+    make,
+    pair,
+    recorded_lines,
+    results,
+    same,
+)
 
 # fixtures are found by their names
 __all__ = ["make", "pair"]
@@ -30,15 +38,11 @@ def expected_taus(steps: int, initial_tau: float = 0.5) -> list[float]:
     return [initial_tau + (0.1 - initial_tau) * step / (steps - 1) for step in range(steps)]
 
 
-def recorded_lines(folder: Path) -> list[dict[str, Any]]:
-    """Return what both ranks have written down, which is the same, and forget it."""
-    ranks = []
-    for rank in range(2):
-        path = folder / f"{rank}.jsonl"
-        ranks.append([json.loads(line) for line in path.read_text().splitlines()])
-        path.unlink()
-    assert ranks[0] == ranks[1]
-    return ranks[0]
+def joint_lines(folder: Path) -> list[dict[str, Any]]:
+    """Return what both ranks have written down, which is the same but for the items, and forget it."""
+    first, second = recorded_lines(folder)
+    assert same(first) == same(second)
+    return same(first)
 
 
 @pytest.fixture
@@ -75,10 +79,10 @@ def test_two_ranks_have_the_same_named_temperature_at_every_step_and_after_a_res
         reads, transform, parameters=schedule, checkpoint_every=0.001, checkpoints=str(tmp_path / "kept")
     )
     assert finished_message(carry_out(pair, dataclasses.replace(request, task="dry_run"))).state == "complete"
-    recorded_lines(tmp_path)
+    joint_lines(tmp_path)
     messages = carry_out(pair, request)
     assert finished_message(messages).state == "complete"
-    lines = recorded_lines(tmp_path)
+    lines = joint_lines(tmp_path)
     assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
     assert [line["seen"][0] for line in lines] == pytest.approx(expected_taus(STEPS), rel=1e-6)
     assert {line["seen"][1] for line in lines} == {2.0}
@@ -87,7 +91,7 @@ def test_two_ranks_have_the_same_named_temperature_at_every_step_and_after_a_res
         resumed_messages = carry_out(pair, dataclasses.replace(request, attempt=2, resume=[checkpoint]))
         assert [m.step for m in resumed_messages if isinstance(m, Started)] == [checkpoint.step]
         assert results(resumed_messages) == results(messages)
-        assert recorded_lines(tmp_path) == lines[checkpoint.step :]
+        assert joint_lines(tmp_path) == lines[checkpoint.step :]
     assert len(middle) > 1
 
 
@@ -96,7 +100,7 @@ def test_as_found_two_ranks_train_to_the_same_bits_as_without_it(
     pair: WorkerProcess, two: Any, tmp_path: Path, reads: str, transform: str
 ) -> None:
     plain_messages = carry_out(pair, two(reads, transform, named=False))
-    expected = recorded_lines(tmp_path)
+    expected = joint_lines(tmp_path)
     named_messages = carry_out(pair, two(reads, transform))
-    assert recorded_lines(tmp_path) == expected
+    assert joint_lines(tmp_path) == expected
     assert results(named_messages) == results(plain_messages)

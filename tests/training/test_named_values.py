@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from tempopt.errors import AttachError, SpecError
+from tempopt.errors import AttachError, SpecError, UsageError
 from tempopt.training.dry_run import check, dry_run
 from tempopt.training.messages import Evaluation, Finished, RunRequest, Stage, Started
 from tempopt.training.ranks import ALONE
@@ -30,6 +31,7 @@ WAYS = [
 
 TEST = [Evaluation(name="test", on="test")]
 LINEAR = {"contrast.as_found": 0.5, "contrast.schedule": "linear", "contrast.temperature_final": 0.1}
+MOVING = {"contrast.schedule": "linear", "contrast.temperature_final": 0.2}
 RequestMaker = Callable[..., RunRequest]
 
 
@@ -61,6 +63,13 @@ def step_taus(run: Run, which: int = 0) -> list[float]:
     return [taus[which] for taus in module.trained]
 
 
+def refusal_message(request: RunRequest, channel: Any) -> str:
+    """Return what a dry run says that refuses a study."""
+    with pytest.raises(UsageError) as excinfo:
+        dry_run(dataclasses.replace(request, task="dry_run", evaluations=TEST), channel)
+    return str(excinfo.value)
+
+
 def validation_taus(run: Run) -> list[tuple[float, float]]:
     """Return both temperatures of each batch that was evaluated."""
     module: Any = run.module
@@ -74,8 +83,8 @@ def test_at_the_temperature_as_found_a_run_is_bit_for_bit_that_without_it(
 ) -> None:
     plain = Run(make_request({}, init={"reads": reads}, compared=True, evaluations=TEST), listener())
     expected = plain.execute()
-    initial_tau = plain_found(make_request, listener, reads, transform)
-    assert initial_tau == pytest.approx(0.5, rel=1e-6)
+    named_run = Run(make_request(at(reads, transform), init={"reads": reads}), listener())
+    assert named_run.values.initial_values["contrast"] == pytest.approx(0.5, rel=1e-6)
     # 0.5 is what a person writes of a logarithm in single precision
     for written, parameters in (
         (None, {}),
@@ -92,12 +101,6 @@ def test_at_the_temperature_as_found_a_run_is_bit_for_bit_that_without_it(
     scale = run.module.state_dict()["criterion.logit_scale"].item()
     learned = scale != pytest.approx(math.log(2), rel=1e-6)
     assert learned == (reads == "logit_scale")
-
-
-def plain_found(named: RequestMaker, listener: Any, reads: str, transform: str) -> float:
-    return Run(named(at(reads, transform), init={"reads": reads}), listener()).values.initial_values[
-        "contrast"
-    ]
 
 
 @pytest.mark.parametrize(("reads", "transform"), WAYS)
@@ -239,48 +242,32 @@ def test_a_check_finds_the_temperature_that_the_module_has(
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("path", "message"),
     [
-        ({"contrast": {"value": "criterion.temprature"}}, "temprature"),
-        ({"contrast": {"value": "loss_function.temperature"}}, "loss_function"),
-        ({"contrast": {"value": "criterion..temperature"}}, '"criterion..temperature" is no path'),
-        ({"contrast": {"value": "criterion.label"}}, '"criterion.label" is .*not one real number'),
-        ({"contrast": {"value": "one.0.weight"}}, '"one.0.weight" is .*not one real number'),
-        ({"contrast": {"value": "criterion"}}, '"criterion" is .*not one real number'),
-        # nothing in training reads it
-        ({"contrast": {"value": "criterion.tau"}}, 'nothing reads "criterion.tau" in training'),
-        ({"contrast": {"value": "lr"}}, 'nothing reads "lr" in training'),
-        (
-            {
-                "contrast": {"value": "criterion.temperature"},
-                "same": {"value": "criterion.temperature"},
-            },
-            "criterion.temperature",
-        ),
+        ("criterion.temprature", "temprature"),
+        ("loss_function.temperature", "loss_function"),
+        ("criterion..temperature", '"criterion..temperature" is no path'),
+        ("criterion.label", '"criterion.label" is .*not one real number'),
+        ("one.0.weight", '"one.0.weight" is .*not one real number'),
+        ("criterion", '"criterion" is .*not one real number'),
     ],
 )
 def test_a_place_that_is_no_temperature_is_refused_before_the_study(
-    make_request: RequestMaker, listener: Any, values: dict[str, Any], message: str
+    make_request: RequestMaker, listener: Any, path: str, message: str
 ) -> None:
-    with pytest.raises((AttachError, SpecError), match=message):
-        dry_run(make_request(values, task="dry_run", evaluations=TEST), listener())
+    assert re.search(message, refusal_message(make_request({"contrast": {"value": path}}), listener()))
 
 
 def test_a_transform_that_gives_no_temperature_is_refused(make_request: RequestMaker, listener: Any) -> None:
     values = at("logit_scale", "identity")
-    with pytest.raises(AttachError, match=r"log_inverse"):
-        dry_run(
-            make_request(values, init={"temperature": 2.0, "reads": "logit_scale"}, task="dry_run"),
-            listener(),
-        )
+    request = make_request(values, init={"temperature": 2.0, "reads": "logit_scale"})
+    assert "log_inverse" in refusal_message(request, listener())
 
 
 def test_a_metric_that_reads_the_temperature_is_refused_unless_that_is_meant(
     make_request: RequestMaker, listener: Any
 ) -> None:
-    with pytest.raises(SpecError) as excinfo:
-        dry_run(make_request(metric="val_loss", task="dry_run", evaluations=TEST), listener())
-    message = str(excinfo.value)
+    message = refusal_message(make_request(metric="val_loss"), listener())
     assert message.startswith('study.metric: "val_loss" changes with the temperature contrast alone')
     assert "metric_reads_temperature: true" in message
     loss_request = make_request(metric="val_loss", reads_temperature=True, task="dry_run", evaluations=TEST)
@@ -326,8 +313,8 @@ def test_a_module_that_optimizes_by_itself_is_note_stage_and_follows_its_schedul
     followed = step_taus(run) if module == "ManualContrast" else [run.module.criterion.temperature]  # type: ignore[union-attr]
     # a batch takes two steps
     assert followed[-1] == pytest.approx(linear()[-2])
-    with pytest.raises(AttachError, match='nothing reads "criterion.tau" in training'):
-        dry_run(make_request(at("tau", "identity"), module=module, task="dry_run"), listener())
+    unread = make_request(at("tau", "identity"), module=module)
+    assert 'nothing reads "criterion.tau" in training' in refusal_message(unread, listener())
 
 
 def test_runs_that_share_a_loss_leave_it_as_it_was(make_request: RequestMaker, listener: Any) -> None:
@@ -370,3 +357,103 @@ def test_a_parameter_that_no_gradient_reaches_is_not_trained_by_the_module(
     finished = dry_run(request, listener())
     assert finished.trained == []
     assert (finished.not_learned is not None) == learns
+
+
+# ---- modules whose own code has something to say
+
+
+@pytest.mark.parametrize("layers", ["auto", ["towers.*"]])
+def test_a_module_without_attention_is_told_how_its_other_temperatures_are_searched(
+    request_for: Any, make_request: RequestMaker, listener: Any, layers: Any
+) -> None:
+    attach = {"layers": layers, "method": "query_rows"}
+    message = refusal_message(make_request({}, attach=attach), listener())
+    assert "No attention was found in Contrast" in message or "in layers matches no module" in message
+    assert "temperatures: {contrast: {value: criterion.temperature}}" in message
+    assert "criterion.logit_scale, criterion.tau, gate.temperature, gate.logit_scale, gate.tau" in message
+    # who searches one already needs no word on it, nor does a module that has none
+    for request in (make_request(attach=attach), request_for("PooledStock", attach=attach)):
+        assert "To search another" not in refusal_message(request, listener())
+
+
+@pytest.mark.parametrize(
+    ("module", "path", "is_validated"),
+    [("ReadOnce", "temperature", False), ("ValidationContrast", "calibration.temperature", True)],
+)
+def test_a_number_that_training_does_not_read_is_refused(
+    make_request: RequestMaker, listener: Any, module: str, path: str, is_validated: bool
+) -> None:
+    request = make_request({"contrast": {"value": path}}, module=module)
+    message = refusal_message(request, listener())
+    assert f'nothing reads "{path}" in training' in message
+    assert ('Validation reads it, for "val_gap" changes with it.' in message) == is_validated
+
+
+def test_two_names_of_one_number_are_refused(make_request: RequestMaker, listener: Any) -> None:
+    values = {"contrast": {"value": "criterion.temperature"}, "same": {"value": "same.temperature"}}
+    message = refusal_message(make_request(values, module="Twice"), listener())
+    assert message.startswith('temperatures.same.value: "same.temperature" is the number at "criterion.tem')
+
+
+def test_a_metric_that_moves_by_rounding_alone_is_none_that_contains_the_temperature(
+    make_request: RequestMaker, listener: Any
+) -> None:
+    request = make_request(module="RoundingContrast", evaluations=TEST)
+    run = Run(request, listener())
+    run.execute()
+    validate = Evaluation(name="validate", on="validate")
+    moved = {run.evaluate(validate)["val_gap"] for _ in run.values.perturbed(["contrast"])}
+    assert len(moved) > 1
+    assert max(moved) == pytest.approx(min(moved), rel=1e-5)
+    assert dry_run(dataclasses.replace(request, task="dry_run"), listener()).state == "complete"
+
+
+@pytest.mark.parametrize("parameters", [MOVING, {}], ids=["under a schedule", "as found"])
+@pytest.mark.parametrize(
+    ("module", "reads", "actual_value"), [("InHook", "temperature", "0.25"), ("InStep", "tau", "0.45")]
+)
+def test_a_module_that_writes_the_number_in_each_step_is_refused_by_the_dry_run(
+    make_request: RequestMaker,
+    listener: Any,
+    module: str,
+    reads: str,
+    actual_value: str,
+    parameters: dict[str, Any],
+) -> None:
+    request = make_request(at(reads, "identity"), module=module, parameters=parameters)
+    due = "0.2" if parameters else "0.5"
+    assert (
+        f'The code of {module} itself changes "criterion.{reads}" in training: {due} was set, and '
+        f"{actual_value} is there."
+    ) in refusal_message(request, listener())
+
+
+@pytest.mark.parametrize("parameters", [MOVING, {}], ids=["under a schedule", "as found"])
+def test_a_module_that_writes_the_number_in_later_epochs_ends_the_run(
+    make_request: RequestMaker, listener: Any, parameters: dict[str, Any]
+) -> None:
+    request = make_request(module="ByEpoch", parameters=parameters, evaluations=TEST)
+    # two steps of one epoch do not show it
+    assert dry_run(dataclasses.replace(request, task="dry_run"), listener()).state == "complete"
+    run = Run(request, listener())
+    with pytest.raises(AttachError, match=r"was set, and 0\.4 is there"):
+        run.execute()
+    assert run.trainer.current_epoch == 1
+
+
+@pytest.mark.parametrize("final", [0.2, 0.05])
+def test_a_clamp_is_met_by_the_schedules_that_go_beyond_it(
+    make_request: RequestMaker, listener: Any, final: float
+) -> None:
+    def run(parameters: dict[str, Any]) -> Run:
+        values = at("logit_scale", "log_inverse")
+        return Run(make_request(values, module="ClampedContrast", parameters=parameters), listener())
+
+    schedule = run(MOVING | {"contrast.temperature_final": final})
+    if final == 0.2:
+        assert schedule.execute().state == "complete"
+    else:
+        with pytest.raises(AttachError, match=r"and 2\.30258 is there\. Then .* clamp that is narrower"):
+            schedule.execute()
+    # as found it is learned, and clamped as it always was
+    assert run({}).execute().state == "complete"

@@ -17,6 +17,7 @@ from tempopt.training.messages import Evaluation
 
 TEST = [Evaluation(name="test", on="test")]
 RATIOS = [0.25, 4.0]
+EXP = {"init": {"layer_pattern": "exp"}}
 ON_STOCK = {"module": "Stock", "attach": {"layers": "auto"}}
 
 
@@ -30,60 +31,66 @@ def dry_run(request_for: Any, listener: Any, space: dict[str, list[Any]], **opti
     return state
 
 
-def test_a_pattern_over_one_layer_is_refused(request_for: Any, listener: Any) -> None:
-    space = {"layer_pattern": ["uniform", "linear"], "layer_ratio": RATIOS}
-    message = r'layer_pattern: "linear" changes nothing.*one tempered layer, "layer 0".*and layer_ratio out'
-    with pytest.raises(SpecError, match=message):
-        dry_run(request_for, listener, space)
-
-
-def test_a_ratio_under_a_pattern_that_is_set_is_refused(request_for: Any, listener: Any) -> None:
-    init = {"layer_pattern": "exp"}
-    with pytest.raises(SpecError, match='search.layer_ratio: "exp" changes nothing'):
-        dry_run(request_for, listener, {"layer_ratio": RATIOS}, init=init)
-    # what is not searched takes no dimension
-    assert dry_run(request_for, listener, {"lr": [0.1]}, init=init) == "complete"
-
-
-def test_on_two_layers_u_is_flat(request_for: Any, listener: Any) -> None:
-    space = {"layer_pattern": ["uniform", "linear", "u", "exp"], "layer_ratio": RATIOS}
-    with pytest.raises(SpecError, match=r'"u" changes nothing.*has 2 tempered layers.*Take "u" out\.'):
-        dry_run(request_for, listener, space, **ON_STOCK)
-    space["layer_pattern"] = ["uniform", "linear", "inverse_layer"]
-    assert dry_run(request_for, listener, space, **ON_STOCK) == "complete"
-
-
 NONE_LOG_N = {"length_scaling": ["none", "log_n"]}
 TOP_K = {"normaliser": ["softmax", "top_k"]}
 # The toy's queries see the four keys of each sample.
-WITHOUT = {
-    "log_n": (NONE_LOG_N, {"n0": 4.0}, 'length_scaling: "log_n" with n0=4 .*each query sees 4 keys'),
-    "yarn": ({"length_scaling": ["yarn", "none"]}, {"n0": 8.0}, 'length_scaling: "yarn" with n0=8'),
-    "n0": ({"n0": [4.0, 50.0]}, {"length_scaling": "clipped_log_n"}, "search.n0: .*n0=4 to 50 .*n0 below 4"),
+WITHOUT: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "one layer": (
+        {"layer_pattern": ["uniform", "linear"], "layer_ratio": RATIOS},
+        {},
+        r'layer_pattern: "linear" changes nothing.*one tempered layer, "layer 0".*and layer_ratio out',
+    ),
+    "ratio": ({"layer_ratio": RATIOS}, EXP, 'search.layer_ratio: "exp" changes nothing'),
+    "u of two layers": (
+        {"layer_pattern": ["uniform", "linear", "u", "exp"], "layer_ratio": RATIOS},
+        ON_STOCK,
+        r'"u" changes nothing.*has 2 tempered layers.*Take "u" out\.',
+    ),
+    "log_n": (
+        NONE_LOG_N,
+        {"init": {"n0": 4.0}},
+        'length_scaling: "log_n" with n0=4 .*each query sees 4 keys',
+    ),
+    "yarn": (
+        {"length_scaling": ["yarn", "none"]},
+        {"init": {"n0": 8.0}},
+        'length_scaling: "yarn" with n0=8',
+    ),
+    "n0": (
+        {"n0": [4.0, 50.0]},
+        {"init": {"length_scaling": "clipped_log_n"}},
+        "search.n0: .*n0=4 to 50 .*n0 below 4",
+    ),
     "top_k": ({**TOP_K, "top_k": [4, 9]}, {}, 'normaliser: "top_k" with top_k=4 or more'),
-    "number": ({"top_k": [8, 16]}, {"normaliser": "top_k"}, "search.top_k: .*below 4"),
+    "number": ({"top_k": [8, 16]}, {"init": {"normaliser": "top_k"}}, "search.top_k: .*below 4"),
 }
-WITH = {
-    "log_n": (NONE_LOG_N, {"n0": 5.0}),
+WITH: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    # what is not searched takes no dimension
+    "fixed pattern": ({"lr": [0.1]}, EXP),
+    "two layers": (
+        {"layer_pattern": ["uniform", "linear", "inverse_layer"], "layer_ratio": RATIOS},
+        ON_STOCK,
+    ),
+    "log_n": (NONE_LOG_N, {"init": {"n0": 5.0}}),
     "n0": ({**NONE_LOG_N, "n0": [4.0, 9.0]}, {}),
-    "yarn": ({"length_scaling": ["none", "yarn"]}, {"n0": 3.0}),
+    "yarn": ({"length_scaling": ["none", "yarn"]}, {"init": {"n0": 3.0}}),
     "top_k": ({**TOP_K, "top_k": [3, 9]}, {}),
 }
 
 
-@pytest.mark.parametrize(("space", "init", "message"), WITHOUT.values(), ids=WITHOUT)
-def test_what_the_number_of_keys_leaves_without_effect_is_refused(
-    space: dict[str, list[Any]], init: dict[str, Any], message: str, request_for: Any, listener: Any
+@pytest.mark.parametrize(("space", "options", "message"), WITHOUT.values(), ids=WITHOUT)
+def test_what_has_no_effect_on_the_module_is_refused(
+    space: dict[str, list[Any]], options: dict[str, Any], message: str, request_for: Any, listener: Any
 ) -> None:
     with pytest.raises(SpecError, match=message):
-        dry_run(request_for, listener, space, init=init)
+        dry_run(request_for, listener, space, **options)
 
 
-@pytest.mark.parametrize(("space", "init"), WITH.values(), ids=WITH)
+@pytest.mark.parametrize(("space", "options"), WITH.values(), ids=WITH)
 def test_what_has_an_effect_somewhere_in_its_range_is_searched(
-    space: dict[str, list[Any]], init: dict[str, Any], request_for: Any, listener: Any
+    space: dict[str, list[Any]], options: dict[str, Any], request_for: Any, listener: Any
 ) -> None:
-    assert dry_run(request_for, listener, space, init=init) == "complete"
+    assert dry_run(request_for, listener, space, **options) == "complete"
 
 
 # ---- models of transformers

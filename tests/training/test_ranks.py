@@ -220,20 +220,6 @@ def test_two_ranks_have_the_same_weights_and_temperature_at_every_step(
     assert end.state == "complete"
 
 
-def test_two_ranks_train_on_what_one_device_with_twice_the_batch_would_have_drawn(
-    pair: WorkerProcess, alone: WorkerProcess, two: Any, tmp_path: Path
-) -> None:
-    # without noise, an item is known by its content
-    plain = {"parameters": {"data.noise": 0.0}}
-    carry_out(pair, two(**plain))
-    ranks = recorded_lines(tmp_path)
-    carry_out(alone, two(ranks=1, data={"batch_size": 6}, **plain))
-    (device_lines,) = recorded_lines(tmp_path, 1)
-    together = [sorted(a["items"] + b["items"]) for a, b in zip(*map(steps, ranks), strict=True)]
-    assert together == [line["items"] for line in steps(device_lines)]
-    assert all(a["items"] != b["items"] for a, b in zip(*map(steps, ranks), strict=True))
-
-
 def test_a_warm_group_trains_what_a_cold_one_does_and_four_ranks_agree(
     make: Any, two: Any, tmp_path: Path
 ) -> None:
@@ -433,7 +419,7 @@ def test_ranks_end_when_their_agent_is_killed(two: Any, make: Any, tmp_path: Pat
         "from tempopt.training.messages import Report, decode\n"
         "from tempopt.agent.placement import Placement\n"
         "from tempopt.agent.process import WorkerProcess\n"
-        "trainer = WorkerProcess(slot=0, place=Placement(ranks=2))\n"
+        "trainer = WorkerProcess(slot=0, placement=Placement(ranks=2))\n"
         f"trainer.send(decode(pathlib.Path({str(tmp_path / 'request.json')!r}).read_bytes()))\n"
         "while not isinstance(trainer.receive(), Report): pass\n"
         "print('trains', flush=True)\n"

@@ -11,11 +11,9 @@ import torch
 
 from tempopt import TemperedModule
 from tempopt.errors import AttachError, SpecError
-from tempopt.temperature import with_learned_temperatures
 from tempopt.training.dry_run import dry_run
 from tempopt.training.messages import RunRequest
 from tempopt.training.run import Run
-from tests.training.shared_trainings import check_resume
 
 STEPS = 24
 LINEAR = {"contrast.as_found": 0.5, "contrast.schedule": "linear", "contrast.temperature_final": 0.1}
@@ -85,10 +83,9 @@ def test_a_name_is_registered_once() -> None:
 def test_a_name_that_was_not_registered_is_refused_where_it_is_read() -> None:
     with pytest.raises(SpecError) as excinfo:
         Plain(contrast=0.5).temperature("contrst")
-    assert str(excinfo.value) == (
-        'Unknown temperature of Plain "contrst". Did you mean "contrast"? Known: contrast. Declare it in '
-        '__init__: self.register_temperature("contrst", 0.5).'
-    )
+    message = str(excinfo.value)
+    assert message.startswith('Unknown temperature of Plain "contrst". Did you mean "contrast"?')
+    assert 'self.register_temperature("contrst", 0.5)' in message
 
 
 @pytest.mark.parametrize(
@@ -144,24 +141,10 @@ def test_each_step_is_trained_at_its_schedule_and_a_checkpoint_has_the_last_one(
     assert float(loaded_module.temperature("contrast")) == pytest.approx(0.1)
 
 
-@pytest.mark.parametrize("parameters", [LINEAR, with_learned_temperatures({"contrast.as_found": 0.5}, 10.0)])
-def test_an_interrupted_run_trains_to_the_same_bits(
-    make_request: RequestMaker, tmp_path: Path, parameters: dict[str, Any]
-) -> None:
-    reference_run, _, resumed_run = check_resume(make_request(parameters=parameters), tmp_path)
-    assert step_taus(resumed_run) == step_taus(reference_run)[8:]
-
-
 def test_attention_that_a_module_does_not_have_is_not_searched(
     make_request: RequestMaker, listener: Any
 ) -> None:
     space = {"contrast.temperature_init": [0.02, 1.0], "temperature_init": [0.25, 4.0]}
-    with pytest.raises(SpecError) as excinfo:
+    message = r"^search.temperature_init: Registered says num_layers=0.*temperatures: \{contrast: \{\}\}\.$"
+    with pytest.raises(SpecError, match=message):
         dry_run(make_request(task="dry_run", space=space), listener())
-    assert str(excinfo.value).startswith(
-        "search.temperature_init: Registered says num_layers=0, so it has no attention whose temperature "
-        "this would be. Take temperature_init out"
-    )
-    assert str(excinfo.value).endswith(
-        "To search the temperature that it registers: temperatures: {contrast: {}}."
-    )

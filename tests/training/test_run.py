@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import pytest
 import torch
 
@@ -21,11 +22,15 @@ from tempopt.training.messages import (
     Report,
     RunRequest,
     Started,
+    decode,
+    encode,
 )
 from tempopt.training.run import Run
 from tests.training.shared_trainings import assert_same_state, check_resume
 
 HOT = {"temperature_init": 4.0, "temperature_final": 1.0, "schedule": "exponential", "entropy_lambda": 0.01}
+LINEAR = {"temperature_init": 4.0, "temperature_final": 1.0, "schedule": "linear"}
+TEST = [Evaluation(name="test", on="test")]
 
 
 def test_what_a_run_reports_depends_on_its_seed_and_on_nothing_that_ran_before(
@@ -75,31 +80,15 @@ def test_a_run_that_ends_early_is_measured_at_the_temperature_that_is_asked(
     assert finished.measurements["current"] != finished.measurements["final"]
 
 
-def test_a_data_module_that_splits_in_its_constructor_holds_out_the_same_in_every_run(
-    request_for: Any, listener: Any
-) -> None:
-    def held_out(seed: int) -> list[int]:
-        request = request_for(seed=seed, data_class="SplitsAtOnce")
-        return list(Run(request, listener()).datamodule.parts[2].indices)
-
-    assert held_out(1) == held_out(2)
-
-
+@pytest.mark.parametrize("trainer", [{}, {"min_steps": 20}, {"min_epochs": 2}])
 def test_a_stop_ends_the_run_at_the_next_step_without_another_validation(
-    request_for: Any, listener: Any
+    request_for: Any, listener: Any, trainer: dict[str, Any]
 ) -> None:
     channel = listener(stop_at=8)
-    finished = Run(request_for(), channel).execute()
-    assert finished.state == "stopped"
-    assert 8 <= finished.step <= 10
+    finished = Run(request_for(trainer=trainer), channel).execute()
+    assert (finished.state, finished.step) == ("stopped", 8)
     assert [report.step for report in channel.messages_of(Report)] == [4, 8]
     assert finished.measurements == {}
-
-
-def test_a_stop_is_obeyed_though_the_trainer_is_to_train_longer(request_for: Any, listener: Any) -> None:
-    for minimum in ({"min_steps": 20}, {"min_epochs": 2}):
-        finished = Run(request_for(trainer=minimum), listener(stop_at=8)).execute()
-        assert (finished.state, finished.step) == ("stopped", 8)
 
 
 def test_a_stop_breaks_the_evaluations_at_the_end_off(request_for: Any, listener: Any) -> None:
@@ -133,23 +122,35 @@ def test_a_metric_that_nothing_could_be_computed_with_ends_the_run_as_diverged(
     assert channel.messages_of(Report) == []
 
 
-def test_a_plugin_that_says_which_processes_there_are_is_refused(request_for: Any, listener: Any) -> None:
-    plugin = {"class_path": "lightning.pytorch.plugins.environments.LightningEnvironment"}
-    with pytest.raises(SpecError, match="LightningEnvironment says which processes train together"):
-        Run(request_for(trainer={"plugins": [plugin]}), listener())
-
-
-def test_a_training_without_a_known_end_is_refused(request_for: Any, listener: Any) -> None:
-    endless = {"max_steps": -1, "max_epochs": -1}
-    with pytest.raises(SpecError, match="no known end"):
-        Run(request_for(trainer=endless), listener()).execute()
+@pytest.mark.parametrize(
+    ("module", "trainer", "message"),
+    [
+        (
+            "Toy",
+            {"plugins": [{"class_path": "lightning.pytorch.plugins.environments.LightningEnvironment"}]},
+            "LightningEnvironment says which processes train together",
+        ),
+        ("Toy", {"max_steps": -1, "max_epochs": -1}, "no known end"),
+        (
+            "Adversarial",
+            {"max_steps": 24, "max_epochs": 2},
+            "max_steps=24 and max_epochs=2.*all optimizers.*one of the two",
+        ),
+    ],
+    ids=["plugin", "no end", "two counts"],
+)
+def test_a_trainer_that_no_study_can_use_is_refused(
+    request_for: Any, listener: Any, module: str, trainer: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SpecError, match=message):
+        Run(request_for(module, trainer=trainer), listener()).execute()
 
 
 def test_every_batch_of_training_validation_and_evaluation_is_progress(
     request_for: Any, listener: Any
 ) -> None:
     channel = listener()
-    Run(request_for(evaluations=[Evaluation(name="test", on="test")]), channel).execute()
+    Run(request_for(evaluations=TEST), channel).execute()
     (started,) = channel.messages_of(Started)
     assert (started.step, started.total_steps, started.device) == (0, 24, "cpu")
     message_types = [type(message).__name__ for message in channel.received]
@@ -200,27 +201,19 @@ def test_an_evaluation_under_another_plan_is_that_of_a_module_made_with_it(
     assert finished.measurements["validate"] != finished.measurements["validate:cold"]
 
 
-def test_test_data_are_those_that_no_training_saw(request_for: Any, listener: Any) -> None:
-    run = Run(request_for(evaluations=[Evaluation(name="test", on="test")]), listener())
-    run.execute()
-    train, validation, test = (set(part.indices) for part in run.datamodule.parts)
-    assert not train & test
-    assert not validation & test
-    other_run = Run(request_for(seed=99, evaluations=[Evaluation(name="test", on="test")]), listener())
-    other_run.execute()
-    assert set(other_run.datamodule.parts[2].indices) == test
-
-
-def test_a_checkpoint_that_is_code_is_not_loaded(request_for: Any, listener: Any, tmp_path: Path) -> None:
-    class Trap:
-        def __reduce__(self) -> tuple[Any, ...]:
-            return Path.touch, (tmp_path / "sprung",)
-
-    path = tmp_path / "trap.pt"
-    torch.save({"state_dict": Trap()}, path)
-    with pytest.raises(SpecError, match="cannot be loaded as data"):
-        Run(request_for(weights=str(path)), listener()).execute()
-    assert not (tmp_path / "sprung").exists()
+@pytest.mark.parametrize("data_class", ["ToyData", "SplitsAtOnce"])
+def test_test_data_are_the_same_in_every_run_and_no_training_saw_them(
+    request_for: Any, listener: Any, data_class: str
+) -> None:
+    test_data: list[set[int]] = []
+    for seed in (5, 99):
+        request = request_for(seed=seed, data_class=data_class, evaluations=TEST)
+        run = Run(request, listener())
+        run.execute()
+        train, validation, test = (set(part.indices) for part in run.datamodule.parts)
+        assert not test & (train | validation)
+        test_data.append(test)
+    assert test_data[0] == test_data[1]
 
 
 @pytest.mark.parametrize("validate_at", ["final", "current"])
@@ -259,8 +252,6 @@ def test_attaching_at_temperature_one_trains_what_the_module_alone_would(
 
 
 def test_requests_survive_the_way_to_the_trainer(request_for: Any) -> None:
-    from tempopt.training.messages import decode, encode
-
     request = request_for(
         parameters={"lr": 0.1 + 0.2, "data.workers": 2},
         evaluations=[Evaluation(name="x", on="test", temperature={"temperature_init": 0.1})],
@@ -272,3 +263,63 @@ def test_requests_survive_the_way_to_the_trainer(request_for: Any) -> None:
     assert isinstance(request.program, Program)
     assert decode(encode(request)) == request
     assert isinstance(decode(encode(request)), RunRequest)
+
+
+def test_a_guarded_metric_is_measured_with_the_evaluations_that_ask_for_it(
+    request_for: Any, listener: Any
+) -> None:
+    guarded = [
+        Evaluation(name="validate", on="validate", guards=["val_loss"]),
+        Evaluation(name="test", on="test", guards=["val_loss"]),
+        Evaluation(name="test_current", on="test", at="current"),
+    ]
+    finished = Run(request_for("TradeoffToy", metric="score", evaluations=guarded), listener()).execute()
+    assert finished.measurements.keys() == {
+        *("validate", "test", "test_current"),
+        *("validate/guard:val_loss", "test/guard:val_loss"),
+    }
+    for name in ("validate", "test"):
+        assert finished.measurements[f"{name}/guard:val_loss"] == finished.metrics[name]["val_loss"]
+    assert finished.measurements["test/guard:val_loss"] != finished.measurements["validate/guard:val_loss"]
+
+
+# ---- steps
+
+
+class ProgressRecorder(L.Callback):
+    """Keeps the progress that the temperature of each batch is that of."""
+
+    def __init__(self) -> None:
+        self.progress: list[float] = []
+
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, *args: Any) -> None:
+        self.progress.append(pl_module.progress)
+
+
+def train_run(request: Any, listener: Any) -> tuple[Any, Any, list[float]]:
+    channel, recorder = listener(), ProgressRecorder()
+    run = Run(request, channel)
+    run.trainer.callbacks.append(recorder)
+    return run.execute(), channel.messages_of(Started)[0], recorder.progress
+
+
+def test_a_training_by_epochs_counts_batches_whatever_steps_its_module_takes(
+    request_for: Any, listener: Any
+) -> None:
+    epochs = {"max_steps": -1, "max_epochs": 2, "check_val_every_n_epoch": 1, "val_check_interval": 5}
+    for module in ("Manual", "Adversarial"):
+        request = request_for(module, trainer=epochs, parameters=LINEAR)
+        finished, started, progress = train_run(request, listener)
+        assert (started.total_steps, finished.step) == (20, 20)
+        assert [step for step, _ in finished.reports] == [5, 10, 15, 20]
+        assert progress == [batch / 19 for batch in range(20)]
+    # where each batch takes a step, two counts are alike
+    assert Run(request_for(trainer={"max_steps": 24, "max_epochs": 2}), listener()).execute().step == 20
+
+
+def test_a_training_by_steps_counts_those_of_all_optimizers(request_for: Any, listener: Any) -> None:
+    finished, started, progress = train_run(request_for("Adversarial", parameters=LINEAR), listener)
+    # three steps in two batches
+    assert (started.total_steps, finished.step) == (24, 24)
+    assert [step for step, _ in finished.reports] == [6, 12, 18, 24]
+    assert progress == [(3 * (batch // 2) + batch % 2) / 23 for batch in range(16)]

@@ -94,19 +94,6 @@ def expected_taus() -> list[float]:
     return [0.5 + (0.1 - 0.5) * progress(step, STEPS) for step in range(STEPS)]
 
 
-@pytest.mark.parametrize(
-    ("path", "transform", "column"),
-    [
-        ("criterion.temperature", "identity", 0),
-        ("criterion.tau", "identity", 1),
-        ("criterion.logit_scale", "log_inverse", 2),
-    ],
-)
-def test_each_batch_is_trained_at_the_temperature_of_its_step(path: str, transform: Any, column: int) -> None:
-    model, _ = fit(ValueCallback(path, LINEAR, transform))
-    assert [taus[column] for taus in model.step_temperatures] == pytest.approx(expected_taus(), rel=1e-6)
-
-
 def test_validation_is_at_the_last_temperature_or_at_the_current_one() -> None:
     model, _ = fit(ValueCallback("criterion.temperature", LINEAR), val_check_interval=1)
     assert set(model.validated) == {0.1}
@@ -116,19 +103,6 @@ def test_validation_is_at_the_last_temperature_or_at_the_current_one() -> None:
         ValueCallback("criterion.temperature", LINEAR, validate_at="current"), val_check_interval=1
     )
     assert model.validated[::3] == pytest.approx(expected_taus(), rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("path", "transform"), [("criterion.tau", "identity"), ("criterion.logit_scale", "log_inverse")]
-)
-def test_at_the_temperature_as_found_training_is_bit_for_bit_that_without_it(
-    path: str, transform: Any
-) -> None:
-    plain, _ = fit()
-    attached, _ = fit(ValueCallback(path, {}, transform))
-    assert_same_state(plain, attached)
-    # and a learned one was learned
-    assert attached.criterion.logit_scale.item() != torch.tensor(math.log(2)).item()
 
 
 def test_a_learned_number_under_a_schedule_trains_as_one_that_is_set_by_hand() -> None:
@@ -231,8 +205,6 @@ def test_a_checkpoint_whose_numbers_are_none_is_refused(tmp_path: Path) -> None:
 def test_compiled_a_schedule_costs_one_more_graph_at_most(path: str) -> None:
     import torch._dynamo
     from torch._dynamo.testing import CompileCounter
-
-    from tempopt import attach_value
 
     torch._dynamo.reset()
     criterion, counter = nn.ModuleDict({"criterion": CallbackCriterion()}), CompileCounter()

@@ -233,8 +233,8 @@ class RankDependentToy(Toy):
         return super().loss((self.norm(batch[0]), batch[1]))
 
 
-class Recorder(L.Callback):
-    """Writes down what each rank has after each batch and each validation, one line each.
+class StepRecorder(L.Callback):
+    """Writes down what each rank has after each batch, one line each.
 
     Args:
         folder: Where; a file for each rank.
@@ -247,24 +247,34 @@ class Recorder(L.Callback):
         with (self.folder / f"{trainer.global_rank}.jsonl").open("a") as file:
             file.write(json.dumps({"step": trainer.global_step, **facts}) + "\n")
 
+    def facts(self, trainer: L.Trainer, module: Any) -> dict[str, Any]:
+        """Return what else is written down than the weights and the items of the batch."""
+        raise NotImplementedError
+
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        (follow,) = (c for c in trainer.callbacks if type(c).__name__ == "TemperatureCallback")
-        tempered = follow._of(pl_module)
-        (temperature,) = set(tempered.plan.temperatures(tempered.progress))
         digest = hashlib.blake2b(digest_size=8)
         for value in pl_module.parameters():
             digest.update(value.detach().numpy().tobytes())
+        items = sorted(batch[0].flatten(1).sum(1).tolist())
+        facts = self.facts(trainer, pl_module)
+        self.write(trainer, weights=digest.hexdigest(), items=items, **facts)
+
+
+class Recorder(StepRecorder):
+    """Writes down temperatures, and the value of each validation."""
+
+    def facts(self, trainer: L.Trainer, module: Any) -> dict[str, Any]:
+        (follow,) = (c for c in trainer.callbacks if type(c).__name__ == "TemperatureCallback")
+        tempered = follow._of(module)
+        (temperature,) = set(tempered.plan.temperatures(tempered.progress))
         exact = True
-        for module in pl_module.modules():
-            if "in_proj_weight" in module._parameters:
-                query = module._parameters["in_proj_weight"][:8] * (1.0 / temperature)
-                exact = exact and torch.equal(module.in_proj_weight[:8], query)
-        items = batch[0].flatten(1).sum(1).tolist()
-        self.write(
-            trainer, temperature=temperature, weights=digest.hexdigest(), exact=exact, items=sorted(items)
-        )
+        for part in module.modules():
+            if "in_proj_weight" in part._parameters:
+                query = part._parameters["in_proj_weight"][:8] * (1.0 / temperature)
+                exact = exact and torch.equal(part.in_proj_weight[:8], query)
+        return {"temperature": temperature, "exact": exact}
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.state.fn == "fit":
@@ -417,22 +427,6 @@ class OwnCallbacks(Toy):
 
     def configure_callbacks(self) -> list[L.Callback]:
         return [EarlyStopping("val_loss", patience=1, min_delta=10.0)]
-
-
-class NoDropoutToy(Toy):
-    """Draws no random numbers of its own: how a compiler draws them is its own affair."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.dropout = nn.Dropout(0.0)
-
-
-class DropoutToy(Toy):
-    """Drops units at a rate that is an argument."""
-
-    def __init__(self, dropout: float = 0.1, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.dropout = nn.Dropout(dropout)
 
 
 class CountingToy(Toy):
