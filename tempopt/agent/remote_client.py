@@ -145,6 +145,7 @@ class AgentRpcClient:
 class _ServerQueue(WriteQueue):
     """Changes on their way to a server, which a request costs more than a transaction costs a database."""
 
+    file_prefix = "undelivered-server-"
     soonest_seconds = 3.0
     """A run is pruned so late at most, or by the share of its age."""
     share_of_age = 0.35

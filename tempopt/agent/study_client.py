@@ -125,7 +125,7 @@ class StudyClient(abc.ABC):
     def _deliver_for_the_dead(self) -> bool:
         """Deliver what agents on this machine could not before they died; return whether there was any."""
         has_delivered = False
-        for path, agent, changes in iter_orphaned_queues(self._folders.logs):
+        for path, agent, changes in iter_orphaned_queues(self._folders.logs, self.outbox.file_prefix):
             self._deliver_as(agent, changes)
             self._observer.note(
                 "What an agent on this machine could not tell the store before it died was told."

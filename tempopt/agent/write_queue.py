@@ -65,6 +65,9 @@ class WriteQueue:
         folder: Folder of the file that holds what could not be delivered.
     """
 
+    file_prefix = "undelivered-store-"
+    """Start of the name of its file. An agent delivers what was to go the same way: a server does not know
+    the checkpoints of agents that reach the database, nor they those of a server."""
     soonest_seconds = 2.0
     """Reports wait this long for others to go with them."""
     share_of_age = 0.2
@@ -85,7 +88,7 @@ class WriteQueue:
         self.connection = connection
         self._study_id = study_id
         self._lease = lease
-        self._path = outbox_path(folder, agent)
+        self._path = outbox_path(folder, agent, self.file_prefix)
         self._changes: list[Change] = []
         self._written = self._size = 0
         self._is_full = False
@@ -206,15 +209,17 @@ class WriteQueue:
         self._size += len(lines)
 
 
-def outbox_path(folder: Path, agent: str) -> Path:
+def outbox_path(folder: Path, agent: str, prefix: str = WriteQueue.file_prefix) -> Path:
     """Return the file for what an agent could not deliver."""
-    return folder / f"undelivered-{agent.replace(':', '+')}.jsonl"
+    return folder / f"{prefix}{agent.replace(':', '+')}.jsonl"
 
 
-def iter_orphaned_queues(folder: Path) -> Iterable[tuple[Path, str, list[Change]]]:
+def iter_orphaned_queues(
+    folder: Path, prefix: str = WriteQueue.file_prefix
+) -> Iterable[tuple[Path, str, list[Change]]]:
     """Yield file, agent and changes of those that died on this machine before they could deliver."""
-    for path in sorted(folder.glob("undelivered-*.jsonl")):
-        agent = path.stem.removeprefix("undelivered-").replace("+", ":")
+    for path in sorted(folder.glob(f"{prefix}*.jsonl")):
+        agent = path.stem.removeprefix(prefix).replace("+", ":")
         if is_dead(agent):
             # another agent that begins now may have been faster
             with contextlib.suppress(FileNotFoundError):

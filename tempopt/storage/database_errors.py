@@ -55,7 +55,7 @@ _ADVICE = (
     ),
     (
         r"permission denied|denied to user",
-        "This user may not create and change tables there. Give the URL of one who may.",
+        "This user may not write there, or not create tables. Give the URL of one who may.",
     ),
     (
         r"refused|timed? ?out|timeout|resolve|not known|unreachable|can't connect|connection|gone away|lost"

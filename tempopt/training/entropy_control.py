@@ -123,9 +123,9 @@ class EntropyControl(TemperedCallback):
         tempered.set_temperatures(self._controller.temperatures)
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if self._loaded is not None and self._loaded["controller"] is not None:
+        if self._loaded is not None:
             # the checkpoint is of the end of the training, which has not begun again
-            self._of(pl_module).set_temperatures(self._loaded["controller"]["temperatures"])
+            self._of(pl_module).set_temperatures(self._loaded["temperatures"])
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int

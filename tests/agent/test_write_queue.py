@@ -275,13 +275,14 @@ def test_after_an_outage_others_are_given_time_to_come_back(clock: SimpleNamespa
     assert line.is_recovered
 
 
-def test_only_the_boxes_of_the_dead_are_opened(tmp_path: Path) -> None:
+def test_only_the_boxes_of_the_dead_with_the_same_way_to_the_study_are_opened(tmp_path: Path) -> None:
     script = "from tempopt.storage.liveness import agent_name; print(agent_name())"
     process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     dead_agent = process.stdout.strip()
     for agent in (dead_agent, agent_name(), "elsewhere:12:abcdef01:99"):
         text = "".join(write_queue._line(change) for change in EVERYTHING)
         outbox_path(tmp_path, agent).write_text(text + '{"type": "Repor')
+        outbox_path(tmp_path, agent, "undelivered-server-").write_text(text)
     assert list(iter_orphaned_queues(tmp_path)) == [
         (outbox_path(tmp_path, dead_agent), dead_agent, EVERYTHING)
     ]

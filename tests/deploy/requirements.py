@@ -36,7 +36,8 @@ def normal(name: str) -> str:
 def imported_packages() -> set[str]:
     """Return the packages from which a server imports, whenever it does."""
     graph = grimp.build_graph("tempopt", include_external_packages=True, exclude_type_checking_imports=True)
-    upstream_modules: set[str] = set()
+    # the package itself reads the command line
+    upstream_modules = set(graph.find_upstream_modules("tempopt.cli"))
     for command in COMMANDS:
         upstream_modules |= graph.find_upstream_modules(f"tempopt.cli.{command}")
     modules = {name for name in upstream_modules if not name.startswith("tempopt")}

@@ -82,7 +82,7 @@ def test_metrics_count_studies_tickets_and_requests(running_server: RunningServe
 
 def test_unknown_methods_share_one_label(running_server: RunningServer) -> None:
     for number in range(5):
-        httpx.request(f"INVENTED{number}", f"{running_server.url}/healthz")
+        httpx.request(f"INVENTED{number}", f"{running_server.url}/healthz", timeout=30.0)
     label_sets = [
         dict(labels) for name, labels in read(running_server) if name == "tempopt_request_seconds_count"
     ]

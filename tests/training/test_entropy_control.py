@@ -110,6 +110,11 @@ def test_validation_is_under_the_temperature_of_the_moment_and_a_checkpoint_keep
     assert torch.equal(loaded_module.inverse_temperature, module.inverse_temperature)
     loaded_module.use(TemperatureParameters())
     assert loaded_module.temperatures == (1.0, 1.0)
+    # a training that is over already has its temperatures, too
+    loader = DataLoader(TensorDataset(data), batch_size=2)
+    ended_trainer = quiet_trainer(EntropyControl(every=1, rate=0.3), max_epochs=1)
+    ended_trainer.fit(loaded_module, loader, loader, ckpt_path=tmp_path / "end.ckpt", weights_only=True)
+    assert loaded_module.temperatures == module.temperatures
 
 
 def test_gradients_are_summed_over_batches_at_one_temperature(

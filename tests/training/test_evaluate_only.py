@@ -75,7 +75,7 @@ def unit_curves(how: str, metric: str = "score", loaders: int = 1) -> Any:
     data = DataLoader(TensorDataset(torch.tensor(VALUES)), batch_size=3)
     shifted_data = DataLoader(TensorDataset(torch.tensor(VALUES) + 1), batch_size=3)
     module = ScoreLogger(how)
-    with units.listening(module):
+    with units.record_metric(module):
         trainer.validate(module, [data, shifted_data][:loaders] if loaders > 1 else data, verbose=False)
     assert "log" not in module.__dict__
     units.take("validate", float(trainer.callback_metrics[metric]))
