@@ -213,7 +213,7 @@ class StudyCache:
         """Return the kinds of which a ticket may be begun, and the highest number that may be, None: any."""
         bounds: dict[Kind, int | None] = {}
         for kind in self._unfinished():
-            # a sampled one may begin while the first open one of its kind goes on
+            # a sampled one may begin while the first open one of its kind trains
             is_sampled = kind in SAMPLED_KINDS
             bounds[kind] = self._first(kind) + self.spec.study.parallel - 1 if is_sampled else None
         if self.spec.study.sampler.name == KNOWLEDGE_GRADIENT and {"baseline", "constant"} & bounds.keys():

@@ -66,14 +66,13 @@ class StudyClient(abc.ABC):
         study: The study's row.
         folders: Where its runs are written.
         observer: Receives what a person should read.
-        outbox: The changes on their way to the study.
+        outbox: Changes that are not delivered yet; the attribute of that name.
 
     Attributes:
-        outbox: The same.
+        outbox: Changes that are not delivered yet.
         listeners: What the agent does when the study tells it something.
-        last_empty_poll_at: When a ticket was looked for last of which the store has said since that there is
-            none to begin. By the monotonic clock; minus infinity: never. What could not be asked was not
-            looked for.
+        last_empty_poll_at: Time of the last request for a ticket to which the store answered that there is
+            none to begin, by the monotonic clock; minus infinity: there was no such request.
     """
 
     def __init__(
@@ -131,7 +130,7 @@ class StudyClient(abc.ABC):
                 "What an agent on this machine could not tell the store before it died was told."
             )
             has_delivered = True
-            # what stays is told once more, which changes nothing
+            # a file that stays is delivered once more, which changes nothing
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
         return has_delivered

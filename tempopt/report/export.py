@@ -119,7 +119,7 @@ def to_yaml(result: StudyData, *, winner: bool = False) -> str:
     notes = [*export.header]
     action = "training" if export.weights is None else "evaluating"
     if export.attached is not None:
-        notes += [f"{ATTACH} sets the temperature, so {action} needs tempopt.", *_saved(export)]
+        notes += [f"{ATTACH} sets the temperature, so {action} needs tempopt.", *_checkpoint_notes(export)]
     if export.has_values:
         notes.append(f"{VALUE} sets a temperature of the module, so {action} needs tempopt.")
         notes += constants(export.callbacks)
@@ -154,7 +154,7 @@ def to_python(result: StudyData, *, winner: bool = False) -> str:
     export, code = _build_export(result, winner=winner), PythonWriter()
     body = [f"model = {code.object_expression('model', export.config['model'])}"]
     trainer = dict(export.config["trainer"])
-    if callbacks := _listed(trainer.pop("callbacks", None)):
+    if callbacks := _as_list(trainer.pop("callbacks", None)):
         trainer["callbacks"] = callbacks
     body.append(f"trainer = {code.call('lightning.Trainer', trainer)}")
     fit_args = "model"
@@ -169,7 +169,7 @@ def to_python(result: StudyData, *, winner: bool = False) -> str:
             body.append(f"model.use({parameters}.from_mapping({attention_params!r}))")
         body.append(f"trainer.validate({fit_args})")
     if export.attached is not None:
-        body += comment(_saved(export)).splitlines()[:-1]
+        body += comment(_checkpoint_notes(export)).splitlines()[:-1]
         body.append(f"trainer.save_checkpoint({_DEPLOYED!r}, weights_only=True)")
     notes = [*export.header, *constants(export.callbacks)]
     return comment(notes) + "\n".join([*code.imports(), "", *body, ""])
@@ -209,7 +209,7 @@ def _callbacks(result: StudyData, export: _Export) -> list[dict[str, Any]]:
     return callbacks
 
 
-def _saved(export: _Export) -> list[str]:
+def _checkpoint_notes(export: _Export) -> list[str]:
     """Return what is to be known of the checkpoints that the callbacks of an attached module have written."""
     assert export.attached is not None
     evaluated = {**NEUTRAL, **export.attached.get("at_inference", export.attached["parameters"])}
@@ -243,12 +243,12 @@ def _build_export(result: StudyData, *, winner: bool) -> _Export:
         export = replace(export, attached=attached)
     callbacks = _callbacks(result, export)
     if callbacks:
-        config["trainer"]["callbacks"] = [*_listed(config["trainer"].get("callbacks")), *callbacks]
+        config["trainer"]["callbacks"] = [*_as_list(config["trainer"].get("callbacks")), *callbacks]
     return replace(export, config=config, callbacks=callbacks)
 
 
 def _select(result: StudyData, *, winner: bool) -> _Export:
-    """Return the parameters to export, and what is said of them."""
+    """Return the parameters to export, and notes on them."""
     recommendation = result.recommendation
     written = "as written by tempopt export."
     if result.spec.compare is not None:
@@ -334,7 +334,7 @@ def _put(target: dict[str, Any], path: str, value: Any) -> None:
     target[key] = value
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     if value is None:
         return []
     return value if isinstance(value, list) else [value]

@@ -1,6 +1,6 @@
 """Checkpoints of a run: written whole or not at all, read as data and never as code.
 
-They are written between two batches from which Lightning goes on exactly, and nowhere else.
+They are written between two batches from which Lightning continues exactly, and nowhere else.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ def _named(error: Exception) -> str:
 class CheckpointCallback(Checkpoint):
     """Write checkpoints when they are due, and one on demand before the run ends.
 
-    Lightning goes on exactly from two places: the end of a validation, and after a batch that no validation,
+    Lightning continues exactly from two places: after a validation, and after a batch that no validation,
     no end of an epoch and no half-accumulated gradient follows. What is due elsewhere waits for the next of
     these. It is a ``Checkpoint`` so that Lightning calls it last: the state of all others is then that of
     after the validation.

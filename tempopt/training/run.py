@@ -511,7 +511,7 @@ def guarded(evaluation: Evaluation, metrics: Mapping[str, float]) -> dict[str, f
     return {guard_name(evaluation.name, name): metrics[name] for name in evaluation.guards}
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     if value is None:
         return []
     return list(value) if isinstance(value, list | tuple) else [value]
@@ -527,7 +527,7 @@ def callbacks_given(value: Any, run: str) -> list[Any]:
     Raises:
         SpecError: One of them sets temperatures.
     """
-    callbacks = _listed(value)
+    callbacks = _as_list(value)
     for callback in callbacks:
         if isinstance(callback, TemperatureCallback):
             raise SpecError(
@@ -566,7 +566,7 @@ def plugins_given(value: Any) -> list[Any]:
     Raises:
         SpecError: One of them says where processes are.
     """
-    plugins = _listed(value)
+    plugins = _as_list(value)
     for plugin in plugins:
         if isinstance(plugin, ClusterEnvironment):
             raise SpecError(

@@ -89,9 +89,9 @@ class StudyList:
 
     def with_answers(self, rows: Sequence[Row]) -> list[Row]:
         """Return rows with the verdicts of those that are done, which are read once."""
-        return [self._answered(row) if row.state == "done" else row for row in rows]
+        return [self._with_answer(row) if row.state == "done" else row for row in rows]
 
-    def _answered(self, row: Row) -> Row:
+    def _with_answer(self, row: Row) -> Row:
         key = (row.study.id, row.study.version)
         with self._lock:
             answer = self._answers.get(key)
