@@ -35,22 +35,17 @@ from tempopt.storage.http.address import is_server
 from tempopt.storage.opening import open_store
 
 
-class _Common(TypedDict, total=False):
-    storage: str | None
-    workers: Workers | None
-    checkpoints: str | Path | None
-    progress: bool
-    observer: Observer | None
+class SearchKeywords(TypedDict, total=False):
+    """Keyword arguments of a request to search."""
 
-
-class _Search(_Common, total=False):
     trials: int | None
     add_trials: int
     enqueue: Sequence[Mapping[str, Any]]
-    submit: bool
 
 
-class _Compare(_Common, total=False):
+class CompareKeywords(TypedDict, total=False):
+    """Keyword arguments of a request to compare."""
+
     name: str | None
     vary: Mapping[str, Sequence[Any]] | None
     all_pairs: bool
@@ -62,11 +57,31 @@ class _Compare(_Common, total=False):
     max_runs: int
 
 
-class _Resume(_Common, total=False):
+class ResumeKeywords(TypedDict, total=False):
+    """Keyword arguments of a request to resume."""
+
     add_trials: int
     add_pairs: int
     retry_failed: bool
     explain: bool
+
+
+class _Common(TypedDict, total=False):
+    storage: str | None
+    workers: Workers | None
+    checkpoints: str | Path | None
+    progress: bool
+    observer: Observer | None
+
+
+class _Search(_Common, SearchKeywords, total=False):
+    submit: bool
+
+
+class _Compare(_Common, CompareKeywords, total=False): ...
+
+
+class _Resume(_Common, ResumeKeywords, total=False): ...
 
 
 @overload

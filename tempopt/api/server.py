@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Self, TypedDict, Unpack
+from contextlib import AbstractContextManager
+from typing import Any, Self, Unpack
 
 from tempopt.agent.observer import Observer
+from tempopt.api.calls import CompareKeywords, ResumeKeywords, SearchKeywords
 from tempopt.api.classes import Spec, load_search_spec, portable_comparison, with_paths
 from tempopt.report.study_result import StudyResult, load
 from tempopt.report.study_summary import summary_json
@@ -13,16 +14,8 @@ from tempopt.service import lifecycle
 from tempopt.service.progress import progress_for_python
 from tempopt.service.requests import CompareRequest, ResumeRequest, SearchRequest, Sets
 from tempopt.service.studies import RunOptions, carry_out
-from tempopt.spec.compared_sets import MAX_RUNS
 from tempopt.spec.resources import Workers
 from tempopt.storage.http.remote_store import RemoteStore
-
-
-class _Options(TypedDict, total=False):
-    workers: Workers | None
-    progress: bool
-    observer: Observer | None
-    wait: bool
 
 
 def connect(url: str, token: str | None = None) -> Server:
@@ -73,68 +66,58 @@ class Server:
         self,
         spec: Spec,
         *,
-        trials: int | None = None,
-        add_trials: int = 0,
-        enqueue: Sequence[Mapping[str, Any]] = (),
-        **options: Unpack[_Options],
+        workers: Workers | None = None,
+        progress: bool = True,
+        observer: Observer | None = None,
+        wait: bool = True,
+        **options: Unpack[SearchKeywords],
     ) -> StudyResult:
-        """Have a study begun or continued; return its result once it is over or was paused.
+        """Begin or continue a study; return its result once it is done or paused.
 
         Args:
-            spec: As for :func:`tempopt.search`, and so ``trials``, ``add_trials``, ``enqueue``.
-            options: ``workers``: trials side by side that this machine trains as one of the study's agents;
-                None: none. ``wait=False``: return how the study stands as soon as the server has it.
-                ``progress`` and ``observer``: as for :func:`tempopt.search`.
+            spec: As for :func:`tempopt.search`.
+            workers: Trials side by side that this machine trains as one of the study's agents; None: none.
+            progress: As for :func:`tempopt.search`, and so ``observer``.
+            wait: False: return the state of the study as soon as the server has it.
+            options: ``trials``, ``add_trials`` and ``enqueue``, as for :func:`tempopt.search`.
 
         Raises:
             SpecError: The spec cannot be carried out.
             StudyChanged: The server has a study of that name that asks something else.
             KeyboardInterrupt: Waiting was interrupted; the study goes on.
         """
-        request = SearchRequest(
-            spec=load_search_spec(spec), trials=trials, add_trials=add_trials, enqueue=enqueue
-        )
-        return self._carry_out(request, **options)
+        request = SearchRequest(spec=load_search_spec(spec), **options)
+        return self._carry_out(request, workers, wait, progress_for_python(progress, observer))
 
     def compare(
         self,
         spec: Spec,
         sets: Sets = (),
         *,
-        name: str | None = None,
-        pairs: int | None = None,
-        vary: Mapping[str, Sequence[Any]] | None = None,
-        all_pairs: bool = False,
-        max_runs: int = MAX_RUNS,
-        **options: Unpack[_Options],
+        workers: Workers | None = None,
+        progress: bool = True,
+        observer: Observer | None = None,
+        wait: bool = True,
+        **options: Unpack[CompareKeywords],
     ) -> StudyResult:
-        """Have parameter sets compared; all is as for :func:`tempopt.compare` and :meth:`search`."""
-        request = CompareRequest(
-            spec=with_paths(spec),
-            sets=sets,
-            vary=vary,
-            all_pairs=all_pairs,
-            name=name,
-            pairs=pairs,
-            max_runs=max_runs,
-        )
-        return self._carry_out(portable_comparison(request, self._store), **options)
+        """Compare parameter sets; arguments and errors as for :func:`tempopt.compare` and :meth:`search`."""
+        comparison = CompareRequest(spec=with_paths(spec), sets=sets, **options)
+        request = portable_comparison(comparison, self._store)
+        return self._carry_out(request, workers, wait, progress_for_python(progress, observer))
 
     def resume(
         self,
         name: str,
         *,
-        add_trials: int = 0,
-        add_pairs: int = 0,
-        retry_failed: bool = False,
-        explain: bool = False,
-        **options: Unpack[_Options],
+        workers: Workers | None = None,
+        progress: bool = True,
+        observer: Observer | None = None,
+        wait: bool = True,
+        **options: Unpack[ResumeKeywords],
     ) -> StudyResult:
         """Continue a study, and extend it; arguments and errors as for :func:`tempopt.resume`."""
-        request = ResumeRequest(
-            study=name, add_trials=add_trials, add_pairs=add_pairs, retry_failed=retry_failed, explain=explain
-        )
-        return self._carry_out(request, **options)
+        request = ResumeRequest(study=name, **options)
+        return self._carry_out(request, workers, wait, progress_for_python(progress, observer))
 
     def pause(self, name: str) -> None:
         """Have every agent of a study save its runs and leave, until it is resumed."""
@@ -171,16 +154,14 @@ class Server:
     def _carry_out(
         self,
         request: SearchRequest | ResumeRequest,
-        *,
-        workers: Workers | None = None,
-        progress: bool = True,
-        observer: Observer | None = None,
-        wait: bool = True,
+        workers: Workers | None,
+        wait: bool,
+        progress: AbstractContextManager[Observer],
     ) -> StudyResult:
         options = RunOptions(storage=self._store, workers=workers, wait=wait)
         try:
-            with progress_for_python(progress, observer) as study_observer:
-                return carry_out(request, options, study_observer)
+            with progress as observer:
+                return carry_out(request, options, observer)
         except KeyboardInterrupt:
             name = request.study
             raise KeyboardInterrupt(

@@ -201,8 +201,10 @@ COMMANDS = {
         "search:resume",
         NAME,
         *STORE,
-        argument("--trials +N", "add N search trials", type=types.more_trials, default=0),
-        argument("--pairs +N", "add N seeds to confirm on", type=types.more_pairs, default=0),
+        argument("--trials +N", "add N search trials", type=types.more_trials, default=0, dest="add_trials"),
+        argument(
+            "--pairs +N", "add N seeds to confirm on", type=types.more_pairs, default=0, dest="add_pairs"
+        ),
         argument("--retry-failed", "train the runs again that failed on every attempt"),
         *RUNNING,
     ),

@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from tempopt.cli.run_study import carry_out
 from tempopt.cli.specs import advise_check, read_spec
@@ -29,31 +31,23 @@ def search(arguments: argparse.Namespace) -> int:
         raise UsageError(f"With --submit other agents train the study. Take {option} out, or --submit.")
     spec = read_spec(arguments.spec, overrides)
     refuse_comparison(spec)
-    request = SearchRequest(
-        spec=spec,
-        trials=arguments.trials.total,
-        add_trials=arguments.trials.additional,
-        enqueue=[] if arguments.enqueue is None else read_sets(Path(arguments.enqueue)),
-    )
-    return carry_out(arguments, request)
+    options = _request_options(SearchRequest, arguments) | {
+        "spec": spec,
+        "trials": arguments.trials.total,
+        "add_trials": arguments.trials.additional,
+        "enqueue": () if arguments.enqueue is None else read_sets(Path(arguments.enqueue)),
+    }
+    return carry_out(arguments, SearchRequest(**options))
 
 
 def compare(arguments: argparse.Namespace) -> int:
     """Create or continue a comparison, to its end."""
-    request = CompareRequest(
-        spec=arguments.spec,
-        sets=arguments.sets,
-        vary=parse_vary(arguments.vary),
-        all_pairs=arguments.all_pairs,
-        name=arguments.name,
-        pairs=arguments.pairs,
-        from_study=arguments.from_study,
-        from_storage=arguments.from_storage,
-        top=arguments.top,
-        without=arguments.without,
-        overrides=arguments.set,
-        max_runs=arguments.max_runs or MAX_RUNS,
-    )
+    options = _request_options(CompareRequest, arguments) | {
+        "vary": parse_vary(arguments.vary),
+        "overrides": arguments.set,
+        "max_runs": arguments.max_runs or MAX_RUNS,
+    }
+    request = CompareRequest(**options)
     with advise_check(arguments.spec, arguments.set):
         search_request = request.to_search(arguments.url)
     # the first one is the baseline
@@ -71,15 +65,18 @@ def compare(arguments: argparse.Namespace) -> int:
 
 def resume(arguments: argparse.Namespace) -> int:
     """Continue a study from the database alone, to its verdict."""
-    request = ResumeRequest(
-        study=arguments.name,
-        add_trials=arguments.trials,
-        add_pairs=arguments.pairs,
-        retry_failed=arguments.retry_failed,
-    )
+    request = ResumeRequest(study=arguments.name, **_request_options(ResumeRequest, arguments))
     return carry_out(arguments, request)
 
 
 def explain(arguments: argparse.Namespace) -> int:
     """Explain the verdict of a study by further trainings."""
     return carry_out(arguments, ResumeRequest(study=arguments.name, explain=True))
+
+
+def _request_options(
+    kind: type[SearchRequest | CompareRequest | ResumeRequest], arguments: argparse.Namespace
+) -> dict[str, Any]:
+    """Return the arguments of a command that are named as a field of its request."""
+    names = {field.name for field in fields(kind)}
+    return {name: value for name, value in vars(arguments).items() if name in names}

@@ -7,7 +7,6 @@ import sys
 import time
 
 from tempopt.cli.storage import study_argument
-from tempopt.errors import StoreUnreachable
 from tempopt.launch.watch import StudyPoller
 from tempopt.service.progress import progress_for_stream
 from tempopt.storage.opening import open_store
@@ -32,15 +31,8 @@ def show_live(arguments: argparse.Namespace) -> None:
         with progress_for_stream(sys.stdout) as observer:
             watch = StudyPoller(store, name, observer)
             state: StudyState | None = "running"
-            reachable = True
             while state != "done":
-                before = state
-                try:
-                    state, reachable = watch.poll(), True
-                except StoreUnreachable as error:
-                    if reachable:
-                        observer.note(f"{error} Looking again until it answers.")
-                    reachable = False
+                before, state = state, watch.poll_patiently()
                 if state != before and state in notes:
                     observer.note(notes[state])
                 if state != "done":

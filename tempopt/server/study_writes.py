@@ -6,6 +6,7 @@ the client: no code of users runs here.
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -18,10 +19,17 @@ from tempopt.server.app_state import ServerState
 from tempopt.server.auth import annotate_audit
 from tempopt.server.authenticator import Principal
 from tempopt.server.openapi_responses import REFUSALS
-from tempopt.server.study_dependencies import LARGEST, SUBMIT, Shared, WritableStudy
+from tempopt.server.study_dependencies import SUBMIT, Shared, WritableStudy
 from tempopt.service import lifecycle
 from tempopt.service.extend import add_trials, prepare_resume, prepare_search
-from tempopt.service.requests import ResumeRequest, SearchRequest
+from tempopt.service.requests import (
+    MAX_RUNS,
+    ResumeRequest,
+    SearchExtension,
+    SearchRequest,
+    StudyExtension,
+    TicketVersion,
+)
 from tempopt.service.spec_check import check_resolvable_on_server
 from tempopt.spec.custom_schedules import check_schedules
 from tempopt.spec.logger_secrets import check_no_secrets
@@ -34,54 +42,18 @@ from tempopt.version import __version__
 router = APIRouter(prefix="/api/studies", tags=["studies"], responses=REFUSALS)
 Submitting = Annotated[Principal, Depends(SUBMIT)]
 
-_MOST_RUNS = 100_000
-_MOST_PAIRS = 1000
 _DEEPEST = 60
-Runs = Annotated[int, Field(ge=0, le=_MOST_RUNS)]
-Sets = Annotated[list[dict[str, Any]], Field(default_factory=list, max_length=_MOST_RUNS)]
-Version = Annotated[
-    int | None,
-    Field(
-        ge=0,
-        le=LARGEST,
-        description="Version that the study's tickets had when you looked: nothing is done if they are of "
-        "another by now. With it a request that arrives twice adds its runs once.",
-    ),
-]
 
 
-class SubmitStudyRequest(Body):
-    """A study to begin, or to continue and let grow.
+@dataclass(frozen=True, kw_only=True)
+class SubmitStudyRequest(SearchExtension):
+    """A study to begin, or to continue and extend.
 
     Args:
         spec: The study spec as plain data, as in its YAML file or as ``StudySpec.to_json`` returns it.
-        trials: Number of search trials of a new study, in place of the spec's.
-        add_trials: Number of search trials to add to an existing study.
-        enqueue: Parameter sets to try: the first trials of a new study, further trials of an existing one.
     """
 
     spec: dict[str, Any]
-    trials: Annotated[int | None, Field(ge=1, le=_MOST_RUNS)] = None
-    add_trials: Runs = 0
-    enqueue: Sets
-    version: Version = None
-
-
-class ResumeStudyRequest(Body):
-    """What a study is to do more when it goes on.
-
-    Args:
-        add_trials: Number of search trials to add.
-        add_pairs: Number of pairs to add to its verdict.
-        retry_failed: Whether runs that failed on every attempt are trained again.
-        explain: Whether its verdict is explained by further runs.
-    """
-
-    add_trials: Runs = 0
-    add_pairs: Annotated[int, Field(ge=0, le=_MOST_PAIRS)] = 0
-    retry_failed: bool = False
-    explain: bool = False
-    version: Version = None
 
 
 class Queue(Body):
@@ -89,9 +61,9 @@ class Queue(Body):
 
     sets: Annotated[
         list[dict[str, Any]],
-        Field(min_length=1, max_length=_MOST_RUNS, examples=[[{"temperature_init": 2.0}]]),
+        Field(min_length=1, max_length=MAX_RUNS, examples=[[{"temperature_init": 2.0}]]),
     ]
-    version: Version = None
+    version: TicketVersion = None
 
 
 class GarbageCollectionRequest(Body):
@@ -132,7 +104,7 @@ def _refuse_no_text(data: Any) -> None:
 
 def _checked(body: SubmitStudyRequest, principal: Principal) -> StudySpec:
     """Return the spec of a submission, whose names are all of studies that the caller may see."""
-    _refuse_no_text(body.model_dump())
+    _refuse_no_text(asdict(body))
     try:
         spec = StudySpec.parse(body.spec, source="the study spec that was submitted")
     except SpecError as error:
@@ -183,8 +155,8 @@ def submit(
             "Give 0 or less, or ask an administrator to submit the study."
         )
     notes: list[str] = []
-    options = body.model_dump(exclude={"spec"})
-    spec, study = prepare_search(shared.store, SearchRequest(spec=spec, **options), on_note=notes.append)
+    search_request = SearchRequest(**asdict(body) | {"spec": spec})
+    spec, study = prepare_search(shared.store, search_request, on_note=notes.append)
     is_new = study is None
     if is_new:
         check_resolvable_on_server(spec)
@@ -211,11 +183,10 @@ def stop(study: WritableStudy, shared: Shared) -> lifecycle.StopResult:
 
 
 @router.post("/{name}/resume", summary="Resume a study, and let it grow")
-def resume(body: ResumeStudyRequest, study: WritableStudy, shared: Shared) -> StudyActionResponse:
+def resume(body: StudyExtension, study: WritableStudy, shared: Shared) -> StudyActionResponse:
     """Let a study that was paused go on, with more trials or pairs, or with failed runs again."""
-    _refuse_no_text(body.model_dump())
     notes: list[str] = []
-    request = ResumeRequest(study=study.name, **body.model_dump())
+    request = ResumeRequest(study=study.name, **asdict(body))
     prepare_resume(shared.store, study, request, on_note=notes.append, check_schedules=check_schedules)
     _wake(shared, study.name)
     return _done(shared, study.name, notes)

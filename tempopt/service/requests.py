@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import ConfigDict, Field
 
 from tempopt.errors import SpecError, UsageError
-from tempopt.spec.compared_sets import MAX_RUNS, GivenSet
+from tempopt.spec.compared_sets import MAX_RUNS as MAX_COMPARISON_RUNS
+from tempopt.spec.compared_sets import GivenSet
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.study_spec import StudySpec
 
@@ -21,25 +24,43 @@ Sets = Sequence[GivenSet] | Mapping[str, GivenSet]
 """Parameter sets to compare, by name if they are given as a mapping."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchRequest:
+MAX_RUNS = 100_000
+_MAX_PAIRS = 1000
+_Runs = Annotated[int, Field(ge=0, le=MAX_RUNS)]
+TicketVersion = Annotated[int | None, Field(ge=0, le=2**31 - 1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchExtension:
+    """What a search asks for beside its spec; also fields of the body of ``POST /api/studies``.
+
+    Args:
+        trials: Number of search trials of a new study, in place of the spec's.
+        add_trials: Number of search trials to add to an existing study.
+        enqueue: Parameter sets to try: the first trials of a new study, further trials of an existing one.
+        version: Extend the study only while its tickets have this version, so that a request that arrives
+            twice adds its runs once; None: any.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    trials: Annotated[int | None, Field(ge=1, le=MAX_RUNS)] = None
+    add_trials: _Runs = 0
+    enqueue: Annotated[Sequence[Mapping[str, Any]], Field(max_length=MAX_RUNS)] = ()
+    version: TicketVersion = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchRequest(SearchExtension):
     """Create a study, or continue and extend the one that exists.
 
     Args:
         spec: Its spec, of a search or of a comparison.
-        trials: Number of search trials of a new study, in place of the spec's.
-        add_trials: Number of search trials to add to an existing study.
-        enqueue: Parameter sets to try: the first trials of a new study, further trials of an existing one.
-        version: Extend the study only while its tickets have this version; None: any.
         max_runs: Most runs that a comparison may take; None: as many as it needs.
         from_study: Name of the study that the sets of a comparison come from, if they do.
     """
 
     spec: StudySpec
-    trials: int | None = None
-    add_trials: int = 0
-    enqueue: Sequence[Mapping[str, Any]] = ()
-    version: int | None = None
     max_runs: int | None = None
     from_study: str | None = None
 
@@ -50,32 +71,32 @@ class SearchRequest:
 
     def to_json(self) -> dict[str, Any]:
         """Return the body of ``POST /api/studies``."""
-        body = {"trials": self.trials, "add_trials": self.add_trials, "enqueue": list(self.enqueue)}
-        return {"spec": self.spec.to_json(), **body, "version": self.version}
+        return {"spec": self.spec.to_json(), **_field_values(self, SearchExtension)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResumeRequest:
-    """Continue a study, and extend it.
+@dataclass(frozen=True, kw_only=True)
+class StudyExtension:
+    """What a resumption adds to a study; the body of ``POST /api/studies/NAME/resume``.
 
     Args:
-        study: Name of the study.
         add_trials: Number of search trials to add; a new verdict follows.
         add_pairs: Number of pairs to add to its verdict.
         retry_failed: Whether to train runs again that failed on every attempt.
         explain: Whether to explain its verdict by further runs.
-        version: Extend the study only while its tickets have this version; None: any.
+        version: Extend the study only while its tickets have this version, so that a request that arrives
+            twice adds its runs once; None: any.
 
     Raises:
         UsageError: More than one of these is requested.
     """
 
-    study: str
-    add_trials: int = 0
-    add_pairs: int = 0
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    add_trials: _Runs = 0
+    add_pairs: Annotated[int, Field(ge=0, le=_MAX_PAIRS)] = 0
     retry_failed: bool = False
     explain: bool = False
-    version: int | None = None
+    version: TicketVersion = None
 
     def __post_init__(self) -> None:
         values = {
@@ -91,9 +112,20 @@ class ResumeRequest:
                 "is. Ask for one of them in a command, and for the next in another command."
             )
 
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeRequest(StudyExtension):
+    """Continue the study of a name, and extend it."""
+
+    study: str
+
     def to_json(self) -> dict[str, Any]:
         """Return the body of ``POST /api/studies/NAME/resume``."""
-        return {name: value for name, value in asdict(self).items() if name != "study"}
+        return _field_values(self, StudyExtension)
+
+
+def _field_values(request: object, kind: type[SearchExtension | StudyExtension]) -> dict[str, Any]:
+    return {field.name: getattr(request, field.name) for field in fields(kind)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +159,7 @@ class CompareRequest:
     top: int | None = None
     without: Sequence[str] = ()
     overrides: Sequence[str] = ()
-    max_runs: int = MAX_RUNS
+    max_runs: int = MAX_COMPARISON_RUNS
 
     def to_search(self, storage: Storage) -> SearchRequest:
         """Return the request whose spec has the sets to compare.
