@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -53,6 +54,14 @@ _FIXTURES = {
 _PARTS = {"server": "server", "mcp_server": "server", "benchmarks": "benchmarks"}
 """Folders of tests that are in a tier of their own."""
 _PARAMETERS = {"postgresql": "service", "mariadb": "service", "mysql": "service"}
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out folders of tiers that do not run: importing what they need takes seconds."""
+    excluded = re.match(r"not \((.*)\)$", config.getoption("markexpr"))
+    if excluded and collection_path.parent == _TESTS:
+        return collection_path.name in _PARTS and collection_path.name in excluded[1].split(" or ") or None
+    return None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
