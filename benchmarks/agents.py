@@ -137,7 +137,7 @@ def work(post: Post) -> None:
     end_times: list[float] = []
 
     class Clock(NullObserver):
-        def finished(self, ticket: Any) -> None:
+        def on_ticket_end(self, ticket: Any) -> None:
             if ticket.kind == "search":
                 end_times.append(time.monotonic())
 

@@ -209,7 +209,7 @@ def tempopt(job: PeerJob, *, save: bool = False) -> dict[int, float]:
     class StopObserver(NullObserver):
         remaining_sets = job.num_sets
 
-        def finished(self, ticket: Any) -> None:
+        def on_ticket_end(self, ticket: Any) -> None:
             self.remaining_sets -= 1
             if not self.remaining_sets:
                 raise KeyboardInterrupt

@@ -66,7 +66,7 @@ class TalkerWorld:
             connection.send_bytes(encode(message))
         self.now = max(self.now, deadline)
 
-    def finished(self, ticket: Any) -> None:
+    def on_ticket_end(self, ticket: Any) -> None:
         """Take no note."""
 
     def note(self, text: str) -> None:

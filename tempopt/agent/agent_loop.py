@@ -253,7 +253,7 @@ class Agent:
     def _hear(self, work: WorkerSlot) -> None:
         message = work.worker.receive()
         if message is None:
-            self._died(work)
+            self._on_worker_death(work)
             return
         self._pool.note_worker_ready()
         if not isinstance(message, Ready):
@@ -277,7 +277,7 @@ class Agent:
             message, Started | Progress | Report | CheckpointSaved | CheckpointFailed | Finished | Failed
         )
         if work.abandoned == (message.ticket, message.attempt) and isinstance(message, Finished | Failed):
-            work.ended_abandoned()
+            work.end_abandoned_run()
         if isinstance(message, Failed):
             # a group of processes ends with it, and one that ran out of a card's memory may have kept some
             if work.worker.placement.ranks > 1 or message.kind == "gpu_memory":
@@ -321,7 +321,9 @@ class Agent:
             machine=host(),
             device=message.device,
         )
-        self._client.began(began, {step: v for step, v in history.items() if step in earlier_reports})
+        self._client.report_run_started(
+            began, {step: v for step, v in history.items() if step in earlier_reports}
+        )
         identities = {RunCode.parse(code).identity for code in codes}
         if identities and RunCode.parse(message.code).identity not in identities:
             self._observer.note(
@@ -344,7 +346,7 @@ class Agent:
         if work.pruned:
             return
         work.reports[step] = value
-        if self._client.reported(
+        if self._client.report_metric(
             ticket, step, work.reports, total_steps=work.total_steps, trained_seconds=work.age
         ):
             work.stopped = "pruned"
@@ -391,7 +393,7 @@ class Agent:
         change, row = build_run_ended(work, outcome, message, value=value, measured=measurements)
         self._client.report_run_ended(change, ticket, row, work.reports)
         self._free(work)
-        self._observer.finished(row)
+        self._observer.on_ticket_end(row)
 
     def _free(self, work: WorkerSlot) -> None:
         self._client.stop_renewing(work.current_ticket)
@@ -399,13 +401,13 @@ class Agent:
         self._idle_until = self._pause = 0.0
 
     def _return(self, work: WorkerSlot, peak_memory: int | None = None) -> None:
-        self._client.returned(build_attempt_released(work, peak_memory))
+        self._client.report_attempt_released(build_attempt_released(work, peak_memory))
         self._free(work)
 
     def _on_failed(self, work: WorkerSlot, message: Failed) -> None:
         ticket = work.current_ticket
         if message.kind == "gpu_memory":
-            self._out_of_memory(work, message.message)
+            self._on_out_of_memory(work, message.message)
             return
         if message.kind == "disk":
             self._return(work)
@@ -426,26 +428,26 @@ class Agent:
                 f"The training raises in every attempt: {message.message}\nThe traceback is in "
                 f"{self._client.folder(ticket) / LOG}, and in: tempopt logs {self._spec.study.name}"
             )
-        self._lost(work, message.message, attempts=attempts)
+        self._record_loss(work, message.message, attempts=attempts)
 
-    def _out_of_memory(self, work: WorkerSlot, why: str) -> None:
-        """Have a run tried once more with a GPU to itself; one that had it has failed for good."""
+    def _on_out_of_memory(self, work: WorkerSlot, why: str) -> None:
+        """Repeat a run with a GPU to itself; one that had it has failed for good."""
         ticket = work.current_ticket
         if ticket.alone:
-            self._lost(work, f"{why} (with a GPU to itself)", attempts=1)
+            self._record_loss(work, f"{why} (with a GPU to itself)", attempts=1)
         else:
-            self._lost(work, why, attempts=ticket.failures + 2, alone=True)
+            self._record_loss(work, why, attempts=ticket.failures + 2, alone=True)
             self._observer.note(f"{ticket.kind} {ticket.number} is tried once more, with a GPU to itself.")
 
-    def _lost(self, work: WorkerSlot, why: str, *, attempts: int, alone: bool = False) -> None:
+    def _record_loss(self, work: WorkerSlot, why: str, *, attempts: int, alone: bool = False) -> None:
         ticket = work.current_ticket
         self._losses += 1
         change, row = build_attempt_lost(work, why, attempts=attempts, alone=alone)
-        self._client.lost(change, ticket, row, work.reports)
+        self._client.report_attempt_lost(change, ticket, row, work.reports)
         self._observer.note(f"{ticket.kind} {ticket.number}, attempt {ticket.attempt}: {masked(why)}")
         self._free(work)
         if row.state != "waiting":
-            self._observer.finished(row)
+            self._observer.on_ticket_end(row)
         max_losses = max(attempts, self._spec.study.max_attempts) * len(self._pool.all)
         if attempts > 1 and self._losses > max_losses:
             raise StudyFailed(
@@ -454,10 +456,10 @@ class Agent:
                 f"{self._spec.study.name} --retry-failed"
             )
 
-    def _died(self, work: WorkerSlot) -> None:
+    def _on_worker_death(self, work: WorkerSlot) -> None:
         why = self._pool.remove_dead_worker(work)
         if work.ticket is not None and not work.waiting:
-            self._lost(work, why, attempts=self._spec.study.max_attempts)
+            self._record_loss(work, why, attempts=self._spec.study.max_attempts)
         if self._pool.died_before_ready:
             raise StudyFailed(f"Workers die before they have said a word: {why}. Logs are in {self._folder}.")
 

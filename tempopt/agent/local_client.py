@@ -80,7 +80,7 @@ class LocalStudyClient(StudyClient):
 
     @property
     def state(self) -> StudyState:
-        """State of the study, as it was told last."""
+        """State of the study when it was last read."""
         return self.cache.state
 
     @property
@@ -95,13 +95,13 @@ class LocalStudyClient(StudyClient):
 
     # ---- changes to report
 
-    def began(self, change: RunStarted, history: Mapping[int, float]) -> None:
-        """Have told that a run has begun to train; ``history`` is in the store."""
+    def report_run_started(self, change: RunStarted, history: Mapping[int, float]) -> None:
+        """Report that a run has begun to train; ``history`` is in the store."""
         self.outbox.add(change)
         hardware: dict[str, object] = {"machine": change.machine, "device": change.device}
         self.cache.patch_ticket(change.ticket_id, total_steps=change.total_steps, **hardware)
 
-    def reported(
+    def report_metric(
         self,
         ticket: TicketRow,
         step: int,
@@ -110,16 +110,16 @@ class LocalStudyClient(StudyClient):
         total_steps: int | None,
         trained_seconds: float,
     ) -> bool:
-        """Have a report told, and return whether the pruner ends the run there."""
-        super().reported(ticket, step, reports, total_steps=total_steps, trained_seconds=trained_seconds)
+        """Report a value of the metric, and return whether the pruner ends the run there."""
+        super().report_metric(ticket, step, reports, total_steps=total_steps, trained_seconds=trained_seconds)
         return step != total_steps and self.cache.arms.prune(ticket, reports)
 
     def was_pruned_earlier(self, ticket: TicketRow, reports: Mapping[int, float]) -> bool:
         """Return whether the pruner ends a run by what earlier attempts have reported."""
         # an agent that died between a pruning decision and its record decided the same way
-        return self.pruned_at(ticket, reports, ticket.total_steps) is not None
+        return self.find_pruning_step(ticket, reports, ticket.total_steps) is not None
 
-    def pruned_at(
+    def find_pruning_step(
         self, ticket: TicketRow, reports: Mapping[int, float], total_steps: int | None, *, after: int = -1
     ) -> int | None:
         """Return the step of the first report at which the pruner ends a run, None if there is none.
@@ -135,7 +135,7 @@ class LocalStudyClient(StudyClient):
         return None
 
     def keep(self, ticket: TicketRow, checkpoint: Checkpoint, *, trained_seconds: float) -> TicketRow:
-        """Have a checkpoint recorded, and those that it makes needless deleted; return the ticket with it."""
+        """Record a checkpoint, delete those that are no longer needed, and return the ticket with it."""
         new_row = super().keep(ticket, checkpoint, trained_seconds=trained_seconds)
         needed_urls = {needed.url for needed in new_row.checkpoints}
         self._needless += [
@@ -147,7 +147,7 @@ class LocalStudyClient(StudyClient):
     def report_run_ended(
         self, change: RunEnded, before: TicketRow, row: TicketRow, reports: Mapping[int, float]
     ) -> None:
-        """Have the end of a run told, with what only the whole study tells of it."""
+        """Report the end of a run, with what follows from the whole study."""
         outcomes = change.outcomes
         gain = self.cache.gain(outcomes.value) if outcomes.outcome == "complete" else None
         attributes = build_trial_user_attrs(before, outcomes.seconds, gain, outcomes.measurements)
@@ -157,10 +157,10 @@ class LocalStudyClient(StudyClient):
         self.outbox.add(dataclasses.replace(change, outcomes=outcomes))
         self._over(before, row, reports, guards)
 
-    def lost(
+    def report_attempt_lost(
         self, change: AttemptLost, before: TicketRow, row: TicketRow, reports: Mapping[int, float]
     ) -> None:
-        """Have it told that an attempt was lost."""
+        """Report that an attempt was lost."""
         self.outbox.add(change)
         if row.state == "waiting":
             self.cache.apply_ticket(row, {})
@@ -177,8 +177,8 @@ class LocalStudyClient(StudyClient):
         self._needless += [(before, checkpoint.url) for checkpoint in before.checkpoints]
         self.cache.apply_ticket(row, reports, guards)
 
-    def returned(self, change: AttemptReleased) -> None:
-        """Have it told that an attempt was returned."""
+    def report_attempt_released(self, change: AttemptReleased) -> None:
+        """Report that an attempt was returned."""
         self.outbox.add(change)
         self.cache.patch_ticket(change.ticket_id, state="waiting", agent=None)
 
@@ -320,7 +320,7 @@ class LocalStudyClient(StudyClient):
             self._read()
         if ticket.parameters is None:
             try:
-                ticket = self._parametrised(ticket)
+                ticket = self._begin_run(ticket)
             except StaleAttempt:
                 # this process was frozen for longer than the lease
                 self._read()
@@ -345,8 +345,8 @@ class LocalStudyClient(StudyClient):
         agent = self.outbox.agent
         return self._connection.call(lambda: self._store.take_ticket(self._study.id, agent, request))
 
-    def _parametrised(self, ticket: TicketRow) -> TicketRow | None:
-        """Return a ticket with what it is to train; None: the search ends before it."""
+    def _begin_run(self, ticket: TicketRow) -> TicketRow | None:
+        """Sample the parameters of a ticket and begin its run; None: the search ends before it."""
         if self.cache.arms.pending_dependencies(ticket):
             # with many agents: to read what the others were given takes less than to draw all of it again
             self._connection.call(self.cache.refresh, reads=True)
@@ -433,7 +433,7 @@ class LocalStudyClient(StudyClient):
         return False
 
     def _write_recommendation(self) -> None:
-        """Have Optuna's study say what the verdict recommends."""
+        """Write what the verdict recommends into Optuna's study."""
         result = load(self._store, self._study.name)
         decision = decide(result)
         if decision is not None and result.recommendation is not None:

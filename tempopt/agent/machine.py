@@ -17,7 +17,7 @@ _MASK = "CUDA_VISIBLE_DEVICES"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What there is to be dealt out.
+    """Resources of a machine that workers can use.
 
     Args:
         cores: CPU cores, >= 1.
@@ -44,7 +44,7 @@ class Machine:
 def this_machine() -> Machine:
     """Return what this process may use of the machine it runs on."""
     mask = os.environ.get(_MASK)
-    uuids_by_card, why = _listed()
+    uuids_by_card, why = _query_gpu_uuids()
     if mask is None:
         cards = tuple(uuid for instances in uuids_by_card or () for uuid in instances)
     else:
@@ -91,8 +91,8 @@ def _is_uuid(token: str, prefix: str, uuids_by_card: Sequence[Sequence[str]] | N
     return any(uuid.startswith(token) for instances in uuids_by_card for uuid in instances)
 
 
-def _listed() -> tuple[list[list[str]] | None, str]:
-    """Return the UUIDs of each card (of its instances under MIG); None, and why, if they cannot be listed."""
+def _query_gpu_uuids() -> tuple[list[list[str]] | None, str]:
+    """Return the UUIDs of each GPU (of its instances under MIG); None, and why, if they cannot be listed."""
     import pynvml
 
     try:

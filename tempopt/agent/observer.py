@@ -84,24 +84,24 @@ class Observer(Protocol):
     poll_interval_seconds: float | None
 
     def update(self, snapshot: Snapshot) -> None:
-        """Take note of how things stand; called at every message from a worker."""
+        """Called with the state of the study at every message from a worker."""
 
-    def finished(self, ticket: TicketRow) -> None:
-        """Take note of a ticket that is over, whatever its outcome."""
+    def on_ticket_end(self, ticket: TicketRow) -> None:
+        """Called when a ticket is over, whatever its outcome."""
 
     def note(self, text: str) -> None:
-        """Take note of something a person should read: a warning, a retry, a change of stage."""
+        """Called with what a person should read: a warning, a retry, a change of stage."""
 
 
 class NullObserver:
-    """The observer that looks at nothing."""
+    """The observer that ignores everything."""
 
     poll_interval_seconds: float | None = None
 
     def update(self, snapshot: Snapshot) -> None:
         """Do nothing."""
 
-    def finished(self, ticket: TicketRow) -> None:
+    def on_ticket_end(self, ticket: TicketRow) -> None:
         """Do nothing."""
 
     def note(self, text: str) -> None:

@@ -216,7 +216,7 @@ class RemoteStudyClient(StudyClient):
 
     @property
     def state(self) -> StudyState:
-        """State of the study, as the server told it last."""
+        """State of the study in the server's last answer."""
         return self._state
 
     @property
@@ -238,7 +238,7 @@ class RemoteStudyClient(StudyClient):
         take: ClaimRequest | None,
         version: int | None,
     ) -> WriteResult:
-        """Tell the server what the outbox holds: at once, but in parts where an outage has made it long."""
+        """Send the outbox to the server: at once, but in parts where an outage has made it long."""
         *first, last = _parts(changes)
         refused_ids: list[int] = []
         pruned_steps: dict[int, int] = {}
@@ -265,7 +265,7 @@ class RemoteStudyClient(StudyClient):
 
     def _sync_changes(self, study_id: int, changes: Sequence[Change], **more: Any) -> SyncResponse:
         ticket_ids = {change.ticket_id for change in changes} & self._runs.keys()
-        runs = {id: _counted(self._runs[id]) for id in ticket_ids}
+        runs = {id: _run_reports(self._runs[id]) for id in ticket_ids}
         return self._line.sync(study_id, changes, runs=runs, **more)
 
     def _deliver_as(self, agent: str, changes: Sequence[Change]) -> None:
@@ -282,7 +282,7 @@ class RemoteStudyClient(StudyClient):
         return self._absorb(self._answer)
 
     def _absorb(self, answer: SyncResponse) -> TicketRow | None:
-        """Take in what the server has answered; return the ticket that it gave."""
+        """Apply the server's answer and return the ticket in it."""
         self._state, self._over = answer.state, answer.over
         self._snapshot_fields = answer.snapshot or self._snapshot_fields
         if answer.refused:
@@ -301,13 +301,13 @@ class RemoteStudyClient(StudyClient):
             self._pruned_before.add(ticket.id)
         return ticket
 
-    def began(self, change: RunStarted, history: Mapping[int, float]) -> None:
-        """Have told that a run has begun to train."""
+    def report_run_started(self, change: RunStarted, history: Mapping[int, float]) -> None:
+        """Report that a run has begun to train."""
         run = self._runs[change.ticket_id]
         run.total_steps, run.reports = change.total_steps, dict(history)
         self.outbox.add(change)
 
-    def reported(
+    def report_metric(
         self,
         ticket: TicketRow,
         step: int,
@@ -316,29 +316,29 @@ class RemoteStudyClient(StudyClient):
         total_steps: int | None,
         trained_seconds: float,
     ) -> bool:
-        """Have a report told; whether it prunes the run is told by the server later."""
+        """Report a value of the metric; the server decides later whether it prunes the run."""
         self._runs[ticket.id].reports = dict(reports)
-        return super().reported(
+        return super().report_metric(
             ticket, step, reports, total_steps=total_steps, trained_seconds=trained_seconds
         )
 
     def report_run_ended(
         self, change: RunEnded, before: TicketRow, row: TicketRow, reports: Mapping[int, float]
     ) -> None:
-        """Have the end of a run told; the server knows what only the whole study tells of it."""
+        """Report the end of a run; the server adds what follows from the whole study."""
         self._runs[row.id].reports = dict(reports)
         self.outbox.add(change)
         self._tickets[row.id] = row
 
-    def lost(
+    def report_attempt_lost(
         self, change: AttemptLost, before: TicketRow, row: TicketRow, reports: Mapping[int, float]
     ) -> None:
-        """Have it told that an attempt was lost."""
+        """Report that an attempt was lost."""
         self.outbox.add(change)
         self._tickets[row.id] = row
 
-    def returned(self, change: AttemptReleased) -> None:
-        """Have it told that an attempt was returned."""
+    def report_attempt_released(self, change: AttemptReleased) -> None:
+        """Report that an attempt was returned."""
         self.outbox.add(change)
         ticket = self._tickets[change.ticket_id]
         self._tickets[change.ticket_id] = dataclasses.replace(ticket, state="waiting", agent=None)
@@ -352,13 +352,13 @@ class RemoteStudyClient(StudyClient):
     # ---- what is to be done
 
     def wakeup_sockets(self) -> Sequence[socket.socket]:
-        """Return what becomes readable when the server has answered who waits for a ticket."""
+        """Return what becomes readable when the server has answered a request for a ticket."""
         return (self._wake,)
 
     def next_ticket(self, held_ids: list[int]) -> TicketRow | None:
         """Return a ticket to do, None if there is none just now; the server is asked to say when there is."""
         if self._poll is not None:
-            return self._polled()
+            return self._poll_ticket()
         if self.outbox.urgent:
             began = time.monotonic()
             ticket = self._deliver(held_ids)
@@ -377,8 +377,8 @@ class RemoteStudyClient(StudyClient):
         if self._state == "running" and not self._over:
             self.last_empty_poll_at = began
 
-    def _polled(self) -> TicketRow | None:
-        """Return what a request for a ticket has brought, None if it is under way still."""
+    def _poll_ticket(self) -> TicketRow | None:
+        """Return the ticket that the server has answered with, None if no answer has come yet."""
         poll = self._poll
         assert poll is not None
         if not poll.answer.done():
@@ -426,7 +426,7 @@ class RemoteStudyClient(StudyClient):
         return self._tickets
 
     def snapshot(self, own_views: Sequence[WorkerView], elapsed: float) -> Snapshot:
-        """Return the study as the server told it last, with what the agent's own workers do."""
+        """Return the study in the server's last answer, with what the agent's own workers do."""
         stage = next((view.kind for view in own_views if view.kind is not None), None)
         return Snapshot(
             **{**self._snapshot_fields, "stage": stage, "workers": list(own_views), "elapsed": elapsed}
@@ -444,7 +444,7 @@ class RemoteStudyClient(StudyClient):
         self.disconnect()
 
     def disconnect(self) -> None:
-        """Close what news is heard by; the study is heard of no more."""
+        """Close the connections through which news of the study arrives."""
         self._wake.close()
         if self._poll is None or self._poll.answer.done():
             # else its thread rings once more, and is the last to hold it
@@ -501,6 +501,6 @@ def _parts(changes: Sequence[Change]) -> list[list[Change]]:
     return parts
 
 
-def _counted(run: _Run) -> RunReports:
+def _run_reports(run: _Run) -> RunReports:
     reports = [(step, value if math.isfinite(value) else None) for step, value in sorted(run.reports.items())]
     return RunReports(attempt=run.attempt, total_steps=run.total_steps, reports=reports)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a wish that is heard between two steps of work, so that none is left half done."""
+"""Ctrl-C and SIGTERM as a request that is read between two steps of work, so that none is left half done."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Interrupt:
         self.wake, self._signal = socket.socketpair()
 
     def ask(self, signum: int, frame: FrameType | None) -> None:
-        """Take note of a signal; the second one does not wait."""
+        """Ask for the end; a second signal raises at once."""
         if self.is_requested:
             raise KeyboardInterrupt
         self.is_requested = True
@@ -40,7 +40,7 @@ def sigterm_as_keyboard_interrupt() -> Iterator[None]:
     def interrupt(signum: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    with _handled(interrupt):
+    with _install_handler(interrupt):
         yield
 
 
@@ -49,14 +49,14 @@ def capture_signals() -> Iterator[Interrupt]:
     """Turn the signals to leave into an :class:`Interrupt` (main thread only: no others are ours)."""
     interrupt = Interrupt()
     try:
-        with _handled(interrupt.ask):
+        with _install_handler(interrupt.ask):
             yield interrupt
     finally:
         interrupt.close()
 
 
 @contextlib.contextmanager
-def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def _install_handler(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     is_main_thread = threading.current_thread() is threading.main_thread()
     # who said nohup does not want to hear of a terminal that goes away
     signums = [s for s in LEAVING if signal.getsignal(s) != signal.SIG_IGN] if is_main_thread else []

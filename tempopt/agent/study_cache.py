@@ -63,8 +63,8 @@ class StudyCache:
             self._count(row)
 
     def refresh(self) -> None:
-        """Take in what others have done."""
-        news = self.store.news(self.study.id, {kind: self._first(kind) for kind in self._unfinished()})
+        """Read the changes that other agents have made."""
+        news = self.store.news(self.study.id, {kind: self._first(kind) for kind in self._unfinished_kinds()})
         self.state = news.state
         self.set_age(news.age)
         if news.version != self.version or any(row.id not in self.tickets for row in news.tickets):
@@ -83,7 +83,7 @@ class StudyCache:
     def apply_ticket(
         self, row: TicketRow, reports: Mapping[int, float], guards: Mapping[str, float] | None = None
     ) -> None:
-        """Take note of how a ticket stands.
+        """Store the new state of a ticket.
 
         Its reports (step to value), and what it measured of guarded metrics by name, count once it is over.
 
@@ -106,13 +106,13 @@ class StudyCache:
             self.arms.tell(row, reports, guards)
 
     def _count(self, row: TicketRow) -> None:
-        """Take note of what a run has taken, if it is complete."""
+        """Count the seconds of a run if it is complete."""
         if row.outcome == "complete":
             self._whole_runs += 1
             self._whole_seconds += row.seconds
 
     def set_age(self, age: float) -> None:
-        """Take note of how many seconds ago the study was created, by the database's clock."""
+        """Set how many seconds ago the study was created, by the database's clock."""
         self._age, self._aged = age, time.monotonic()
 
     @property
@@ -207,12 +207,12 @@ class StudyCache:
 
     def is_finished(self) -> bool:
         """Whether no ticket that is known of is left to do."""
-        return not self._unfinished()
+        return not self._unfinished_kinds()
 
     def limits(self) -> dict[Kind, int | None]:
         """Return the kinds of which a ticket may be begun, and the highest number that may be, None: any."""
         bounds: dict[Kind, int | None] = {}
-        for kind in self._unfinished():
+        for kind in self._unfinished_kinds():
             # a sampled one may begin while the first open one of its kind trains
             is_sampled = kind in SAMPLED_KINDS
             bounds[kind] = self._first(kind) + self.spec.study.parallel - 1 if is_sampled else None
@@ -246,7 +246,7 @@ class StudyCache:
         """Return the number of the first ticket of a kind that is not over."""
         return self.tickets[self._of_kind[kind][self._first_open[kind]]].number
 
-    def _unfinished(self) -> list[Kind]:
+    def _unfinished_kinds(self) -> list[Kind]:
         return [kind for kind in KINDS if self._advance(kind) < len(self._of_kind[kind])]
 
     def _advance(self, kind: Kind) -> int:

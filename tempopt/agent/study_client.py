@@ -47,7 +47,7 @@ class RunFolders:
 
 @dataclass(slots=True, kw_only=True)
 class AgentCallbacks:
-    """What an agent does when its study tells it something.
+    """What an agent does when news of its study arrives.
 
     Args:
         abandon: Called with the ids of tickets that are others' by now, before anything else is done.
@@ -95,7 +95,7 @@ class StudyClient(abc.ABC):
     @property
     @abc.abstractmethod
     def state(self) -> StudyState:
-        """State of the study, as it was told last."""
+        """State of the study when it was last read."""
 
     def wakeup_sockets(self) -> Sequence[Connection | socket]:
         """Return what becomes readable when there is news without a request."""
@@ -109,13 +109,13 @@ class StudyClient(abc.ABC):
         return self.outbox.urgent
 
     def flush(self) -> None:
-        """Deliver what there is to tell, if it is time."""
+        """Deliver the queued changes if it is time."""
         if self.outbox.is_due():
             self._deliver()
 
     @abc.abstractmethod
     def _deliver(self) -> object:
-        """Deliver all that there is to tell."""
+        """Deliver all queued changes."""
 
     @abc.abstractmethod
     def _deliver_as(self, agent: str, changes: Sequence[Change]) -> None:
@@ -144,18 +144,18 @@ class StudyClient(abc.ABC):
         self.outbox.renew(ticket.id, ticket.attempt, seconds, step=step)
 
     def stop_renewing(self, ticket: TicketRow) -> None:
-        """Renew a lease no more."""
+        """Stop renewing a lease."""
         self.outbox.forget_lease(ticket.id)
 
     @abc.abstractmethod
-    def began(self, change: RunStarted, history: Mapping[int, float]) -> None:
-        """Have told that a run has begun to train.
+    def report_run_started(self, change: RunStarted, history: Mapping[int, float]) -> None:
+        """Report that a run has begun to train.
 
         Args:
             history: What counts of what earlier attempts have reported, step to value.
         """
 
-    def reported(
+    def report_metric(
         self,
         ticket: TicketRow,
         step: int,
@@ -164,10 +164,10 @@ class StudyClient(abc.ABC):
         total_steps: int | None,
         trained_seconds: float,
     ) -> bool:
-        """Have a report told, and return whether the pruner ends the run there.
+        """Report a value of the metric, and return whether the pruner ends the run there.
 
         Args:
-            step: That of the report.
+            step: Step of the report.
             reports: All that count of this run, this one included.
             total_steps: Steps of the whole run; at its last nothing is pruned.
             trained_seconds: Seconds that the run has trained.
@@ -177,7 +177,7 @@ class StudyClient(abc.ABC):
         return False
 
     def keep(self, ticket: TicketRow, checkpoint: Checkpoint, *, trained_seconds: float) -> TicketRow:
-        """Have a checkpoint recorded, and those that it makes needless deleted; return the ticket with it."""
+        """Record a checkpoint, delete those that are no longer needed, and return the ticket with it."""
         change = CheckpointRecorded(ticket_id=ticket.id, attempt=ticket.attempt, checkpoint=checkpoint)
         self.outbox.add(change, age=trained_seconds)
         earlier_checkpoints = (earlier for earlier in ticket.checkpoints if earlier.url != checkpoint.url)
@@ -189,7 +189,7 @@ class StudyClient(abc.ABC):
     def report_run_ended(
         self, change: RunEnded, before: TicketRow, row: TicketRow, reports: Mapping[int, float]
     ) -> None:
-        """Have the end of a run told.
+        """Report the end of a run.
 
         Args:
             before: The ticket while the run was in progress.
@@ -198,14 +198,14 @@ class StudyClient(abc.ABC):
         """
 
     @abc.abstractmethod
-    def lost(
+    def report_attempt_lost(
         self, change: AttemptLost, before: TicketRow, row: TicketRow, reports: Mapping[int, float]
     ) -> None:
-        """Have it told that an attempt was lost; arguments as for :meth:`report_run_ended`."""
+        """Report that an attempt was lost; arguments as for :meth:`report_run_ended`."""
 
     @abc.abstractmethod
-    def returned(self, change: AttemptReleased) -> None:
-        """Have it told that an attempt was returned."""
+    def report_attempt_released(self, change: AttemptReleased) -> None:
+        """Report that an attempt was returned."""
 
     @abc.abstractmethod
     def close(self) -> None:

@@ -53,7 +53,7 @@ def build_run_ended(
         peak_memory=message.peak_memory,
         maps=message.maps if outcome == "complete" else None,
     )
-    change = RunEnded(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes, log=work.printed())
+    change = RunEnded(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes, log=work.output_tail())
     return change, apply_run_ended(ticket, outcomes, work.total_steps)
 
 
@@ -105,7 +105,7 @@ def build_attempt_lost(
         error=why,
         max_attempts=attempts,
         seconds=seconds,
-        log=work.printed(),
+        log=work.output_tail(),
         alone=alone,
         gpu_seconds=seconds * work.cards,
     )
@@ -134,7 +134,7 @@ def build_attempt_released(work: WorkerSlot, peak_memory: int | None) -> Attempt
         ticket_id=ticket.id,
         attempt=ticket.attempt,
         seconds=seconds,
-        log=work.printed(),
+        log=work.output_tail(),
         gpu_seconds=seconds * work.cards,
         peak_memory=peak_memory,
     )

@@ -31,36 +31,36 @@ class WorkerPool:
         return [work.worker for work in self.all if not work.suspended]
 
     def idle_workers(self) -> list[WorkerSlot]:
-        """Return those that may be given a ticket."""
-        return [work for work in self.all if work.idle and not self._kept_off(work)]
+        """Return the workers that may take a ticket."""
+        return [work for work in self.all if work.idle and not self._is_gpu_reserved(work)]
 
     def held_ticket_ids(self) -> list[int]:
         """Return the ids of the tickets in progress."""
         return [work.ticket.id for work in self.all if work.ticket is not None]
 
     def listening(self) -> dict[Connection, WorkerSlot]:
-        """Return whom to listen to."""
+        """Return the workers that can send messages, by connection."""
         return {work.worker.connection: work for work in self.all if not work.suspended}
 
     def busy(self) -> dict[Connection, WorkerSlot]:
-        """Return whom to listen to until there is no ticket in progress."""
+        """Return the workers with a ticket in progress, by connection."""
         return {work.worker.connection: work for work in self.all if work.ticket is not None}
 
     def waiting_for(self, work: WorkerSlot) -> Iterator[WorkerSlot]:
-        """Yield those that wait for this one to leave their card to them."""
+        """Yield the workers that wait until this one leaves their GPU to them."""
         return (neighbour for neighbour in self._neighbours(work) if neighbour.waiting)
 
     def restart_and_pop_waiting(self) -> list[WorkerSlot]:
-        """Start anew who has to be, and return those that have waited for their card and may begin now."""
+        """Restart the workers that need it, and return those that waited for their GPU and may begin now."""
         for work in self.all:
-            if work.suspended and not self._kept_off(work):
+            if work.suspended and not self._is_gpu_reserved(work):
                 self._renew(work)
             elif work.at_rest and not work.suspended and self._is_spent(work):
                 self._renew(work)
-        return [work for work in self.all if work.waiting and self._cleared(work)]
+        return [work for work in self.all if work.waiting and self._clear_gpu(work)]
 
-    def _cleared(self, work: WorkerSlot) -> bool:
-        """Return whether a worker is warm and has its card to itself; neighbours make way once they can."""
+    def _clear_gpu(self, work: WorkerSlot) -> bool:
+        """Stop the neighbours on a worker's GPU if all are idle; return whether the worker may begin."""
         neighbours = self._neighbours(work)
         if not all(neighbour.at_rest for neighbour in neighbours):
             return False
@@ -71,11 +71,11 @@ class WorkerPool:
         return work.worker.ready
 
     def note_worker_ready(self) -> None:
-        """Take note that a worker has said something: what is wrong is not the workers' start."""
+        """Note that a worker has sent a message: workers do start here."""
         self._deaths = 0
 
     def remove_dead_worker(self, work: WorkerSlot) -> str:
-        """Start another in place of one that has died, and return in words how it did."""
+        """Start another worker in place of one that has died, and return why it died."""
         self._deaths += 1
         why = work.worker.exit_description()
         self._renew(work)
@@ -83,11 +83,11 @@ class WorkerPool:
 
     @property
     def died_before_ready(self) -> bool:
-        """Whether workers die, one after another, before any has said a word."""
+        """Whether workers die, one after another, before any has sent a message."""
         return self._deaths > _STILLBORN * len(self.all)
 
     def share(self) -> None:
-        """Give back the cards that workers have to themselves and have no use for any more."""
+        """Share the GPUs again that idle workers no longer need for themselves."""
         for work in self.all:
             if work.at_rest and not work.waiting:
                 work.needs_exclusive_gpu = False
@@ -95,7 +95,7 @@ class WorkerPool:
     def _renew(self, work: WorkerSlot) -> None:
         if not work.suspended:
             work.worker.kill()
-        work.renewed(WorkerProcess(slot=work.worker.slot, placement=work.worker.placement))
+        work.replace_worker(WorkerProcess(slot=work.worker.slot, placement=work.worker.placement))
 
     @staticmethod
     def _is_spent(work: WorkerSlot) -> bool:
@@ -106,6 +106,6 @@ class WorkerPool:
         cards = set(work.worker.placement.gpus or ())
         return [o for o in self.all if o is not work and not cards.isdisjoint(o.worker.placement.gpus or ())]
 
-    def _kept_off(self, work: WorkerSlot) -> bool:
-        """Return whether the card is another's alone, or is about to be."""
+    def _is_gpu_reserved(self, work: WorkerSlot) -> bool:
+        """Return whether another worker has the GPU to itself, or is about to."""
         return any(neighbour.needs_exclusive_gpu for neighbour in self._neighbours(work))

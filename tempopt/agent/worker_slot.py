@@ -91,7 +91,7 @@ class WorkerSlot:
     needs_exclusive_gpu: bool = False
 
     def take(self, ticket: TicketRow, folder: Path, reports: dict[int, float]) -> None:
-        """Give the worker another ticket to do; its run is sent apart."""
+        """Assign a ticket to the worker; :meth:`send` begins its run."""
         self.ticket, self.folder, self.reports = ticket, folder, reports
         self.step, self.total_steps = 0, ticket.total_steps
         self.phase, self.stopped, self.needs_exclusive_gpu = Phase.WAITING_FOR_GPU, None, ticket.alone
@@ -108,7 +108,7 @@ class WorkerSlot:
         self.worker.send(request)
 
     def note_progress(self) -> None:
-        """Take note that its run has told something."""
+        """Note that its run has sent a message."""
         if self.phase is Phase.STARTED:
             self.phase = Phase.TRAINING
         self.last_progress_at = time.monotonic()
@@ -152,7 +152,7 @@ class WorkerSlot:
         return None if self.needs_exclusive_gpu or share >= 1 else share
 
     def abandon(self) -> None:
-        """Have the worker end a run that is another's by now."""
+        """Stop the run, which another agent has taken over."""
         is_sent, run = not self.waiting, (self.current_ticket.id, self.current_ticket.attempt)
         self.free()
         if is_sent:
@@ -160,19 +160,19 @@ class WorkerSlot:
             self.worker.send(Stop(ticket=run[0], attempt=run[1]))
         self.last_progress_at = time.monotonic()
 
-    def ended_abandoned(self) -> None:
-        """Take note that the run that was another's is over."""
+    def end_abandoned_run(self) -> None:
+        """Become idle: the run that another agent has taken over has ended here."""
         self.phase, self.abandoned = Phase.IDLE, None
 
     def free(self) -> None:
-        """Have no ticket any more."""
+        """Drop the ticket."""
         if self.needs_exclusive_gpu and not self.waiting and self.worker.placement.share < 1:
             # a warm process keeps memory, and this one's was not capped
             self.process = Process.WORN
         self.ticket, self.phase = None, Phase.IDLE
 
-    def renewed(self, worker: WorkerProcess) -> None:
-        """Take a new process in place of the one there was; the ticket, if there is one, stays."""
+    def replace_worker(self, worker: WorkerProcess) -> None:
+        """Replace the worker process; the ticket, if there is one, stays."""
         self.worker, self.process, self.abandoned = worker, Process.FRESH, None
         if self.phase is Phase.ABANDONING:
             self.phase = Phase.IDLE
@@ -189,21 +189,21 @@ class WorkerSlot:
         return warm and self.phase is Phase.IDLE
 
     def lease_seconds(self, lease: float) -> float:
-        """Return the seconds that it has for its next move."""
+        """Return the seconds within which it has to make progress."""
         if self.phase is Phase.ABANDONING:
             return _STOP_SECONDS
         return lease if self.phase is Phase.TRAINING else initial_lease_seconds(lease)
 
     def is_stalled(self, lease: float) -> bool:
-        """Return whether it did not move for as long as it may, and no word from it is on its way."""
+        """Return whether it has made no progress for longer than it may, and no message of it is waiting."""
         if self.at_rest:
             return False
         is_late = time.monotonic() - self.last_progress_at > self.lease_seconds(lease)
         # an agent that was paused itself has not yet read what came meanwhile
         return is_late and not self.worker.connection.poll()
 
-    def printed(self) -> str:
-        """Return the end of what this attempt has printed."""
+    def output_tail(self) -> str:
+        """Return the last lines that this attempt has printed."""
         try:
             with (self.folder / LOG).open("rb") as log:
                 size = log.seek(0, 2)

@@ -112,20 +112,20 @@ def make_classes_importable(spec: StudySpec) -> StudySpec:
     """
     sections = {key: getattr(spec, key) for key in _SECTIONS}
     names: dict[str, None] = {}
-    _replaced(sections, lambda name: str(names.setdefault(name)))
+    _map_main_paths(sections, lambda name: str(names.setdefault(name)))
     if not names:
         return spec
     module = write_module(list(names))
-    return spec.model_copy(update=_replaced(sections, lambda name: f"{module}.{name}"))
+    return spec.model_copy(update=_map_main_paths(sections, lambda name: f"{module}.{name}"))
 
 
-def _replaced(data: Any, path: Callable[[str], str]) -> Any:
-    """Return plain data with what names a class of the running program replaced."""
+def _map_main_paths(data: Any, path: Callable[[str], str]) -> Any:
+    """Return plain data with each path of a class of the running program replaced by ``path`` of its name."""
     if isinstance(data, str):
         match = _IN_MAIN.fullmatch(data)
         return data if match is None else path(match[1])
     if isinstance(data, Mapping):
-        return {key: _replaced(value, path) for key, value in data.items()}
+        return {key: _map_main_paths(value, path) for key, value in data.items()}
     if isinstance(data, Sequence) and not isinstance(data, bytes):
-        return [_replaced(value, path) for value in data]
+        return [_map_main_paths(value, path) for value in data]
     return data

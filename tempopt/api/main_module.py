@@ -128,7 +128,7 @@ class _Module:
             self.problems.append(f"{name} (of type {type(value).__qualname__})")
 
     def _define(self, name: str, value: Any, source: Definition) -> None:
-        self.problems += _redefined(name, value, self._names)
+        self.problems += _redefined_bases(name, value, self._names)
         self._postponed |= source.postponed
         if value.__qualname__ != name:
             # another name of it
@@ -149,8 +149,8 @@ def _inside(statement: str) -> str:
     return statement_words[1] if is_import else ""
 
 
-def _redefined(name: str, value: object, names: dict[str, Any]) -> list[str]:
-    """Return which bases of a class have been defined anew since, so that its source means another class."""
+def _redefined_bases(name: str, value: object, names: dict[str, Any]) -> list[str]:
+    """Return the bases of a class that were redefined since, so that its source means another class."""
     bases = value.__bases__ if isinstance(value, type) else ()
     return [
         f"{name}, whose base {base.__name__} has been defined anew since: define {name} again"

@@ -68,7 +68,7 @@ def definition(value: Any) -> Definition | str:
     if source is None:
         return "has no source that can be read"
     node, text, file = source
-    if isinstance(node, ast.ClassDef) and (added := _added(node, file, codes)):
+    if isinstance(node, ast.ClassDef) and (added := _added_methods(node, file, codes)):
         return f"was given {', '.join(added)} after its definition: write that into the class"
     postponed = any(code.co_flags & __future__.annotations.compiler_flag for _, code in codes)
     return _read(name, node, text, postponed=postponed)
@@ -99,7 +99,7 @@ def _find_definition(
 
 
 def _definitions(name: str, source: str) -> Iterator[tuple[_Definition, str]]:
-    tree = _parsed(source)
+    tree = _parse_source(source)
     for node in [] if tree is None else _top_level(tree):
         if isinstance(node, _Definition) and node.name == name:
             lines = source.splitlines(keepends=True)[_first_line(node) - 1 : node.end_lineno]
@@ -110,14 +110,14 @@ def _first_line(node: _Definition) -> int:
     return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
-def _added(node: ast.ClassDef, file: str | None, codes: list[tuple[str, CodeType]]) -> list[str]:
-    """Return the methods that the program has put on a class, or replaced, outside of its definition."""
+def _added_methods(node: ast.ClassDef, file: str | None, codes: list[tuple[str, CodeType]]) -> list[str]:
+    """Return the methods that the program added to a class, or replaced, after its definition."""
     plain = {
         statement.name
         for statement in node.body
         if isinstance(statement, _Definition) and not statement.decorator_list
     }
-    bound_names = {name for statement in node.body for name in _bound(statement)}
+    bound_names = {name for statement in node.body for name in _bound_names(statement)}
     span = range(_first_line(node), (node.end_lineno or 0) + 1)
     return [
         name
@@ -130,7 +130,7 @@ def _added(node: ast.ClassDef, file: str | None, codes: list[tuple[str, CodeType
     ]
 
 
-def _bound(statement: ast.stmt) -> Iterator[str]:
+def _bound_names(statement: ast.stmt) -> Iterator[str]:
     for node in ast.walk(statement):
         if isinstance(node, _Definition):
             yield node.name
@@ -179,7 +179,7 @@ def _annotations(node: ast.AST) -> Iterator[ast.AST]:
     for child in ast.walk(node):
         for hint in (getattr(child, "annotation", None), getattr(child, "returns", None)):
             if isinstance(hint, ast.Constant) and isinstance(hint.value, str):
-                tree = _parsed(hint.value)
+                tree = _parse_source(hint.value)
                 if tree is not None:
                     yield tree
             elif isinstance(hint, ast.AST):
@@ -193,7 +193,7 @@ def imports_of(name: str, value: object) -> list[str]:
     """
     imports, submodule_imports = [], []
     for source in main_sources():
-        tree = _parsed(source)
+        tree = _parse_source(source)
         for node in [] if tree is None else _top_level(tree):
             if isinstance(node, ast.Import):
                 statements = [s for alias in node.names if (s := _import(alias, name, value))]
@@ -235,7 +235,7 @@ def main_sources() -> list[str]:
 
 def _without_magic(cell: str) -> str:
     """Return what a cell defines: as IPython keeps it, the body of one with %%time is an argument."""
-    tree = _parsed(cell) if cell.startswith(_MAGIC) else None
+    tree = _parse_source(cell) if cell.startswith(_MAGIC) else None
     match tree.body if tree is not None else []:
         case [ast.Expr(ast.Call(args=[ast.Constant("time" | "capture"), _, ast.Constant(str(body))]))]:
             return body
@@ -243,7 +243,7 @@ def _without_magic(cell: str) -> str:
 
 
 @functools.lru_cache(maxsize=1000)
-def _parsed(source: str) -> ast.Module | None:
+def _parse_source(source: str) -> ast.Module | None:
     flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     try:
         return cast(ast.Module, compile(source, MAIN, "exec", flags, dont_inherit=True))

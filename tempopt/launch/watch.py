@@ -100,7 +100,7 @@ class StudyPoller:
         self._observer.update(replace(now, done=before))
         for row in sorted(new_rows, key=lambda row: row.finished.timestamp() if row.finished else 0.0):
             self._notified_ticket_ids.add(row.id)
-            self._observer.finished(row)
+            self._observer.on_ticket_end(row)
         self._observer.update(now)
 
 

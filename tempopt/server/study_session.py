@@ -311,7 +311,7 @@ class StudySession:
         if judgement is None or (judgement.agent, judgement.attempt) != (agent, row.attempt):
             judgement = self._pruning_states[row.id] = _PruningState(agent, row.attempt)
         if judgement.end is None and reports and max(reports) > judgement.last_checked_step:
-            judgement.end = client.pruned_at(
+            judgement.end = client.find_pruning_step(
                 row, reports, _total(row, run), after=judgement.last_checked_step
             )
             judgement.last_checked_step = max(reports)
@@ -343,7 +343,7 @@ class StudySession:
         judgement = self._pruning_states[row.id]
         match change:
             case RunStarted():
-                client.began(change, {})
+                client.report_run_started(change, {})
                 self.cache.codes.add(change.code)
             case MetricReported():
                 if judgement.end is None or change.step <= judgement.end:
@@ -361,9 +361,9 @@ class StudySession:
                 client.report_run_ended(change, row, apply_run_ended(row, outcomes, total), reports)
             case AttemptLost():
                 change = self._cap_spent_time(change, row)
-                client.lost(change, row, apply_attempt_lost(row, change), reports)
+                client.report_attempt_lost(change, row, apply_attempt_lost(row, change), reports)
             case AttemptReleased():
-                client.returned(self._cap_spent_time(change, row))
+                client.report_attempt_released(self._cap_spent_time(change, row))
         if isinstance(change, RunEnded | AttemptLost | AttemptReleased):
             del self._pruning_states[row.id]
 

@@ -131,7 +131,7 @@ class LineProgress:
             line += f"; best {snapshot.metric} so far {format_number(snapshot.best)} with {best}"
         return line
 
-    def finished(self, ticket: TicketRow) -> None:
+    def on_ticket_end(self, ticket: TicketRow) -> None:
         self._since += 1
         if not self._verbose and ticket.state != "failed":
             return
@@ -182,7 +182,7 @@ class LiveProgress:
         self._received = time.monotonic()
         self._snapshot = snapshot
 
-    def finished(self, ticket: TicketRow) -> None:
+    def on_ticket_end(self, ticket: TicketRow) -> None:
         if ticket.state == "failed":
             self.note(f"{run_display_name(ticket)}: {format_outcome(ticket)}")
 

@@ -70,7 +70,7 @@ def test_who_took_a_later_ticket_ends_at_the_same_one(scene: EarlyEndScene, orde
     assert [ticket.number for ticket in tickets_by_agent.values() if ticket] == [2, 3]
     for name in order:
         ticket = tickets_by_agent[name]
-        assert ticket is not None and desks[name]._parametrised(ticket) is None
+        assert ticket is not None and desks[name]._begin_run(ticket) is None
     withdrawn_rows = [(number, "withdrawn", False) for number in range(2, 6)]
     assert scene.search() == [(0, "done", True), (1, "done", True), *withdrawn_rows]
 

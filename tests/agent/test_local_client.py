@@ -213,7 +213,7 @@ def test_what_a_run_that_failed_for_good_has_written_is_deleted(scene: ClientSce
     assert waiting_row.state == "waiting" and waiting_row.checkpoints == ticket.checkpoints
     change, row = build_attempt_lost(work, "it died", attempts=1, alone=False)
     assert row.state == "failed"
-    client.lost(change, ticket, row, {})
+    client.report_attempt_lost(change, ticket, row, {})
     client._deliver()
     assert not path.exists()
 

@@ -41,7 +41,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 class InterruptObserver(NullObserver):
     """The observer with a person who presses Ctrl-C after the first training."""
 
-    def finished(self, ticket: TicketRow) -> None:
+    def on_ticket_end(self, ticket: TicketRow) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
 

@@ -68,7 +68,7 @@ def test_a_log_gets_one_flushed_line_for_each_stage_that_is_over(
     lines = LineProgress(stream)
     # what is over when it begins to look is not told
     lines.update(make_snapshot(best_params=WAVE))
-    lines.finished(make_ticket("search", 7, 0.71239))
+    lines.on_ticket_end(make_ticket("search", 7, 0.71239))
     assert stream.getvalue() == ""
     done_counts = {"baseline": 3, "constant": 20, "search": 40}
     for _ in range(2):
@@ -89,7 +89,7 @@ def test_a_log_that_is_to_be_verbose_gets_a_line_for_each_run_too(
     stream = FlushedStream()
     lines = LineProgress(stream, verbose=True)
     lines.update(make_snapshot())
-    lines.finished(make_ticket("search", 7, 0.71239, parameters=WAVE))
+    lines.on_ticket_end(make_ticket("search", 7, 0.71239, parameters=WAVE))
     assert not stream.pending
     assert stream.getvalue() == "[1:01, 40/63] search 7: 0.7124  τ from 2.5 to 0.5 (cosine)\n"
 
@@ -164,8 +164,10 @@ def test_a_terminal_gets_the_screen_unless_it_cannot_be_drawn_on(
     stream = Terminal()
     with progress_for_stream(stream) as observer:
         observer.update(make_snapshot())
-        observer.finished(make_ticket("search", 7, 0.71239))
-        observer.finished(make_ticket("search", 7, state="failed", outcome="failed", error="out of memory"))
+        observer.on_ticket_end(make_ticket("search", 7, 0.71239))
+        observer.on_ticket_end(
+            make_ticket("search", 7, state="failed", outcome="failed", error="out of memory")
+        )
         observer.note("a note [with brackets]")
     assert isinstance(observer, LiveProgress)
     assert "search 7: failed: out of memory" in stream.getvalue()

@@ -34,7 +34,7 @@ class RecordingObserver:
     def update(self, snapshot: Snapshot) -> None:
         self.snapshots.append(snapshot)
 
-    def finished(self, ticket: TicketRow) -> None:
+    def on_ticket_end(self, ticket: TicketRow) -> None:
         num_done = self.snapshots[-1].done[ticket.kind]
         self.messages.append(f"{ticket.kind} {ticket.number} after {num_done}")
 
