@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tempopt.attention.attach.attachment import Attachment
 from tempopt.attention.attach.projection import Factors, factors_in, factors_of
-from tempopt.attention.functional.attention import keys_counted
+from tempopt.attention.functional.attention import record_key_counts
 from tempopt.errors import AttachError, SpecError, UsageError
 from tempopt.temperature import (
     AS_FOUND,
@@ -173,13 +173,13 @@ def dry_run(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fini
     stages.report_stage("made model and data")
     attended_layers = _attended(run.module)
     original_factors = factors_in(run.module)
-    with keys_counted() as num_keys:
+    with record_key_counts() as num_keys:
         run.fit()
     stages.report_stage("trained two steps and validated")
     _refuse_copies(run.module, original_factors)
     _require_trained(run)
     read_names = _self_test(run, attended_layers, stages)
-    with keys_counted() as evaluation_keys:
+    with record_key_counts() as evaluation_keys:
         for evaluation in request.evaluations:
             run.evaluate(evaluation)
     if request.evaluations:

@@ -90,7 +90,7 @@ def test_the_model_is_given_back_to_the_bit(kind: type[nn.Module]) -> None:
     contributions(gates, loss_of(model), examples())
     pruning_curve(gates, loss_of(model), choose=examples(2), judge=examples(3))
     importance_intervals(gates, loss_of(model), examples())
-    with pytest.raises(ZeroDivisionError), gates.closed({0: [1]}):
+    with pytest.raises(ZeroDivisionError), gates.prune_temporarily({0: [1]}):
         raise ZeroDivisionError
     assert gates.pruned == {}
     assert all(module.training for module in model.modules())

@@ -13,7 +13,7 @@ from torch import Tensor
 import tempopt
 from tempopt import AttachError, TemperedModule, attach
 from tempopt.attention.functional import local_heads
-from tempopt.attention.functional.attention import keys_counted
+from tempopt.attention.functional.attention import record_key_counts
 from tempopt.attention.functional.entropy import attention_entropy
 from tempopt.attention.functional.local_heads import NearKeys, local_mask, query_positions
 from tempopt.errors import UsageError
@@ -167,7 +167,7 @@ def test_one_mask_for_all_heads_is_what_the_groups_see(causal: bool) -> None:
 def test_length_scaling_follows_the_keys_that_a_head_sees() -> None:
     q, k, v = draw_qkv()
     module = LocalMask(length_scaling="log_n", n0=5.0, head_pattern="exp", head_ratio=4.0).double()
-    with keys_counted() as counts:
+    with record_key_counts() as counts:
         out = module.attend(q, k, v, layer=0, is_causal=True)
     assert counts == set(range(1, N + 1))
     visible_HQK = allowed_keys(4, 2, N, causal=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tempopt.attention.analysis.histories import NAMES, QUERY_KEY_MAGNITUDE, trend
 from tempopt.attention.analysis.monitor import AttentionMonitor
-from tempopt.attention.analysis.statistics import STATISTICS, attended, attention_weights, head_sums
+from tempopt.attention.analysis.statistics import STATISTICS, attention_weights, head_sums, visible_attention
 from tempopt.errors import SpecError, UsageError
 from tests.attention.test_statistics import DEFINITIONS, MASKS, B, D, H, Q, by_definition, qk, rows, valid
 
@@ -24,7 +24,7 @@ def last_values(monitor: AttentionMonitor, statistic: str) -> list[float]:
 
 def exact_entropy(q: Tensor, k: Tensor, **masking: Any) -> np.ndarray:
     weights = attention_weights(q, k, is_causal=masking.get("is_causal", False))
-    total_H, count_H = head_sums(*STATISTICS["entropy"](attended(weights, **masking)))
+    total_H, count_H = head_sums(*STATISTICS["entropy"](visible_attention(weights, **masking)))
     return (total_H / count_H).numpy()
 
 

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from tempopt.attention.analysis import statistics
 from tempopt.attention.analysis.statistics import (
     STATISTICS,
-    attended,
     attention_weights,
     check_weights,
     head_sums,
+    visible_attention,
 )
 from tempopt.attention.functional.logits import visible_pairs
 from tempopt.errors import UsageError
@@ -152,7 +152,7 @@ def test_the_weights_are_the_softmax_over_what_is_visible(masking: dict[str, Any
 @pytest.mark.parametrize("name", [*DEFINITIONS, "self_attention"])
 def test_a_statistic_is_its_definition(name: str, padded: bool, masking: dict[str, Any]) -> None:
     weights = attention_weights(*qk(), **masking)
-    attention = attended(weights, **masking, valid_BQ=valid() if padded else None)
+    attention = visible_attention(weights, **masking, valid_BQ=valid() if padded else None)
     total_H, count_H = head_sums(*STATISTICS[name](attention))
     np.testing.assert_allclose((total_H / count_H).numpy(), by_definition(name, padded, masking), rtol=1e-9)
 
@@ -161,9 +161,9 @@ def test_what_are_no_weights_is_refused() -> None:
     dropped = nn.functional.dropout(attention_weights(*qk()), 0.3, training=True)
     for weights in (dropped, torch.tensor([[[[1.5, -0.5]]]]), torch.full((1, 1, 1, 2), float("nan"))):
         with pytest.raises(UsageError, match="before dropout"):
-            check_weights(attended(weights))
+            check_weights(visible_attention(weights))
     with pytest.raises(UsageError, match="average_attn_weights=False"):
-        attended(dropped[0])
+        visible_attention(dropped[0])
 
 
 @pytest.mark.parametrize("name", sorted(STATISTICS))
@@ -171,7 +171,7 @@ def test_what_are_no_weights_is_refused() -> None:
 def test_statistics_are_finite_and_in_float32_however_sharp(name: str, dtype: torch.dtype) -> None:
     q, k = qk(spread=300.0)
     weights = attention_weights(q, k, **MASKS["boolean"]).to(dtype)
-    values, counts = STATISTICS[name](attended(weights, **MASKS["boolean"]))
+    values, counts = STATISTICS[name](visible_attention(weights, **MASKS["boolean"]))
     assert values.dtype == torch.float32
     assert bool(values.isfinite().all())
     assert counts.shape == values.shape
@@ -185,7 +185,7 @@ def probabilities(min_size: int = 2) -> st.SearchStrategy[list[float]]:
 def test_statistics_stay_within_their_bounds(raw: list[float]) -> None:
     a = torch.tensor(raw, dtype=torch.float64)[None, None, None] / sum(raw)
     n = a.shape[-1]
-    value = {name: STATISTICS[name](attended(a))[0].item() for name in DEFINITIONS}
+    value = {name: STATISTICS[name](visible_attention(a))[0].item() for name in DEFINITIONS}
     assert -1e-12 <= value["entropy"] <= 1 + 1e-12
     assert 0 <= value["gini"] <= (n - 1) / n
     assert 1 / n - 1e-12 <= value["max_weight"] <= 1
@@ -200,7 +200,8 @@ def test_hidden_keys_change_nothing() -> None:
     wider = nn.functional.pad(weights, (0, 3))
     mask = torch.arange(7) < 4
     for statistic in STATISTICS.values():
-        narrow, wide = statistic(attended(weights)), statistic(attended(wider, attn_mask=mask))
+        narrow = statistic(visible_attention(weights))
+        wide = statistic(visible_attention(wider, attn_mask=mask))
         torch.testing.assert_close(wide, narrow)
 
 
@@ -280,7 +281,9 @@ def test_independent_heads_are_not_alike_though_their_plain_cosine_says_so(
     logits = torch.randn(16, 4, 16, 16, generator=generator)
     visible = visible_pairs(16, 16, is_causal=is_causal)
     weights = logits.masked_fill(~visible, -INF).softmax(dim=-1)
-    total_H, count_H = head_sums(*STATISTICS["head_similarity"](attended(weights, is_causal=is_causal)))
+    total_H, count_H = head_sums(
+        *STATISTICS["head_similarity"](visible_attention(weights, is_causal=is_causal))
+    )
     assert plain_cosine(weights) > looks
     assert abs((total_H / count_H).mean().item()) < 0.02
 

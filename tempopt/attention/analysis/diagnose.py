@@ -24,7 +24,7 @@ from tempopt.attention.analysis.histories import (
     MonitorReport,
     trend,
 )
-from tempopt.attention.analysis.outliers import FALSE_ALARMS, Outlier, not_compared, outliers
+from tempopt.attention.analysis.outliers import FALSE_ALARMS, Outlier, heads_without_peers, outliers
 from tempopt.errors import UsageError
 from tempopt.temperature import Constant, TemperaturePlan, progress
 from tempopt.temperature.schedules import Piecewise, WarmupAnneal
@@ -215,7 +215,7 @@ def entropy_anomalies(entropy: Mapping[int, Mapping[int, float]]) -> list[Anomal
     for (layer, head), outlier in sorted(outliers(entropy).items()):
         if finding := _of_head(layer, head, entropy[layer][head], outlier):
             findings.append(finding)
-    for layer, head in not_compared(entropy):
+    for layer, head in heads_without_peers(entropy):
         value, middle = entropy[layer][head], median(entropy[layer].values())
         if not DEAD <= value <= 1.0 - DEAD and _band(middle) is None:
             evidence = f"Head {head} of layer {layer} has H / ln n {value:.3f} (too few heads to compare it)."

@@ -20,10 +20,10 @@ from torch import Tensor
 from tempopt.attention.analysis.head_measures import half_width
 from tempopt.attention.modules.head_gates import (
     HeadGates,
-    checked_loss,
+    compute_finite_loss,
     evaluating,
     least_important,
-    normalised,
+    normalise_importance,
 )
 from tempopt.errors import UsageError
 
@@ -169,8 +169,8 @@ def importance_intervals(
         mean_H = sums_NH.sum(dim=0) / examples.sum()
         if normalise:
             mean_H, left_NH = (
-                normalised(mean_H),
-                torch.stack([normalised(left_H) for left_H in left_NH]),
+                normalise_importance(mean_H),
+                torch.stack([normalise_importance(left_H) for left_H in left_NH]),
             )
         spread_H = (len(counts) - 1) / math.sqrt(len(counts)) * left_NH.std(dim=0, correction=1)
         for head, (mean, error) in enumerate(zip(mean_H.tolist(), spread_H.tolist(), strict=True)):
@@ -209,9 +209,9 @@ def contributions(
             base_result = _result(measure, batch)
             changes.append([])
             for layer, head in layer_heads:
-                with gates.closed({layer: [head]}):
+                with gates.prune_temporarily({layer: [head]}):
                     without_change = _change(base_result, _result(measure, batch))
-                with gates.closed(
+                with gates.prune_temporarily(
                     {layer: [other_head for other_head in open_heads[layer] if other_head != head]}
                 ):
                     alone_change = _change(base_result, _result(measure, batch))
@@ -269,8 +269,8 @@ def pruning_curve(
     points = []
     for count in pruning_counts:
         heads = least_important(importance, count)
-        with gates.closed(heads), evaluating(gates.model), torch.no_grad():
-            losses = np.array([checked_loss(loss, batch).item() for batch in judge_batches])
+        with gates.prune_temporarily(heads), evaluating(gates.model), torch.no_grad():
+            losses = np.array([compute_finite_loss(loss, batch).item() for batch in judge_batches])
         base_losses = losses if base_losses is None else base_losses
         points.append(
             PruningPoint(

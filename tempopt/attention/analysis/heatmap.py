@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tempopt.attention.functional.logits import widened
+from tempopt.attention.functional.logits import to_wide_type
 from tempopt.attention.modules.learned import check_count
 from tempopt.errors import UsageError
 
@@ -77,7 +77,7 @@ def heatmap(
             f"Given attention weights of shape {tuple(weights_QK.shape)}; a picture is of one example and "
             "head, (queries, keys). Take one: weights[example, head]."
         )
-    weights = np.asarray(widened(weights_QK.detach()).double().cpu().numpy())
+    weights = np.asarray(to_wide_type(weights_QK.detach()).double().cpu().numpy())
     if not np.isfinite(weights).all():
         raise UsageError("Given attention weights that are not finite. Give a model that has not diverged.")
     if visible_QK is None:

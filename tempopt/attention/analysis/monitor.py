@@ -19,10 +19,10 @@ from torch import Tensor
 from tempopt.attention.analysis.histories import QUERY_KEY_MAGNITUDE, HeadHistory, MonitorReport
 from tempopt.attention.analysis.statistics import (
     STATISTICS,
-    attended,
     attention_weights,
     head_sums,
     query_key_magnitude,
+    visible_attention,
 )
 from tempopt.attention.functional.logits import visible_pairs
 from tempopt.attention.modules.learned import check_count
@@ -118,7 +118,7 @@ class AttentionMonitor:
         weights_BHQK = attention_weights(
             q_BHQD, k_BHKD, scale=scale, attn_mask=masking[0], is_causal=is_causal, position_Q=q
         )
-        attention = attended(
+        attention = visible_attention(
             weights_BHQK,
             attn_mask=visible_pairs(len(q), k_BHKD.shape[-2], *masking, position_Q=q, device=q.device),
             valid_BQ=valid_BQ,

@@ -1,4 +1,4 @@
-"""Which heads of a model are unlike the others, at a rate of false alarms for the model as a whole."""
+"""Heads of a model that are unlike the others, at a rate of false alarms for the model as a whole."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def outliers(entropy: Mapping[int, Mapping[int, float]]) -> dict[tuple[int, int]
         entropy: H / ln n, in [0, 1], by layer and head.
     """
     groups = list(_groups(entropy))
-    residuals, medians = _compared(groups)
+    residuals, medians = _residuals_and_medians(groups)
     if len(residuals) <= FEWEST_PEERS:
         return {}
     needed_gap = _scale(residuals) * math.log(2.0 / FALSE_ALARMS)
@@ -74,7 +74,7 @@ def outliers(entropy: Mapping[int, Mapping[int, float]]) -> dict[tuple[int, int]
     return outlier_heads
 
 
-def not_compared(entropy: Mapping[int, Mapping[int, float]]) -> list[tuple[int, int]]:
+def heads_without_peers(entropy: Mapping[int, Mapping[int, float]]) -> list[tuple[int, int]]:
     """Return the heads that :func:`outliers` compares with none, by layer and head."""
     compared_heads = {key for group in _groups(entropy) for key in group}
     return [
@@ -98,8 +98,8 @@ def _groups(entropy: Mapping[int, Mapping[int, float]]) -> Iterator[_Heads]:
         yield narrow_heads
 
 
-def _compared(groups: list[_Heads]) -> tuple[_Heads, _Heads]:
-    """Return of each head its residual in logits, and the middle of the others that it is from."""
+def _residuals_and_medians(groups: list[_Heads]) -> tuple[_Heads, _Heads]:
+    """Return each head's residual in logits from the median of the other heads, and that median."""
     residuals: _Heads = {}
     medians: _Heads = {}
     for group in groups:

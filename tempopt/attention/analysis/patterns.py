@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from tempopt.attention.functional.logits import widened
+from tempopt.attention.functional.logits import to_wide_type
 from tempopt.errors import SpecError, UsageError, unknown
 
 WINDOW = 2
@@ -108,7 +108,7 @@ def pattern_weight(weights_BHQK: Tensor, keys_BHQK: Tensor, visible_BHQK: Tensor
     Returns:
         (B, H, Q) each, in [0, 1]; 0 where a query sees none of these keys.
     """
-    weights_BHQK = widened(weights_BHQK)
+    weights_BHQK = to_wide_type(weights_BHQK)
     inside_BHQ = weights_BHQK.masked_fill(~keys_BHQK, 0.0).sum(dim=-1)
     seen_BHQ = visible_BHQK.sum(dim=-1).clamp(min=1)
     return inside_BHQ, keys_BHQK.sum(dim=-1).to(weights_BHQK.dtype) / seen_BHQ

@@ -56,9 +56,9 @@ from tempopt.attention.analysis.patterns import (
 )
 from tempopt.attention.analysis.statistics import (
     Attended,
-    attended,
     attention_weights,
     check_weights,
+    visible_attention,
     weight_entropy,
 )
 from tempopt.attention.modules.head_gates import evaluating
@@ -116,7 +116,7 @@ class HeadSpecialisation:
         self.window = window
         self._sums: dict[tuple[int, str], _PatternSums] = {}
         self._flatness: dict[int, list[Floats]] = {}
-        self._shared: dict[int, list[Floats]] = {}
+        self._deviation_products: dict[int, list[Floats]] = {}
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -170,7 +170,9 @@ class HeadSpecialisation:
             UsageError: if the weights are negative or do not sum to 1, or the number of heads changes.
         """
         check_count("layer", layer, min_value=0)
-        attention = attended(weights_BHQK, attn_mask=attn_mask, is_causal=is_causal, valid_BQ=valid_BQ)
+        attention = visible_attention(
+            weights_BHQK, attn_mask=attn_mask, is_causal=is_causal, valid_BQ=valid_BQ
+        )
         check_weights(attention)
         heads = weights_BHQK.shape[1]
         if layer in self._flatness and self._flatness[layer][0].shape[0] != heads:
@@ -185,10 +187,10 @@ class HeadSpecialisation:
             sums.add(attention, exponentials_LBHQ, pattern, tokens_BK, self.window)
         self._flatness.setdefault(layer, []).append(_flatness(attention))
         if len(weights_BHQK) > 1:
-            self._shared.setdefault(layer, []).append(_shared(attention))
+            self._deviation_products.setdefault(layer, []).append(_deviation_products(attention))
 
     def report(self) -> Specialisations:
-        """Return what was seen so far, judged.
+        """Return what the heads specialise in, over the inputs so far.
 
         Raises:
             UsageError: if fewer than two inputs were seen, so that there is no interval over them.
@@ -214,7 +216,7 @@ class HeadSpecialisation:
         ]
         for layer, parts in self._flatness.items():
             measures += _uniform(layer, np.concatenate(parts, axis=-1))
-        for layer, parts in self._shared.items():
+        for layer, parts in self._deviation_products.items():
             measures += _positional(layer, np.concatenate(parts, axis=-1))
         measures.sort(key=lambda measure: (measure.layer, measure.head))
         return Specialisations(measures=tuple(measures), inputs=inputs)
@@ -327,7 +329,7 @@ class _PatternSums:
         self._units += _by_unit(unit_values, unit_BQ).transpose(1, 2, 0)
 
     def head_measures(self, layer: int, pattern: str, level: float) -> list[HeadMeasure]:
-        """Return the measure of each head that two inputs tell of."""
+        """Return the measure of each head that has at least two inputs."""
         score_HN, count_HN, weight_HN, chance_HN = np.concatenate(self._inputs, axis=-1)
         measures = []
         for head, (score, low, high) in _ratios(score_HN, count_HN).items():
@@ -419,10 +421,10 @@ def _flatness(attention: Attended) -> Floats:
     return np.asarray(torch.stack([gap_BHQ.sum(-1).T, counts_BHQ.sum(-1).T], dim=1).cpu().numpy())
 
 
-def _shared(attention: Attended) -> Floats:
-    """Return by head and input what it has in common with others of the batch, and in all: (H, 2, B).
+def _deviation_products(attention: Attended) -> Floats:
+    """Return products of deviations from uniform attention by head and input: (H, 2, B).
 
-    In common is the mean product of its deviation from uniform attention with those of the other inputs.
+    The first is the product with the mean deviation of the other inputs, the second that with itself.
     """
     counts_BHQ1 = attention.counts_BHQ.unsqueeze(-1)
     others_1HQ1 = counts_BHQ1.sum(dim=0, keepdim=True) - 1
@@ -443,7 +445,7 @@ def _shared(attention: Attended) -> Floats:
 def _ratios(
     top_HN: Floats, bottom_HN: Floats, *, terms: float = 1.0, min_denominator: float = 0.0
 ) -> dict[int, tuple[float, float, float]]:
-    """Return sum top / sum bottom over inputs with its t interval, for each head that two inputs tell of.
+    """Return sum top / sum bottom over inputs with its t interval, for each head with two or more.
 
     Args:
         top_HN: Numerators by head and input.

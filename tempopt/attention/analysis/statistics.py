@@ -23,9 +23,9 @@ from tempopt.attention.functional.logits import (
     AttentionOptions,
     biased_logits,
     for_each_head,
+    to_wide_type,
     visible_pairs,
     wide_type,
-    widened,
 )
 from tempopt.errors import UsageError
 
@@ -61,7 +61,7 @@ def weight_entropy(weights_BHQK: Tensor) -> Tensor:
 
     Weights are widened first: log(a + 1e-10) is NaN in float16, where 1e-10 is 0.
     """
-    entropy_BHQ: Tensor = torch.special.entr(widened(weights_BHQK)).sum(dim=-1)
+    entropy_BHQ: Tensor = torch.special.entr(to_wide_type(weights_BHQK)).sum(dim=-1)
     return entropy_BHQ
 
 
@@ -71,7 +71,7 @@ def gini(weights_BHQK: Tensor, num_keys: Tensor | None = None) -> Tensor:
     (n + 1 - 2 sum_i i a_[i]) / n with the weights in descending order: half of Gini's mean difference (1912)
     over the mean. Tutorials number that order as if it were ascending, which inverts the sign.
     """
-    weights_BHQK = widened(weights_BHQK)
+    weights_BHQK = to_wide_type(weights_BHQK)
     # Hidden keys weigh nothing, so they come last and shift no rank.
     ordered_BHQK = weights_BHQK.sort(dim=-1, descending=True).values
     rank_K = torch.arange(1, weights_BHQK.shape[-1] + 1, device=weights_BHQK.device)
@@ -82,7 +82,7 @@ def gini(weights_BHQK: Tensor, num_keys: Tensor | None = None) -> Tensor:
 
 def max_weight(weights_BHQK: Tensor) -> Tensor:
     """Return the largest weight, from 1 / n to 1."""
-    return widened(weights_BHQK).amax(dim=-1)
+    return to_wide_type(weights_BHQK).amax(dim=-1)
 
 
 def effective_tokens(weights_BHQK: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ def effective_tokens(weights_BHQK: Tensor) -> Tensor:
 
     The inverse participation ratio, in ecology the inverse Simpson index.
     """
-    squares_BHQ = widened(weights_BHQK).square().sum(dim=-1)
+    squares_BHQ = to_wide_type(weights_BHQK).square().sum(dim=-1)
     empty = squares_BHQ == 0
     return squares_BHQ.masked_fill(empty, 1.0).reciprocal().masked_fill(empty, 0.0)
 
@@ -109,7 +109,7 @@ def locality(
         visible_BHQK: Who may see whom.
         position_Q: Which key each query is; None for 0 to Q - 1.
     """
-    weights_BHQK = widened(weights_BHQK)
+    weights_BHQK = to_wide_type(weights_BHQK)
     q_len, k_len = weights_BHQK.shape[-2:]
     position_Q = _positions(q_len, position_Q, weights_BHQK.device)
     distance_QK = (position_Q[:, None] - torch.arange(k_len, device=weights_BHQK.device)).abs()
@@ -138,7 +138,7 @@ def self_attention(
     Returns:
         (B, H, Q) each; the weight is 0 where a query cannot see itself, and the boolean False.
     """
-    weights_BHQK = widened(weights_BHQK)
+    weights_BHQK = to_wide_type(weights_BHQK)
     q_len, k_len = weights_BHQK.shape[-2:]
     position_Q = _positions(q_len, position_Q, weights_BHQK.device)
     inside_Q = (position_Q >= 0) & (position_Q < k_len)
@@ -162,7 +162,7 @@ def head_similarity(weights_BHQK: Tensor, num_keys: Tensor | None = None) -> Ten
     Raises:
         UsageError: if there are fewer than two heads, so that there is nothing to compare.
     """
-    weights_BHQK = widened(weights_BHQK)
+    weights_BHQK = to_wide_type(weights_BHQK)
     heads = weights_BHQK.shape[1]
     if heads < 2:
         raise UsageError(
@@ -189,7 +189,7 @@ def softmax_jacobian_norm(weights_BHQK: Tensor, *, temperature: Tensor | float =
         temperature: tau, > 0, by which the logits were divided; a tensor broadcasts to (B, H, Q). Formulas
             without it are off by the factor tau.
     """
-    weights_BHQK = widened(weights_BHQK)
+    weights_BHQK = to_wide_type(weights_BHQK)
     # The square is sum_i a_i^2 ((1 - a_i)^2 + sum_{j != i} a_j^2). The largest weight is taken apart, since
     # what it leaves to the others is lost in 1 - a when it is near 1; for the rest, none above one half, the
     # bracket is 1 - 2 a_i + sum_j a_j^2.
@@ -210,7 +210,7 @@ def gradient_saturation(weights_BHQK: Tensor, num_keys: Tensor | None = None) ->
     1 - |J| / |J_uniform| with |J_uniform| = sqrt(n - 1) / n, and 0 where J is the larger. The temperature
     divides both and cancels.
     """
-    weights_BHQK = widened(weights_BHQK)
+    weights_BHQK = to_wide_type(weights_BHQK)
     n_BHQ = _counts(weights_BHQK, num_keys, min_keys=2)
     uniform_BHQ = (n_BHQ - 1.0).sqrt() / n_BHQ
     return (1.0 - softmax_jacobian_norm(weights_BHQK) / uniform_BHQ).clamp(min=0.0)
@@ -245,7 +245,7 @@ def query_key_magnitude(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attended:
-    """Attention weights with all that it takes to judge them; :func:`attended` makes one.
+    """Attention weights with what their statistics need; :func:`visible_attention` makes one.
 
     Args:
         weights_BHQK: Weights in float32 or float64, 0 where hidden.
@@ -264,7 +264,7 @@ class Attended:
     temperature: Tensor
 
 
-def attended(
+def visible_attention(
     weights_BHQK: Tensor,
     *,
     attn_mask: Tensor | None = None,
@@ -273,7 +273,7 @@ def attended(
     position_Q: Tensor | None = None,
     temperature: Tensor | float = 1.0,
 ) -> Attended:
-    """Return the weights with what is visible in them, and which queries count.
+    """Return attention weights with the pairs that the masks leave visible, and the queries that count.
 
     Args:
         weights_BHQK: Attention weights before dropout, of any floating type.
@@ -301,7 +301,7 @@ def attended(
     counts_BHQ = num_keys_BHQ > 1
     if valid_BQ is not None:
         counts_BHQ = counts_BHQ & valid_BQ.unsqueeze(1)
-    weights_BHQK = widened(weights_BHQK.detach()).masked_fill(~visible_BHQK, 0.0)
+    weights_BHQK = to_wide_type(weights_BHQK.detach()).masked_fill(~visible_BHQK, 0.0)
     return Attended(
         weights_BHQK=weights_BHQK,
         visible_BHQK=visible_BHQK,
@@ -338,7 +338,7 @@ _SUM_TOLERANCE = 0.03
 Statistic = Callable[[Attended], tuple[Tensor, Tensor]]
 
 
-def _counted(values_of: Callable[[Attended], Tensor]) -> Statistic:
+def _per_query_statistic(values_of: Callable[[Attended], Tensor]) -> Statistic:
     return lambda attention: (values_of(attention), attention.counts_BHQ)
 
 
@@ -364,26 +364,26 @@ def _pattern(pattern: str) -> Statistic:
 
 
 STATISTICS: dict[str, Statistic] = {
-    "entropy": _counted(_entropy),
-    "gini": _counted(lambda attention: gini(attention.weights_BHQK, attention.num_keys_BHQ)),
-    "max_weight": _counted(lambda attention: max_weight(attention.weights_BHQK)),
-    "effective_tokens": _counted(lambda attention: effective_tokens(attention.weights_BHQK)),
-    "effective_share": _counted(
+    "entropy": _per_query_statistic(_entropy),
+    "gini": _per_query_statistic(lambda attention: gini(attention.weights_BHQK, attention.num_keys_BHQ)),
+    "max_weight": _per_query_statistic(lambda attention: max_weight(attention.weights_BHQK)),
+    "effective_tokens": _per_query_statistic(lambda attention: effective_tokens(attention.weights_BHQK)),
+    "effective_share": _per_query_statistic(
         lambda attention: effective_tokens(attention.weights_BHQK) / attention.num_keys_BHQ.clamp(min=1)
     ),
-    "locality": _counted(
+    "locality": _per_query_statistic(
         lambda attention: locality(
             attention.weights_BHQK, attention.visible_BHQK, position_Q=attention.position_Q
         )
     ),
     "self_attention": _self_attention,
-    "head_similarity": _counted(
+    "head_similarity": _per_query_statistic(
         lambda attention: head_similarity(attention.weights_BHQK, attention.num_keys_BHQ)
     ),
-    "jacobian_norm": _counted(
+    "jacobian_norm": _per_query_statistic(
         lambda attention: softmax_jacobian_norm(attention.weights_BHQK, temperature=attention.temperature)
     ),
-    "gradient_saturation": _counted(
+    "gradient_saturation": _per_query_statistic(
         lambda attention: gradient_saturation(attention.weights_BHQK, attention.num_keys_BHQ)
     ),
     **{pattern: _pattern(pattern) for pattern in POSITION_PATTERNS},

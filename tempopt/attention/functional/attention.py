@@ -17,15 +17,15 @@ from tempopt.attention.functional.normalisers import ATTENTIONS, check_limits
 from tempopt.errors import UsageError
 from tempopt.temperature.length import FEWEST_KEYS, LengthScaling, NoLengthScaling
 
-__all__ = ["keys_counted", "temper_query", "tempered_attention", "visible_keys"]
+__all__ = ["record_key_counts", "temper_query", "tempered_attention", "visible_keys"]
 
 # The sets being filled at present; nothing is counted while there are none.
 _COUNTS: list[set[int]] = []
 
 
 @contextmanager
-def keys_counted() -> Iterator[set[int]]:
-    """Return a set that fills with the numbers of keys that queries see while attention is tempered here."""
+def record_key_counts() -> Iterator[set[int]]:
+    """Yield a set into which tempered attention writes the numbers of keys that queries see."""
     counts: set[int] = set()
     _COUNTS.append(counts)
     try:

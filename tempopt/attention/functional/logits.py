@@ -53,7 +53,7 @@ def wide_type(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
-def widened(x: Tensor) -> Tensor:
+def to_wide_type(x: Tensor) -> Tensor:
     """Return the tensor in its :func:`wide_type`."""
     return x.to(wide_type(x))
 

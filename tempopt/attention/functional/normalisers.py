@@ -193,12 +193,12 @@ def _register(op: Any, alpha: float) -> None:
         mean = (curved * grad).sum(dim=-1, keepdim=True) / curved.sum(dim=-1, keepdim=True)
         return curved * (grad - mean)
 
-    def batched(info: Any, dims: tuple[int], logits: Tensor) -> tuple[Tensor, int]:
+    def vmap_rule(info: Any, dims: tuple[int], logits: Tensor) -> tuple[Tensor, int]:
         return op(logits.movedim(dims[0], 0)), 0
 
     op.register_fake(torch.empty_like)
     op.register_autograd(backward, setup_context=keep)
-    op.register_vmap(batched)
+    op.register_vmap(vmap_rule)
 
 
 _register(_sparsemax, alpha=2.0)

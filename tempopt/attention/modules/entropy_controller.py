@@ -1,4 +1,4 @@
-"""Feedback that moves each layer's temperature until its attention has the entropy it is to have.
+"""Feedback control that moves each layer's temperature until its attention has a target entropy.
 
 Entropies here are shares of what is possible, H / ln n, from 0 to 1
 (:func:`tempopt.attention.functional.entropy.normalised_entropy`), averaged over a layer's queries that see
@@ -57,7 +57,7 @@ _ALIKE = Constant(temperature_init=1.0)
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntropyTarget:
-    """The entropy that each layer is to have at each training progress, as a share of ln n.
+    """Target entropy of each layer at each training progress, as a share of ln n.
 
     The level h(t) is a schedule's; the layers lie around it in the odds, h / (1 - h), so that every target is
     inside (0, 1) whatever the spread, and the level is the geometric mean of the odds:
@@ -231,7 +231,7 @@ class EntropyController:
 
     @property
     def due(self) -> bool:
-        """Whether the next call of :meth:`update` is one that is heeded."""
+        """Whether the next call of :meth:`update` changes the temperatures."""
         return self._calls % self.every == 0
 
     def update(
@@ -253,12 +253,12 @@ class EntropyController:
             UsageError: if a change is due and there is not one share per layer; nothing is then changed.
         """
         if self.due:
-            self._move(self._measured(entropies, slopes), progress)
+            self._move(self._average_measurements(entropies, slopes), progress)
         self._calls += 1
         return self.temperatures
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what has come about, as numbers and lists alone, to go on from exactly."""
+        """Return the state as numbers and lists, from which control continues exactly."""
         return {
             "temperatures": list(self._temperatures),
             "averages": None if self._averages is None else list(self._averages),
@@ -266,7 +266,7 @@ class EntropyController:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up what :meth:`state_dict` kept, of a controller with the same arguments.
+        """Restore the state that :meth:`state_dict` of a controller with the same arguments returned.
 
         Raises:
             UsageError: if it is that of another number of layers, or of one with ``newton`` for one without.
@@ -287,7 +287,7 @@ class EntropyController:
     def _num_measured(self) -> int:
         return self.num_layers * (2 if self.newton else 1)
 
-    def _measured(
+    def _average_measurements(
         self, entropies: Sequence[float] | Tensor | None, slopes: Sequence[float] | Tensor | None
     ) -> list[float]:
         if (slopes is not None) != self.newton:

@@ -1,4 +1,4 @@
-"""What each attention head is worth to the loss, and pruning heads by mask; which, is the caller's choice.
+"""Importance of each attention head for the loss, and pruning heads by mask; the caller chooses which.
 
 Importance is that of Michel, Levy & Neubig 2019, "Are Sixteen Heads Really Better than One?",
 arXiv:1905.10650: I_h = E |dL / d xi_h|, where xi_h = 1 multiplies the output of head h.
@@ -67,7 +67,7 @@ class HeadGates(ABC):
         if not examples:
             raise UsageError("Given no batch to measure head importance on. Give at least one.")
         importances = [total / examples for total in totals]
-        return [normalised(importance) for importance in importances] if normalise else importances
+        return [normalise_importance(importance) for importance in importances] if normalise else importances
 
     def importance_sums(
         self, loss: Callable[[Batch], Tensor], batches: Iterable[Batch]
@@ -80,12 +80,12 @@ class HeadGates(ABC):
         """
         for batch in batches:
             with evaluating(self.model), torch.enable_grad():
-                sums = self._absolute_gradients(functools.partial(checked_loss, loss, batch))
+                sums = self._absolute_gradients(functools.partial(compute_finite_loss, loss, batch))
             yield sums
 
     @contextmanager
-    def closed(self, heads: Mapping[int, Iterable[int]]) -> Iterator[None]:
-        """Close the gates of some heads for a while, in addition to those that are closed.
+    def prune_temporarily(self, heads: Mapping[int, Iterable[int]]) -> Iterator[None]:
+        """Return a context in which the gates of some more heads are closed.
 
         Args:
             heads: By layer the heads, as for :meth:`prune`.
@@ -167,10 +167,10 @@ class AttendGates(HeadGates):
         super().__init__(model, [num_heads] * num_layers)
         self._recorded: list[tuple[int, Tensor]] | None = None
 
-        def gated(*args: Any, layer: int, **kwargs: Any) -> Tensor:
+        def attend_gated(*args: Any, layer: int, **kwargs: Any) -> Tensor:
             return self._gate(attend(*args, layer=layer, **kwargs), layer)
 
-        vars(model)["attend"] = gated
+        vars(model)["attend"] = attend_gated
 
     def detach(self) -> None:
         """Open all gates and give the model its own ``attend`` back."""
@@ -333,7 +333,7 @@ def least_important(importance: Sequence[Tensor], count: int) -> dict[int, tuple
     return {layer: tuple(sorted(heads)) for layer, heads in sorted(heads_by_layer.items())}
 
 
-def normalised(importance: Tensor) -> Tensor:
+def normalise_importance(importance: Tensor) -> Tensor:
     """Return the importance of a layer's heads with the l2 norm 1, or 0 where all are."""
     norm: Tensor = importance.norm().clamp(min=torch.finfo(importance.dtype).tiny)
     return importance / norm
@@ -341,7 +341,7 @@ def normalised(importance: Tensor) -> Tensor:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Have a model in eval mode for a while; each module is given its mode back."""
+    """Return a context in which a model is in eval mode; each module gets its mode back."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -351,7 +351,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def checked_loss(loss_of: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
+def compute_finite_loss(loss_of: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
     """Return the loss of a batch; UsageError if it is no finite scalar."""
     loss = loss_of(batch)
     if loss.numel() != 1 or not math.isfinite(loss.item()):

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tempopt.attention.functional.logits import visible_keys, widened
+from tempopt.attention.functional.logits import to_wide_type, visible_keys
 from tempopt.errors import SpecError, UsageError
 from tempopt.temperature.length import FEWEST_KEYS
 from tempopt.temperature.ranges import HIGHEST, LOWEST
@@ -110,7 +110,7 @@ class ConditionalTemperature(LearnedTemperature):
             x_BNM: What the query is projected from.
         """
         moved_BNH = self.last(F.gelu(self.hidden(x_BNM)))
-        moved_BNH = widened(moved_BNH)
+        moved_BNH = to_wide_type(moved_BNH)
         start = _softplus_inverse(self.init - self.lowest)
         # A difference that vanishes where nothing has been learned, which softplus of its inverse does not
         # to the last bit; a constant of another shape would be rounded by another kernel.
@@ -149,14 +149,14 @@ class ScalableSoftmax(LearnedTemperature):
     @property
     def scale(self) -> Tensor:
         """The scale s of each head, (H,)."""
-        return widened(self.log_scale).exp()
+        return to_wide_type(self.log_scale).exp()
 
     @property
     def bias(self) -> Tensor:
         """The bias b of each head, (H,); zeros where it is not learned."""
         if self.log_level is None:
             return torch.zeros_like(self.scale)
-        return widened(self.log_level).exp() - self.scale * math.log(FEWEST_KEYS)
+        return to_wide_type(self.log_level).exp() - self.scale * math.log(FEWEST_KEYS)
 
     def forward(
         self, q_len: int, k_len: int, *, attn_mask: Tensor | None = None, is_causal: bool = False
@@ -307,11 +307,11 @@ def _logs(name: str, value: float | Sequence[float], num_heads: int) -> Tensor:
 
 
 def _per_head(x_H: Tensor) -> Tensor:
-    return widened(x_H).reshape(-1, 1, 1)
+    return to_wide_type(x_H).reshape(-1, 1, 1)
 
 
 def _unit(x: Tensor) -> Tensor:
-    x = widened(x)
+    x = to_wide_type(x)
     length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     # A small number instead would be the gradient's inverse, and more than half precision holds.
     return x / length.masked_fill(length == 0.0, 1.0)

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tempopt.attention.functional.logits import widened
+from tempopt.attention.functional.logits import to_wide_type
 from tempopt.attention.modules.learned import LearnedTemperature, check_scale
 from tempopt.errors import SpecError, UsageError
 from tempopt.temperature.ranges import HIGHEST, LOWEST
@@ -78,7 +78,7 @@ class OutputTemperature(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         # another type of the weights does not make it another temperature
-        self.temperature = widened(self.temperature)
+        self.temperature = to_wide_type(self.temperature)
         self.set_progress(self.progress)
         return self
 
@@ -121,7 +121,7 @@ class LearnedOutputTemperature(LearnedTemperature):
                 self.log_temperature.clamp_(low, high)
         # In training not clamped out of place: its backward would refuse the next forward's clamp in place.
         log_temperature = self.log_temperature if self.training else self.log_temperature.clamp(low, high)
-        return widened(log_temperature).exp()
+        return to_wide_type(log_temperature).exp()
 
 
 def tempered_cross_entropy(
@@ -156,7 +156,7 @@ def tempered_cross_entropy(
         UsageError: if one given as a tensor has more than one element.
     """
     _check_temperature(temperature)
-    tempered_logits = _tempered(logits, temperature)
+    tempered_logits = _divide_by_temperature(logits, temperature)
     loss = F.cross_entropy(
         tempered_logits,
         target,
@@ -199,15 +199,15 @@ def distillation_loss(
     _check_temperature(temperature)
     _check_distillation(student, teacher, target, mix, reduction)
     classes = 0 if student.ndim == 1 else 1
-    log_student = _tempered(student, temperature).log_softmax(dim=classes)
-    log_teacher = _tempered(teacher.detach(), temperature).log_softmax(dim=classes)
+    log_student = _divide_by_temperature(student, temperature).log_softmax(dim=classes)
+    log_teacher = _divide_by_temperature(teacher.detach(), temperature).log_softmax(dim=classes)
     pointwise_kl = F.kl_div(log_student, log_teacher, reduction="none", log_target=True)
     # 0 ln 0 is 0
     divergence = pointwise_kl.masked_fill(log_teacher == -math.inf, 0.0).sum(dim=classes)
     soft = _REDUCTIONS[reduction](divergence) * _constant(temperature) ** 2
     if target is None:
         return soft
-    hard = F.cross_entropy(_tempered(student, 1.0), target, reduction=reduction)
+    hard = F.cross_entropy(_divide_by_temperature(student, 1.0), target, reduction=reduction)
     return mix * soft + (1.0 - mix) * hard
 
 
@@ -237,9 +237,9 @@ def contrastive_loss(
             f"a has shape {tuple(a_NE.shape)} and b {tuple(b_NE.shape)}; allowed are two matrices of one "
             "shape, (pairs, features). Pair them up and flatten what else there is."
         )
-    a_NE, b_NE = (F.normalize(widened(features_NE), dim=-1) for features_NE in (a_NE, b_NE))
+    a_NE, b_NE = (F.normalize(to_wide_type(features_NE), dim=-1) for features_NE in (a_NE, b_NE))
     with torch.autocast(a_NE.device.type, enabled=False):
-        logits_NN = _tempered(a_NE @ b_NE.T, temperature)
+        logits_NN = _divide_by_temperature(a_NE @ b_NE.T, temperature)
     own_N = torch.arange(len(logits_NN), device=logits_NN.device)
     loss = (F.cross_entropy(logits_NN, own_N) + F.cross_entropy(logits_NN.T, own_N)) / 2.0
     return loss * _constant(temperature) if keep_gradient else loss
@@ -329,10 +329,10 @@ def _check_calibration(logits_NC: Tensor, target_N: Tensor) -> None:
         )
 
 
-def _tempered(logits: Tensor, temperature: Tensor | float) -> Tensor:
+def _divide_by_temperature(logits: Tensor, temperature: Tensor | float) -> Tensor:
     if isinstance(temperature, Tensor):
         temperature = temperature.reshape(())
-    return widened(logits) / temperature
+    return to_wide_type(logits) / temperature
 
 
 def _constant(temperature: Tensor | float) -> Tensor | float:
