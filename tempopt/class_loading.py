@@ -1,4 +1,4 @@
-"""From an import path to a class, with an error that says which of the ways to fail it was.
+"""Imports classes by their paths, with an error message for each way in which that can fail.
 
 Makes no objects; a person's own error while importing their module is shown as what it is.
 """
@@ -21,7 +21,7 @@ from tempopt.temperature.custom_schedules import own_numbers
 from tempopt.temperature.schedules import Schedule
 
 
-def dotted(path: str) -> str:
+def dotted_path(path: str) -> str:
     """Return an import path with dots: ``stock.Stock`` for ``stock:Stock`` and for ``./stock.py:Stock``."""
     file = re.fullmatch(r"(?:\./)*([^:]+)\.py[:.](\w+)", path)
     return f"{file[1].replace('/', '.')}.{file[2]}" if file else path.replace(":", ".")
@@ -30,7 +30,7 @@ def dotted(path: str) -> str:
 def module_name(path: str) -> str:
     """Return the name of a module that may be given by its path: ``stock`` for ``./stock.py``."""
     file = re.fullmatch(r"(?:\./)*([^:]+)\.py", path)
-    return file[1].replace("/", ".") if file else dotted(path)
+    return file[1].replace("/", ".") if file else dotted_path(path)
 
 
 def load_class(class_path: str, *, base: type, where: str) -> type:

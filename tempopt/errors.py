@@ -32,7 +32,7 @@ class TempoptError(Exception):
     """
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(shortened(message))
+        super().__init__(shorten_message(message))
 
 
 class UsageError(TempoptError, ValueError):
@@ -131,8 +131,8 @@ _LINE = 500
 _KNOWN_NAMES_PATTERN = re.compile(r'(Did you mean "[^"\n]*"\?) Known: [^\n]*?\.(?=\s|$)')
 
 
-def shortened(message: str) -> str:
-    """Return a message of at most 1,900 characters: what was given is cut first, then lines are left out.
+def shorten_message(message: str) -> str:
+    """Shorten a message to at most 1,900 characters: the given value is cut first, then lines are left out.
 
     Args:
         message: Any text. If it is too long, the passwords in it are hidden before anything is cut: half a
@@ -140,7 +140,7 @@ def shortened(message: str) -> str:
     """
     if len(message) <= _LONGEST:
         return message
-    message = re.sub(rf"\S{{{_WORD},}}", lambda match: _ends(match[0], _WORD), masked(message))
+    message = re.sub(rf"\S{{{_WORD},}}", lambda match: _ends(match[0], _WORD), mask_secrets(message))
     if len(message) > _LONGEST:
         message = _KNOWN_NAMES_PATTERN.sub(r"\1", message)
     if len(message) > _LONGEST:
@@ -201,8 +201,8 @@ def missing_extra(error: ModuleNotFoundError, extra: str, packages: Collection[s
     return UsageError(f"{use}, and {error.name} is not installed. Run: pip install 'tempopt[{extra}]'")
 
 
-def masked(text: str) -> str:
-    """Return a message without passwords and tokens; of what only looks like one, too much is hidden."""
+def mask_secrets(text: str) -> str:
+    """Replace passwords and tokens in a text by ``***``; what only looks like one is replaced, too."""
     text = _TOKEN.sub(r"\1***", text)
     return _SECRET_QUERY.sub(r"\1***", _WORDS.sub(_without_userinfo, text))
 

@@ -98,8 +98,8 @@ def _why(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def removed_if_empty(folder: Path) -> Iterator[None]:
-    """Remove at the end what is empty of a folder and those above it, if they were not there before."""
+def remove_new_empty_folders(folder: Path) -> Iterator[None]:
+    """Remove a folder and its parents at the end if they were created meanwhile and are empty."""
     new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         yield

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tempopt.errors import TempoptError, UsageError, masked, shortened, unknown
+from tempopt.errors import TempoptError, UsageError, mask_secrets, shorten_message, unknown
 
 LIMIT = 2000
 
@@ -31,7 +31,7 @@ def test_of_many_faults_the_first_and_the_last_are_told_and_the_others_counted()
         f'  mine.yaml:{line}: study.a{line}: Unknown key "a{line}". Known: {"b, " * 40}c.'
         for line in range(3000)
     ]
-    message = shortened("\n".join(["This study spec has 3000 faults:", *faults, "Put them right."]))
+    message = shorten_message("\n".join(["This study spec has 3000 faults:", *faults, "Put them right."]))
     lines = message.splitlines()
     assert lines[0] == "This study spec has 3000 faults:"
     assert lines[1].startswith("  mine.yaml:0: study.a0:")
@@ -42,7 +42,7 @@ def test_of_many_faults_the_first_and_the_last_are_told_and_the_others_counted()
 def test_known_names_are_left_out_of_a_long_message_where_the_nearest_is_told() -> None:
     fault = unknown("key", "trails", ["trials", *(f"another_key_{number}" for number in range(30))])
     assert "another_key_29" in fault
-    message = shortened("\n".join([fault] * 6))
+    message = shorten_message("\n".join([fault] * 6))
     assert message.count('Unknown key "trails". Did you mean "trials"?') == 6
     assert "another_key" not in message
 
@@ -58,7 +58,7 @@ def test_no_password_is_cut_in_two() -> None:
 def test_hiding_passwords_goes_through_a_long_text_but_once(part: str) -> None:
     # with a search from each place to the end these would take hours
     for text in (part * 50_000, f"{part * 50_000}@", f"@{part * 50_000}"):
-        assert len(masked(text)) <= len(text)
+        assert len(mask_secrets(text)) <= len(text)
 
 
 def test_of_a_store_full_of_names_the_first_are_told() -> None:

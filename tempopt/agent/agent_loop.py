@@ -23,7 +23,7 @@ from tempopt.agent.study_client import THOROUGH_SECONDS, AgentCallbacks, RunFold
 from tempopt.agent.ticket_transitions import build_attempt_lost, build_attempt_released, build_run_ended
 from tempopt.agent.worker_pool import WorkerPool
 from tempopt.agent.worker_slot import Phase, Process, WorkerSlot, initial_lease_seconds
-from tempopt.errors import SpecError, StudyFailed, StudyNotFound, masked
+from tempopt.errors import SpecError, StudyFailed, StudyNotFound, mask_secrets
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.changes import RunStarted
 from tempopt.storage.liveness import host
@@ -444,7 +444,7 @@ class Agent:
         self._losses += 1
         change, row = build_attempt_lost(work, why, attempts=attempts, alone=alone)
         self._client.report_attempt_lost(change, ticket, row, work.reports)
-        self._observer.note(f"{ticket.kind} {ticket.number}, attempt {ticket.attempt}: {masked(why)}")
+        self._observer.note(f"{ticket.kind} {ticket.number}, attempt {ticket.attempt}: {mask_secrets(why)}")
         self._free(work)
         if row.state != "waiting":
             self._observer.on_ticket_end(row)

@@ -18,7 +18,7 @@ from tempopt.agent.agent_loop import Turn
 from tempopt.agent.observer import NullObserver, Observer
 from tempopt.agent.store_connection import StoreTimeoutError
 from tempopt.agent.study_runner import StudyRunner, run_remote_agent
-from tempopt.errors import AccessDenied, StoreUnreachable, StudyNotFound, TempoptError, masked
+from tempopt.errors import AccessDenied, StoreUnreachable, StudyNotFound, TempoptError, mask_secrets
 from tempopt.spec.custom_schedules import import_schedules
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
@@ -209,7 +209,7 @@ class AnyAgent:
             text = str(error) if isinstance(error, TempoptError) else f"{type(error).__name__}: {error}"
             seconds = self._failures.add(study.id)
             self._skipped[study.id] = study.name
-            self._note(f"Skips {study.name} for {seconds:g} s: {masked(text)}")
+            self._note(f"Skips {study.name} for {seconds:g} s: {mask_secrets(text)}")
             return
         if turn.has_trained:
             self._idle_for = 0.0

@@ -27,7 +27,7 @@ from tempopt.agent.study_cache import StudyCache
 from tempopt.agent.study_client import RunFolders, StudyClient
 from tempopt.agent.study_creation import ensure_study_exists
 from tempopt.errors import UsageError
-from tempopt.files import removed_if_empty
+from tempopt.files import remove_new_empty_folders
 from tempopt.report.study_result import StudyResult, load
 from tempopt.sampling.optuna_factories import try_strategies
 from tempopt.spec.custom_schedules import import_schedules
@@ -255,7 +255,7 @@ def ensure_writable_dir(folder: Path) -> Iterator[Path]:
         UsageError: It cannot be made or written to.
     """
     # what is refused has written nothing there
-    with removed_if_empty(folder):
+    with remove_new_empty_folders(folder):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=folder):

@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from tempopt.cli.commands import COMMANDS as COMMANDS
 from tempopt.cli.commands import Command as Command
-from tempopt.errors import ScheduleNotImported, TempoptError, UsageError, masked, not_text, unknown
+from tempopt.errors import ScheduleNotImported, TempoptError, UsageError, mask_secrets, not_text, unknown
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 
@@ -117,8 +117,8 @@ def _refuse_unknown(argv: Sequence[str]) -> None:
             raise UsageError(unknown(where, option, [*options, "--help"]))
 
 
-def _imported(argv: Sequence[str]) -> list[str]:
-    """Import what ``--import`` names, before the command; return the words after it."""
+def _import_modules(argv: Sequence[str]) -> list[str]:
+    """Import the modules that ``--import`` names before the command; return the words after it."""
     words = list(argv)
     while words and words[0].partition("=")[0] == "--import":
         name = words.pop(0).partition("=")[2] or (words.pop(0) if words else "")
@@ -133,7 +133,7 @@ def _imported(argv: Sequence[str]) -> list[str]:
 def _run(argv: Sequence[str]) -> int:
     """Carry out a command; one that returns nothing has ended well."""
     _refuse_no_text(argv)
-    argv = _imported(argv)
+    argv = _import_modules(argv)
     _refuse_unknown(argv)
     parser, commands = build_parsers()
     if not argv or argv[0] not in commands:
@@ -196,7 +196,7 @@ def exit_code(work: Callable[[], int]) -> int:
     except TempoptError as error:
         if os.environ.get("TEMPOPT_TRACEBACK"):
             _print_traceback()
-        print(masked(f"tempopt: error: {error}"), file=sys.stderr)
+        print(mask_secrets(f"tempopt: error: {error}"), file=sys.stderr)
         return USAGE if isinstance(error, UsageError) else FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -206,7 +206,7 @@ def exit_code(work: Callable[[], int]) -> int:
         return EXIT_OK
     except Exception as error:
         _print_traceback()
-        description = masked(f"{type(error).__name__}: {error}")
+        description = mask_secrets(f"{type(error).__name__}: {error}")
         print(
             f"tempopt: error: {description}\nThis was not foreseen. If it is not yours to put right, please "
             "report it with the lines above.",
@@ -218,4 +218,4 @@ def exit_code(work: Callable[[], int]) -> int:
 def _print_traceback() -> None:
     import traceback  # only where there is one to print: help is quick
 
-    print(masked(traceback.format_exc()), file=sys.stderr)
+    print(mask_secrets(traceback.format_exc()), file=sys.stderr)

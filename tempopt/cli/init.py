@@ -19,7 +19,7 @@ from tempopt.service.template import ModuleInfo, inspect_module, render_spec_tem
 
 def init(arguments: argparse.Namespace) -> None:
     """Write a commented spec for the LightningModule at an import path."""
-    info = _inspected(arguments.module)
+    info = _inspect(arguments.module)
     text = render_spec_template(info, arguments.scenario)
     write(text, arguments.output, overwrite=False)
     if "\nattach:" in text:
@@ -31,7 +31,7 @@ def init(arguments: argparse.Namespace) -> None:
         )
 
 
-def _inspected(import_path: str) -> ModuleInfo:
+def _inspect(import_path: str) -> ModuleInfo:
     # the folder comes after the standard library there, which a file of the person's may have the name of
     os.environ["PYTHONSAFEPATH"] = "1"
     spawn = multiprocessing.get_context("spawn")

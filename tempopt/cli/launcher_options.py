@@ -25,7 +25,7 @@ def launch_options(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def selected_launcher(arguments: argparse.Namespace) -> LauncherSelection:
-    """Return the launcher that jobs are asked of; an address alone is that of a Ray.
+    """Return the launcher whose jobs a command asks about; an address alone is that of a Ray cluster.
 
     Raises:
         UsageError: There are options of no launcher.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tempopt.cli import EXIT_NO_DIFFERENCE, EXIT_OK, EXIT_WORSE, FAILED, INTERRUPTED
 from tempopt.cli.output import print_decision
 from tempopt.cli.storage import storage_option, study_argument
-from tempopt.errors import TempoptError, UsageError, masked
+from tempopt.errors import TempoptError, UsageError, mask_secrets
 from tempopt.storage.http.address import is_server
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _CODES: dict[Outcome, int] = {"better": EXIT_OK, "not_shown": EXIT_NO_DIFFERENCE
 
 
 def carry_out(arguments: argparse.Namespace, request: SearchRequest | ResumeRequest) -> int:
-    """Carry out what a command asks, by this process or by agents of a launcher, and return the exit code."""
+    """Run a study in this process or by agents of a launcher, and return the exit code."""
     if arguments.launcher is not None:
         from tempopt.cli import launch
 
@@ -112,7 +112,7 @@ def publish_report(arguments: argparse.Namespace, name: str) -> str | None:
         reason = f"{error}" if isinstance(error, TempoptError) else f"{type(error).__name__}: {error}"
         command = f"tempopt report {study_argument(name, arguments)}"
         text = f"the report could not be written: {reason}\nThe study is whole. Try again: {command}"
-        print(masked(f"tempopt: warning: {text}"), file=sys.stderr)
+        print(mask_secrets(f"tempopt: warning: {text}"), file=sys.stderr)
         return None
 
 

@@ -1,4 +1,4 @@
-"""The care of studies: ``tempopt pause``, ``stop``, ``delete``, ``gc``, ``storage upgrade`` and ``logs``."""
+"""Administers studies: ``tempopt pause``, ``stop``, ``delete``, ``gc``, ``storage upgrade`` and ``logs``."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def stop(arguments: argparse.Namespace) -> None:
 
 
 def delete(arguments: argparse.Namespace) -> None:
-    """Delete a study with all that belongs to it, having asked."""
-    if not (arguments.yes or _confirmed(arguments)):
+    """Delete a study with all that belongs to it, after confirmation."""
+    if not (arguments.yes or _ask_to_confirm(arguments)):
         print("Nothing was deleted.")
         return
     if count := _end_unbegun(arguments):
@@ -146,7 +146,7 @@ def _at_work(agents: Sequence[str]) -> str:
     return f"At work: {', '.join(agents)}." if agents else "No agent works on it."
 
 
-def _confirmed(arguments: argparse.Namespace) -> bool:
+def _ask_to_confirm(arguments: argparse.Namespace) -> bool:
     if not sys.stdin.isatty():
         raise UsageError(
             "tempopt delete asks before it deletes, and there is no terminal to answer at. Give --yes."

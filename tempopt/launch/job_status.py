@@ -48,7 +48,7 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LauncherSelection:
-    """The launcher that a person has given for jobs to be asked of.
+    """The launcher that a person has given to query jobs.
 
     Args:
         launcher: ``--launcher``; None: only those that need nothing from the person.
@@ -64,12 +64,12 @@ class LauncherSelection:
 
 
 def query_job_status(rows: Sequence[JobRow], launch_options: LauncherSelection) -> list[JobStatus]:
-    """Return how jobs stand, in the order in which they were given; ``unknown`` what may not be asked."""
+    """Return the states of jobs, in the order in which they were given; ``unknown`` if not to be queried."""
     return _collect_job_statuses(rows, launch_options, "jobs")
 
 
 def cancel_jobs(rows: Sequence[JobRow], launch_options: LauncherSelection) -> list[JobStatus]:
-    """Have the agents of jobs leave, and return how they stand then, in the order that they were given in."""
+    """Cancel jobs, and return their states then, in the order in which they were given."""
     return _collect_job_statuses(rows, launch_options, "cancel")
 
 
@@ -78,7 +78,7 @@ def _collect_job_statuses(
 ) -> list[JobStatus]:
     standings: dict[tuple[str, str], JobStatus] = {}
     for launcher in dict.fromkeys(row.launcher for row in rows):
-        started = {row.id: _started(row) for row in rows if row.launcher == launcher}
+        started = {row.id: _ray_address(row) for row in rows if row.launcher == launcher}
         options = launch_options.of(launcher)
         why = _refusal(launcher, options, launch_options)
         answers = _ask(what, launcher, options, started) if why is None else _unknown(launcher, started, why)
@@ -87,7 +87,7 @@ def _collect_job_statuses(
 
 
 def _refusal(launcher: str, options: Mapping[str, str], launch_options: LauncherSelection) -> str | None:
-    """Return why a launcher is not asked, None if it is."""
+    """Return why a launcher is not queried, None if it is."""
     if launcher == "ray" and (options.get("address") or os.environ.get("RAY_ADDRESS") or "local") == "local":
         return (
             "Jobs on Ray are asked after at an address that you give, not at one that the database names. "
@@ -101,8 +101,8 @@ def _refusal(launcher: str, options: Mapping[str, str], launch_options: Launcher
     )
 
 
-def _started(row: JobRow) -> str | None:
-    """Return the Ray that a job was started on, by the database; None if it is on none."""
+def _ray_address(row: JobRow) -> str | None:
+    """Return the address of the Ray cluster that a job runs on, None for other launchers."""
     if row.launcher != "ray":
         return None
     return str(row.options.get("address")) if isinstance(row.options, dict) else "no address"

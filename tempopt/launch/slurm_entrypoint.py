@@ -27,22 +27,22 @@ STORAGE = "TEMPOPT_STORAGE"
 _LOOK = 2.0
 
 
-def ended_path(folder: Path, job: str) -> Path:
-    """Return the file in which a job that has ended by itself says how."""
+def exit_info_path(folder: Path, job: str) -> Path:
+    """Return the file into which a job that has ended writes its exit information."""
     return folder / f"{job}_ended.json"
 
 
 def read_ended(folder: Path, job: str) -> ExitInfo | None:
-    """Return how a job has ended; None if it did not say."""
+    """Return how a job has ended; None if it has written nothing."""
     try:
-        return ExitInfo(**json.loads(ended_path(folder, job).read_text(encoding="utf-8")))
+        return ExitInfo(**json.loads(exit_info_path(folder, job).read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
 
 
 def write_ended(folder: Path, job: str, ending: ExitInfo) -> None:
-    """Note how a job has ended."""
-    path = ended_path(folder, job)
+    """Write how a job has ended."""
+    path = exit_info_path(folder, job)
     new_path = path.with_suffix(".new")
     new_path.write_text(json.dumps(dataclasses.asdict(ending)), encoding="utf-8")
     new_path.replace(path)
@@ -56,7 +56,7 @@ def run_agent(task: Task) -> NoReturn:
     """
     environment = submitit.JobEnvironment()
     job, paths = environment.job_id, environment.paths
-    ended_path(paths.folder, job).unlink(missing_ok=True)
+    exit_info_path(paths.folder, job).unlink(missing_ok=True)
     storage = os.environ.pop(STORAGE, None)
     if storage is None:
         ending: ExitInfo | None = ExitInfo(
@@ -68,7 +68,7 @@ def run_agent(task: Task) -> NoReturn:
         # of all lives of the job
         with (paths.folder / f"{job}_agent.log").open("ab") as log:
             agent_task = dataclasses.replace(task, storage=storage, environment=_environment(task))
-            ending = _supervised(agent_task, log.fileno(), job)
+            ending = _supervise(agent_task, log.fileno(), job)
     if ending is None:
         raise SystemExit(0)
     write_ended(paths.folder, job, ending)
@@ -84,8 +84,8 @@ def _environment(task: Task) -> dict[str, str]:
     return {**task.environment, **({} if task.gpus else {"CUDA_VISIBLE_DEVICES": ""})}
 
 
-def _supervised(task: Task, log: int, job: str) -> ExitInfo | None:
-    """Return how the agent ended for good; None if the job has been queued again."""
+def _supervise(task: Task, log: int, job: str) -> ExitInfo | None:
+    """Run the agent to its end and return how it ended; None if the job has been queued again."""
     news: queue.SimpleQueue[Future[ExitInfo] | None] = queue.SimpleQueue()
     # in place of submitit's, which knows of no agent that has to leave first
     signal.signal(signal.SIGUSR2, lambda *_: news.put(None))
@@ -97,7 +97,7 @@ def _supervised(task: Task, log: int, job: str) -> ExitInfo | None:
         if should_leave:
             supervisor.leave()
         ending = agent.result()
-    return _queued_again(job) if _is_unfinished(ending) and (should_leave or _is_preempted(job)) else ending
+    return _requeue(job) if _is_unfinished(ending) and (should_leave or _is_preempted(job)) else ending
 
 
 def _spare() -> None:
@@ -130,7 +130,7 @@ def _is_preempted(job: str) -> bool:
     return re.search(r"PreemptTime=\d", done.stdout) is not None
 
 
-def _queued_again(job: str) -> ExitInfo | None:
+def _requeue(job: str) -> ExitInfo | None:
     """Put this job back into the queue; return how it ended if Slurm does not take it."""
     done = subprocess.run(["scontrol", "requeue", job], capture_output=True, text=True)
     if done.returncode == 0:

@@ -124,21 +124,21 @@ class Supervisor:
         with self._lock:
             if self._leaving.is_set():
                 return ExitInfo(code=130)
-            self._process = process = _started(self._task, self._output)
+            self._process = process = _start_agent(self._task, self._output)
         assert process.stdin is not None and process.stderr is not None
         with process.stdin, process.stderr:
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.write(json.dumps(dataclasses.asdict(self._task)).encode() + b"\n")
                 process.stdin.flush()
-            lines = self._passed_on(process.stderr)
+            lines = self._forward_stderr(process.stderr)
             code = process.wait()
         message = "" if code in CLEAN_EXIT_CODES else "\n".join(lines)
         if code < 0 and not message:
             message = f"the agent was killed by {signal.Signals(-code).name}"
         return ExitInfo(code=code, message=message)
 
-    def _passed_on(self, stream: IO[bytes]) -> deque[str]:
-        """Copy what the agent says on standard error, and return the end of it."""
+    def _forward_stderr(self, stream: IO[bytes]) -> deque[str]:
+        """Copy the agent's standard error, and return the last lines of it."""
         last_lines: deque[str] = deque(maxlen=_LINES)
         for line in stream:
             last_lines.append(line.decode(errors="replace").rstrip("\n"))
@@ -146,7 +146,7 @@ class Supervisor:
         return last_lines
 
 
-def _started(task: Task, output: int | None) -> subprocess.Popen[bytes]:
+def _start_agent(task: Task, output: int | None) -> subprocess.Popen[bytes]:
     folder = task.folder if task.folder is not None and Path(task.folder).is_dir() else None
     return subprocess.Popen(
         [sys.executable, "-m", AGENT_MODULE],

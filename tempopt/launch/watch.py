@@ -22,7 +22,7 @@ LOOK_SECONDS = 2.0
 
 
 class StudyPoller:
-    """Tells an observer what becomes of a study from now on.
+    """Reports the progress of a study to an observer from now on.
 
     Args:
         store: Where it is, or will be once it has been begun.

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tempopt.errors import StorageError, masked
+from tempopt.errors import StorageError, mask_secrets
 from tempopt.server.app_state import ServerState
 from tempopt.server.auth import require
 from tempopt.server.authenticator import READS, Principal, client_address
@@ -89,10 +89,10 @@ def _row(scope: Scope, status: int) -> AuditRow | None:
         name="" if principal is None else principal.name,
         token="" if principal is None else principal.id,
         address=client_address(Request(scope)),
-        action=masked(f"{scope['method']} {scope['path']}"),
+        action=mask_secrets(f"{scope['method']} {scope['path']}"),
         status=status,
         study=study,
-        detail=masked(detail),
+        detail=mask_secrets(detail),
     )
 
 

@@ -10,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from tempopt.errors import TempoptError, masked
+from tempopt.errors import TempoptError, mask_secrets
 from tempopt.storage.http.connection import ERROR_RESPONSES
 
 LOGGER = logging.getLogger("tempopt.server")
@@ -49,7 +49,7 @@ class ApiError(Exception):
 
 def answer(status: int, code: str, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
     """Return the answer to a refused request."""
-    content = {"error": {"code": code, "message": masked(message)}}
+    content = {"error": {"code": code, "message": mask_secrets(message)}}
     return JSONResponse(content, status_code=status, headers=headers)
 
 
@@ -61,7 +61,7 @@ def as_refusal(error: Exception) -> ApiError | None:
         responses = ((code, status) for kind, code, status in ERROR_RESPONSES if isinstance(error, kind))
         code, status = next(responses, ("usage", 400))
         if status >= 500:
-            LOGGER.error("%s: %s", type(error).__name__, masked(str(error)))
+            LOGGER.error("%s: %s", type(error).__name__, mask_secrets(str(error)))
         return ApiError(status, code, _PUBLIC_MESSAGES.get(code, str(error)))
     if isinstance(error, RequestValidationError):
         return ApiError(422, "invalid_request", _faults(error))
@@ -80,7 +80,7 @@ def install(app: FastAPI) -> None:
         return answer(refusal.status, refusal.code, refusal.message, refusal.headers)
 
     def unforeseen(request: Request, error: Exception) -> JSONResponse:
-        LOGGER.error("unforeseen: %s", masked(repr(error)), exc_info=error)
+        LOGGER.error("unforeseen: %s", mask_secrets(repr(error)), exc_info=error)
         return answer(500, "internal", "The server met an error that was not foreseen. Its log tells more.")
 
     for error_type in (ApiError, TempoptError, RequestValidationError, HTTPException):

@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from tempopt.errors import masked
+from tempopt.errors import mask_secrets
 from tempopt.server.errors import ApiError
 from tempopt.storage.checkpoints import error_reason, open_filesystem
 
@@ -268,7 +268,7 @@ def _reached(url: str) -> Iterator[tuple[Any, str]]:
         raise _not_written(error) from error
     except Exception as error:
         # each store has errors of its own
-        LOGGER.warning("%s: %s", url, masked(error_reason(error)))
+        LOGGER.warning("%s: %s", url, mask_secrets(error_reason(error)))
         raise ApiError(
             503, "checkpoints_away", "The object store of this server cannot be reached just now. Try again."
         ) from error
@@ -293,7 +293,7 @@ def tidy(folder: str, but: str, recorded: Callable[[], Collection[str]]) -> None
     except FileNotFoundError:
         return
     except Exception as error:
-        LOGGER.warning("%s: not tidied: %s", folder, masked(error_reason(error)))
+        LOGGER.warning("%s: not tidied: %s", folder, mask_secrets(error_reason(error)))
         return
     needless_names = _oldest_uploads(names, but) + _oldest_files(names, but, recorded)
     for name in needless_names:

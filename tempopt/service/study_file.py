@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tempopt.errors import StorageError, StudyNotFound, UsageError, masked, without_passwords
+from tempopt.errors import StorageError, StudyNotFound, UsageError, mask_secrets, without_passwords
 from tempopt.sampling.frozen_history import trial_params
 from tempopt.service.lifecycle import Storage, open_storage
 from tempopt.spec.custom_schedules import check_schedules
@@ -103,7 +103,8 @@ def _to_document(store: Store, study: StudyRow) -> dict[str, Any]:
         ids = [ticket.id for ticket in tickets[start : start + _MANY]]
         measurements += measurements_to_plain(store.measurements(study.id, ids))
         logs += [
-            serialize(dataclasses.replace(log, text=masked(log.text))) for log in store.logs(study.id, ids)
+            serialize(dataclasses.replace(log, text=mask_secrets(log.text)))
+            for log in store.logs(study.id, ids)
         ]
         maps |= store.attention_maps(study.id, ids)
     return {
@@ -133,7 +134,7 @@ def _moved(ticket: TicketRow) -> TicketRow:
         for checkpoint in ticket.checkpoints
         if not is_local(checkpoint.url) and not checkpoint.url.startswith("tempopt://")
     )
-    error = None if ticket.error is None else masked(ticket.error)
+    error = None if ticket.error is None else mask_secrets(ticket.error)
     return dataclasses.replace(ticket, checkpoints=checkpoints, error=error, lease=None)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from tempopt.class_loading import dotted
+from tempopt.class_loading import dotted_path
 from tempopt.errors import unknown
 from tempopt.spec.yaml_source import CollectedSpecError, unresolved
 
@@ -161,11 +161,11 @@ def parse_class_section(value: object, *, section: str) -> dict[str, Any]:
         if key not in known_keys
     ]
     class_path, init_args = value["class_path"], value.get("init_args")
-    if not isinstance(class_path, str) or not _CLASS_PATH.fullmatch(dotted(class_path)):
+    if not isinstance(class_path, str) or not _CLASS_PATH.fullmatch(dotted_path(class_path)):
         message = f"given {class_path!r}. Give an import path: package.module.Class."
         lines.append((f"{section}.class_path", message))
-    elif dotted(class_path) != class_path:
-        message = f'given "{class_path}". Write it with dots: {dotted(class_path)}.'
+    elif dotted_path(class_path) != class_path:
+        message = f'given "{class_path}". Write it with dots: {dotted_path(class_path)}.'
         lines.append((f"{section}.class_path", message))
     if init_args is not None and not isinstance(init_args, Mapping):
         lines.append((f"{section}.init_args", f"given {init_args!r}. Give a mapping of argument to value."))

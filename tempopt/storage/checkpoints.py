@@ -17,7 +17,7 @@ from typing import Any
 
 from tempopt.errors import UsageError
 from tempopt.files import absolute as absolute_path
-from tempopt.files import removed_if_empty
+from tempopt.files import remove_new_empty_folders
 from tempopt.storage.rows import KINDS, Kind
 
 DEFAULT_FOLDER = "tempopt-runs"
@@ -61,7 +61,7 @@ def normalize_checkpoint_url(path: str | Path) -> str:
     probe = f"{folder}/.tempopt-{uuid.uuid4().hex}"
     try:
         # what is asked of a folder leaves none behind: the study may be refused yet
-        with removed_if_empty(Path(folder)) if is_local(url) else contextlib.nullcontext():
+        with remove_new_empty_folders(Path(folder)) if is_local(url) else contextlib.nullcontext():
             if is_local(url):
                 fs.makedirs(folder, exist_ok=True)
             fs.pipe_file(probe, b"tempopt")

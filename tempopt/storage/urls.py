@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import quote, quote_plus
 
-from tempopt.errors import StorageError, UsageError, masked, not_text, unknown
+from tempopt.errors import StorageError, UsageError, mask_secrets, not_text, unknown
 from tempopt.files import absolute
 from tempopt.storage.http.address import is_server
 from tempopt.storage.http.credentials import default_server
@@ -59,12 +59,12 @@ def storage_url(url: str | None) -> str:
 
 def url_masker(url: str) -> Callable[[str], str]:
     """Return what hides the password of a store in a text, in each spelling that a driver may repeat."""
-    return masked if is_server(url) else parse_database_url(url).mask
+    return mask_secrets if is_server(url) else parse_database_url(url).mask
 
 
 def masked_url(url: str) -> str:
     """Return a URL of a database or a server as people may see it, its password masked."""
-    return masked(url) if is_server(url) else parse_database_url(url).masked
+    return mask_secrets(url) if is_server(url) else parse_database_url(url).masked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any
 
-from tempopt.class_loading import dotted, load_class, module_name, refuse_module
+from tempopt.class_loading import dotted_path, load_class, module_name, refuse_module
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
 from tempopt.training.arguments import Arguments, loaders, parameter
 
@@ -77,7 +77,7 @@ def inspect_module(import_path: str) -> ModuleInfo:
     from tempopt.training.module import TemperedModule
 
     refuse_module(module_name(import_path), base=L.LightningModule, where="init")
-    cls = load_class(dotted(import_path), base=L.LightningModule, where="init")
+    cls = load_class(dotted_path(import_path), base=L.LightningModule, where="init")
     candidates = dict.fromkeys(
         candidate
         for candidate in vars(sys.modules[cls.__module__]).values()

@@ -20,7 +20,7 @@ import torch
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.loggers.logger import DummyLogger
 
-from tempopt.errors import SpecError, masked
+from tempopt.errors import SpecError, mask_secrets
 from tempopt.temperature import TemperatureParameters
 from tempopt.training.callbacks import TemperatureLogger, TemperatureTarget
 from tempopt.training.lightning_internals import logs_hyperparameters
@@ -183,7 +183,8 @@ class Trackers:
         except Exception as error:
             if label is None:
                 raise SpecError(
-                    f"{logger_config.path}: {logger_config.cls.__name__} cannot be made: {masked(str(error))}"
+                    f"{logger_config.path}: {logger_config.cls.__name__} cannot be made: "
+                    f"{mask_secrets(str(error))}"
                 ) from error
             self._fault(logger_config, error, start_time)
             return None
@@ -222,7 +223,7 @@ class Trackers:
             _away[logger_config.tracker] = now + _AWAY_SECONDS
         # of what a library tells over a page, the beginning; an address that it was told by its own
         # environment may have a password in it
-        reason = textwrap.shorten(masked(str(error)), _LONGEST, placeholder=" ...")
+        reason = textwrap.shorten(mask_secrets(str(error)), _LONGEST, placeholder=" ...")
         self._tell(
             f"{logger_config.path}: {logger_config.cls.__name__} failed ({type(error).__name__}: {reason}). "
             "The run continues without it."

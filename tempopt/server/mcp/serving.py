@@ -13,7 +13,7 @@ import mcp_types as types
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
-from tempopt.errors import TempoptError, masked, unknown
+from tempopt.errors import TempoptError, mask_secrets, unknown
 from tempopt.server.mcp.session import Session
 from tempopt.server.mcp.tools import TOOLS, Tool, call
 from tempopt.version import __version__
@@ -82,7 +82,7 @@ def _answer(session: Session, params: types.CallToolRequestParams) -> types.Call
     except TempoptError as error:
         return _failed(str(error))
     except Exception as error:
-        print(masked(traceback.format_exc()), file=sys.stderr)
+        print(mask_secrets(traceback.format_exc()), file=sys.stderr)
         return _failed(
             f"{type(error).__name__}: {error}\nThis was not foreseen. If it is not yours to put right, "
             "please report it; the traceback is on the standard error of tempopt mcp."
@@ -92,4 +92,6 @@ def _answer(session: Session, params: types.CallToolRequestParams) -> types.Call
 
 
 def _failed(text: str) -> types.CallToolResult:
-    return types.CallToolResult(content=[types.TextContent(type="text", text=masked(text))], is_error=True)
+    return types.CallToolResult(
+        content=[types.TextContent(type="text", text=mask_secrets(text))], is_error=True
+    )

@@ -12,7 +12,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 from markupsafe import Markup
 
-from tempopt.errors import masked
+from tempopt.errors import mask_secrets
 from tempopt.server import sessions
 from tempopt.server.auth import check_scopes, require
 from tempopt.server.authenticator import READS, SCOPES, Principal, check_same_site
@@ -159,7 +159,7 @@ def _refuse(request: Request, refusal: ApiError) -> Response:
         status=refusal.status,
         headers=refusal.headers,
         code=refusal.code,
-        message=masked(refusal.message),
+        message=mask_secrets(refusal.message),
     )
 
 
@@ -171,7 +171,7 @@ def _sign_in_form(
         query = request.scope["query_string"].decode("latin-1")
         then = (f"{path}?{query}" if query else path) if request.method in READS else "/"
     headers = {} if error is None else {**(error.headers or {})}
-    message = "" if error is None else masked(error.message)
+    message = "" if error is None else mask_secrets(error.message)
     return render_page(request, "sign_in.html", status=status, headers=headers, error=message, then=then)
 
 
