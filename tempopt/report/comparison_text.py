@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tempopt.errors import StudyFailed
 from tempopt.report.alpha_spending import earlier_seeds, rounds_combined, seeds_text
-from tempopt.report.finding import DATA, GAIN, NO_GAIN, TESTS, Finding, State, compared, facts
+from tempopt.report.finding import DATA, GAIN, NO_GAIN, TESTS, Finding, State, comparison_finding, facts
 from tempopt.report.formatting import (
     confidence,
     duration,
@@ -46,13 +46,13 @@ def comparison_findings(result: StudyData) -> list[Finding]:
     )
     if comparison.pairs:
         return [decision, *_findings_of_pairs(result, comparison)]
-    text = _called(result, 0, comparison.reference, ", the reference")
+    text = _set_label(result, 0, comparison.reference, ", the reference")
     findings = [decision, Finding(kind="reference", text=text, params=comparison.reference_params)]
     for index, variant in enumerate(comparison.variants, start=1):
-        text = _called(result, index, variant.name)
+        text = _set_label(result, index, variant.name)
         if len(comparison.variants) > 1:
             text += f": {_of_variant(variant)}."
-        findings.append(compared("variant", text, variant.answer, variant.params))
+        findings.append(comparison_finding("variant", text, variant.answer, variant.params))
     findings += facts("note", _notes(result, comparison))
     for variant in comparison.variants:
         findings += facts("caveat", _caveats(variant, comparison.reference))
@@ -168,7 +168,7 @@ def _findings_of_pairs(result: StudyData, comparison: Comparison) -> Iterator[Fi
 
 
 def _shared_level(comparison: Comparison, count: int, noun: str) -> str:
-    """Return what comparisons that share the error rate have of it, one by one and together."""
+    """Return a sentence on the level of several comparisons, of each and of all together."""
     alpha = comparison.alpha / count
     single, joint = (f"{100 * (1 - level):.4g} %" for level in (alpha, comparison.alpha))
     return (
@@ -188,7 +188,7 @@ def _finding_of_pair(pair: SetPair) -> Finding:
     if answer.dropped:
         details.append(f"seeds left out, a run of theirs having failed on every attempt: {answer.dropped}.")
     text = f"{names}: {_numbers(answer)}: {outcomes[pair.winner]}."
-    return compared("pair", text, answer, details=details)
+    return comparison_finding("pair", text, answer, details=details)
 
 
 def _numbers(answer: PairedResult) -> str:
@@ -211,7 +211,7 @@ def _failing(variant: Variant, reference: str) -> str:
 
 
 def divergence_text(answer: PairedResult, reference: str) -> str:
-    """Return on how many seeds the two that are compared diverged, and how those count."""
+    """Return on how many seeds the two compared sets diverged, and how those seeds count."""
     counts = f"{answer.diverged} of {answer.paired.n_pairs} seeds, {reference} on {answer.reference_diverged}"
     return f"diverged on {counts} (counted with the worst value reached)"
 
@@ -273,8 +273,8 @@ def cost_line(result: StudyData) -> str:
     return f"cost: {duration(result.cost.train_seconds)} of training in {result.num_ended} runs{cards}."
 
 
-def exported(result: StudyData) -> str:
-    """Return the name of the set that is exported: the one to take.
+def exported_set(result: StudyData) -> str:
+    """Return the name of the recommended set, which is exported.
 
     Raises:
         StudyFailed: There is none.
@@ -301,7 +301,7 @@ def _set_text(result: StudyData, index: int) -> str:
     return parameters_text(parameters) if parameters else "the spec as it stands"
 
 
-def _called(result: StudyData, index: int, name: str, role: str = "") -> str:
+def _set_label(result: StudyData, index: int, name: str, role: str = "") -> str:
     """Return a set's name, and its parameters unless the name has them."""
     text = _set_text(result, index)
     return f"{name}{role}" if _names_itself(name, text) else f"{name}{role}: {text}"

@@ -166,7 +166,7 @@ def publish(
             figure = PLOTS[key](result)
         except NothingToPlot:
             continue
-        save_plotly_graph_object(study, _titled(figure, PLOTS[key].title), graph_object_id=f"tempopt-{key}")
+        save_plotly_graph_object(study, _lay_out(figure, PLOTS[key].title), graph_object_id=f"tempopt-{key}")
     note, old_note = render_note(result), get_note(study)
     if note != old_note and (not old_note.strip() or belongs_to_tempopt(old_note)):
         save_note(study, note)
@@ -182,8 +182,8 @@ def _stamp(summary: StudySummary) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _titled(figure: go.Figure, title: str) -> go.Figure:
-    """Return a figure as it fits the dashboard's grid, on light ground in dark mode as well."""
+def _lay_out(figure: go.Figure, title: str) -> go.Figure:
+    """Set title, size and colours of a figure for the dashboard's grid, on a light ground in any mode."""
     return figure.update_layout(
         title={"text": title, "font": {"size": 14}, "x": 0.02, "y": 0.98, "yanchor": "top"},
         paper_bgcolor=GROUND,

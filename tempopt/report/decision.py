@@ -30,11 +30,11 @@ from tempopt.report.formatting import (
     limit,
     p_text,
     plan_text,
-    rounded_in,
     temperature_text,
+    value_text_in,
 )
 from tempopt.report.guard_text import not_kept
-from tempopt.report.recommendation_text import recommendation_text, untested, untested_text
+from tempopt.report.recommendation_text import recommendation_text, untested_parameters, untested_text
 from tempopt.temperature import registered_path
 from tempopt.verdict.paired_evidence import PairedResult
 from tempopt.verdict.statistics.paired_tests import PairedTest
@@ -113,10 +113,10 @@ class Decision:
         seeds = seeds_text(self.seeds or 0, self.earlier_seeds)
         if self.outcome == "untrained":
             return f"{_WORDS[self.outcome]}: {self.baseline} diverged on every seed."
-        change = rounded_in(self.change, self.change, self.low, self.high)
+        change = value_text_in(self.change, self.change, self.low, self.high)
         basis = f"(no interval, {seeds})"
         if math.isfinite(self.low) or math.isfinite(self.high):
-            ends = (rounded_in(end, self.change, self.low, self.high) for end in (self.low, self.high))
+            ends = (value_text_in(end, self.change, self.low, self.high) for end in (self.low, self.high))
             basis = f"({self.confidence} interval {' to '.join(ends)}), {seeds}, {p_text(self.p_value)}"
         word = NO_GAIN_OF_TEMPERATURE if self.untested and not self.is_change else _WORDS[self.outcome]
         subject = ", of the winner" if self.is_winner_replaced else ""
@@ -167,7 +167,7 @@ def decide(result: StudyData, storage: str = "") -> Decision | None:
         about="winner" if answer == verdict.total else "recommended",
         is_winner_replaced=is_winner_replaced(verdict),
         earlier_seeds=earlier_seeds(result, verdict.round),
-        untested=untested(result.spec, advice),
+        untested=untested_parameters(result.spec, advice),
         also=tuple(_also(result, verdict, storage))[:_MAX_REMARKS],
     )
 

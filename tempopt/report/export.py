@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import yaml
 
 from tempopt.errors import StudyFailed, UsageError
-from tempopt.report.comparison_text import comparison_headline, exported
+from tempopt.report.comparison_text import comparison_headline, exported_set
 from tempopt.report.findings import headline, round_lines
 from tempopt.report.formatting import baseline_name, parameters_text
 from tempopt.report.recommendation_text import HEAD, recommendation_text
@@ -231,7 +231,7 @@ def _checkpoint_notes(export: _Export) -> list[str]:
 
 def _build_export(result: StudyData, *, winner: bool) -> _Export:
     export = _select(result, winner=winner)
-    config, plan = _merged(result, export.parameters)
+    config, plan = _fill_config(result, export.parameters)
     if result.spec.trainer.get("logger"):
         export.header.append("The study's loggers (trainer.logger) are left out; give the Trainer your own.")
     attach, at_inference = result.spec.attach, _of_attention(export.at_inference)
@@ -252,7 +252,7 @@ def _select(result: StudyData, *, winner: bool) -> _Export:
     recommendation = result.recommendation
     written = "as written by tempopt export."
     if result.spec.compare is not None:
-        name = exported(result)
+        name = exported_set(result)
         assert result.comparison is not None
         header = [f"{name} of tempopt's comparison {result.name!r}, {written}", comparison_headline(result)]
         return _Export(parameters=drop_unused_params(result.comparison.params_by_name[name]), header=header)
@@ -290,8 +290,8 @@ def _winner(result: StudyData) -> dict[str, Any]:
     )
 
 
-def _merged(result: StudyData, parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the config with the parameters in their places, and the plan that has to be attached."""
+def _fill_config(result: StudyData, parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the spec's config with the parameters written into it, and the plan to attach."""
     spec = result.spec
     config: dict[str, Any] = {"model": copy.deepcopy(spec.model)}
     if spec.data is not None:
@@ -358,10 +358,10 @@ def constants(callbacks: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 def comment(lines: Iterable[str]) -> str:
     """Return texts as comment lines of a length that people read, and an empty line."""
-    return "".join(f"{_wrapped(line)}\n" for text in lines for line in text.splitlines()) + "\n"
+    return "".join(f"{_wrap_comment(line)}\n" for text in lines for line in text.splitlines()) + "\n"
 
 
-def _wrapped(line: str) -> str:
+def _wrap_comment(line: str) -> str:
     if not line:
         return "#"
     return textwrap.fill(

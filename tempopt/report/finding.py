@@ -50,18 +50,18 @@ class Finding:
 
 
 def facts(kind: str, texts: Iterable[str]) -> Iterator[Finding]:
-    """Yield a finding of a kind for each statement that rests on no comparison."""
+    """Yield a finding of a kind for each statement that does not rest on a comparison."""
     return (Finding(kind=kind, text=text) for text in texts)
 
 
-def compared(
+def comparison_finding(
     kind: str,
     text: str,
     answer: PairedResult | None,
     params: Mapping[str, Any] | None = None,
     details: Iterable[str] = (),
 ) -> Finding:
-    """Return the statement of a comparison, whose state is what that shows; None: nothing was compared."""
+    """Return the finding of a comparison with the state that follows from its result; None: no result."""
     state: State = "fact"
     if answer is not None:
         state = "shown" if answer.significant else "worse" if answer.worse else "not_shown"

@@ -16,7 +16,7 @@ from tempopt.report.comparison_text import (
     divergence_text,
     diverges_too_often,
 )
-from tempopt.report.finding import DATA, GAIN, NO_GAIN, TESTS, Finding, compared, facts
+from tempopt.report.finding import DATA, GAIN, NO_GAIN, TESTS, Finding, comparison_finding, facts
 from tempopt.report.formatting import (
     baseline_name,
     baseline_values,
@@ -42,7 +42,7 @@ from tempopt.report.recommendation_text import (
     earlier_advice,
     ends_text,
     recommendation_text,
-    untested,
+    untested_parameters,
     why_not_inference,
 )
 from tempopt.temperature import PER_HEAD, is_controlled, training_key
@@ -93,15 +93,15 @@ def find(result: StudyData, storage: str = "") -> list[Finding]:
         findings, cost = comparison_findings(result), cost_line(result)
     else:
         verdict = result.verdict
-        findings = _open(result) if verdict is None else list(_confirmed(result, verdict, storage))
+        findings = _open(result) if verdict is None else list(_verdict_findings(result, verdict, storage))
         findings += facts("rounds", ledger_lines(result))
         cost = _cost(result)
     return [*findings, *facts("lost", _missing(result, storage)), Finding(kind="cost", text=cost)]
 
 
-def _confirmed(result: StudyData, verdict: Verdict, storage: str) -> Iterator[Finding]:
-    """Yield what a study with a verdict found, the decision first."""
-    yield compared("decision", headline(result), verdict.total, verdict.params)
+def _verdict_findings(result: StudyData, verdict: Verdict, storage: str) -> Iterator[Finding]:
+    """Yield the findings of a study with a verdict, the decision first."""
+    yield comparison_finding("decision", headline(result), verdict.total, verdict.params)
     if (advice := verdict.recommendation) is not None:
         text = f"{HEAD}{recommendation_text(result, storage)}"
         yield Finding(kind="recommendation", text=text, params=advice.parameters)
@@ -121,7 +121,7 @@ def _confirmed(result: StudyData, verdict: Verdict, storage: str) -> Iterator[Fi
     if verdict.controlled:
         text = f"under control of the entropy: {final_temperatures_text(verdict.controlled)}."
         yield Finding(kind="control", text=text)
-    yield from _learned(verdict, result.spec)
+    yield from _learned_temperatures(verdict, result.spec)
     yield from _parts(verdict, result.spec)
     yield from _failures(verdict, result)
     yield from facts("heads", head_lines(result))
@@ -146,18 +146,18 @@ def answer(result: StudyData, verdict: Verdict) -> str:
     # what to do then tells of a gain, which "no gain shown" alone would contradict
     if advice is not None and advice.action_without_training == "inference_only":
         return f"{GAIN_AT_INFERENCE}, none by training"
-    is_tuned = advice is not None and bool(untested(result.spec, advice))
+    is_tuned = advice is not None and bool(untested_parameters(result.spec, advice))
     return NO_GAIN_OF_TEMPERATURE if is_tuned else NO_GAIN
 
 
 def answer_of(result: StudyData, verdict: Verdict) -> str:
     """Return :func:`answer` of the latest verdict; one without a gain is named where an earlier has one."""
     answer_text = answer(result, verdict)
-    is_later = answer_text in (NO_GAIN, NO_GAIN_OF_TEMPERATURE) and bool(_gained(result))
+    is_later = answer_text in (NO_GAIN, NO_GAIN_OF_TEMPERATURE) and bool(_verdicts_with_gain(result))
     return f"{answer_text} by verdict {verdict.looks}" if is_later else answer_text
 
 
-def _gained(result: StudyData) -> list[Verdict]:
+def _verdicts_with_gain(result: StudyData) -> list[Verdict]:
     """Return the earlier verdicts that showed a gain, oldest first."""
     return [verdict for verdict in result.earlier_verdicts if verdict.total.significant]
 
@@ -176,7 +176,7 @@ def headline(result: StudyData) -> str:
 
 def _still_holds(result: StudyData, verdict: Verdict) -> str:
     """Return a sentence on the newest earlier verdict that showed a gain, where the latest shows none."""
-    gain_verdicts = _gained(result)
+    gain_verdicts = _verdicts_with_gain(result)
     if verdict.total.significant or not gain_verdicts:
         return ""
     newest_verdict = gain_verdicts[-1]
@@ -243,11 +243,11 @@ def _baselines(result: StudyData, verdict: Verdict) -> Iterator[Finding]:
     if over_baseline is None or over_twin is None or not total.component_results:
         return
     text = f"against the best that is known at {baseline}: {format_comparison(over_baseline)}."
-    yield compared("over_baseline", text, over_baseline, verdict.baseline_params)
+    yield comparison_finding("over_baseline", text, over_baseline, verdict.baseline_params)
     twin_params = {n: v for n, v in verdict.twin_params.items() if verdict.baseline_params.get(n) != v}
     text = f"against its own other parameters at {baseline} ({parameters_text(twin_params)})"
     text += f": {format_comparison(over_twin)}; the more cautious of the two counts, at each end."
-    yield compared("over_twin", text, over_twin, verdict.twin_params)
+    yield comparison_finding("over_twin", text, over_twin, verdict.twin_params)
 
 
 def _constants(result: StudyData, verdict: Verdict) -> Iterator[Finding]:
@@ -257,14 +257,14 @@ def _constants(result: StudyData, verdict: Verdict) -> Iterator[Finding]:
         source = "of the search" if result.has_trial(params) else MODELS
         text = f"against the best constant temperature {source} ({temperature_text(params)})"
         text += f": {format_comparison(verdict.over_constant)}."
-        yield compared("over_constant", text, verdict.over_constant, params)
+        yield comparison_finding("over_constant", text, verdict.over_constant, params)
     params = verdict.constant_twin_params
     if verdict.over_constant_twin is not None and params is not None:
         is_begun = is_controlled(verdict.params)
         level = "the temperature that it begins with" if is_begun else "its geometric mean"
         text = f"against itself with {level} in place of its {moving_text} ({temperature_text(params)})"
         text += f": {format_comparison(verdict.over_constant_twin)}."
-        yield compared("over_constant_twin", text, verdict.over_constant_twin, params)
+        yield comparison_finding("over_constant_twin", text, verdict.over_constant_twin, params)
     if (constants := verdict.against_constant) is None:
         return
     if verdict.schedule_shown:
@@ -316,14 +316,14 @@ def _missing(result: StudyData, storage: str) -> Iterator[str]:
     """Yield which runs did not complete, or only at a later attempt."""
     failed = [ticket for ticket in result.lost if ticket.state == "failed"]
     if failed:
-        yield f"failed on every attempt: {len(failed)} ({_named(failed)})."
+        yield f"failed on every attempt: {len(failed)} ({_failures_text(failed)})."
         if any(failed_runs_to_requeue(result.runs, result.spec)):
             command = f"tempopt resume {shlex.quote(result.name)}{storage} --retry-failed"
             yield f"to have what counts of them, once the cause is gone: {command}"
     retrying_tickets = [ticket for ticket in result.lost if ticket.state != "failed"]
     if retrying_tickets:
         attempts = sum(ticket.failures for ticket in retrying_tickets)
-        yield f"retried after failures: {attempts} ({_named(retrying_tickets)})."
+        yield f"retried after failures: {attempts} ({_failures_text(retrying_tickets)})."
     if result.alone:
         names = ", ".join(ticket.name for ticket in result.alone)
         yield f"ran out of GPU memory and needed a GPU of their own: {names}."
@@ -332,7 +332,7 @@ def _missing(result: StudyData, storage: str) -> Iterator[str]:
         yield f"withdrawn, the study having been stopped before: {', '.join(withdrawn)} tickets."
 
 
-def _named(tickets: list[TicketRow]) -> str:
+def _failures_text(tickets: list[TicketRow]) -> str:
     texts = [
         f"{ticket.kind} {ticket.number}: {_brief(ticket.error or 'no reason is known')}"
         for ticket in tickets[:_NAMED]
@@ -402,11 +402,11 @@ def _inference(verdict: Verdict, baseline: str) -> Iterator[Finding]:
             f"against the same models evaluated at {baseline}): {format_comparison(inference.answer)}{share}"
         )
         choice = choice_text(inference.baseline, verdict.confirmed_on)
-        yield compared("inference", text, inference.answer, details=[choice])
+        yield comparison_finding("inference", text, inference.answer, details=[choice])
     if is_twin_different and inference.share is not None:
         models = f"models trained at {baseline} with the winner's other parameters"
         text = f"the same of {models}, {plan_text(twin.plan)}: {format_comparison(twin.answer)}{twin_share}"
-        yield compared("inference_twin", text, twin.answer)
+        yield comparison_finding("inference_twin", text, twin.answer)
     if inference.difference is not None and not verdict.at_one:
         yield _over_inference(verdict, inference, inference.difference, baseline)
 
@@ -429,10 +429,10 @@ def _over_inference(
         end = f"this does not count, since the winner is not shown to gain over {baseline}."
     else:
         end = "training at another temperature is not shown to be worth more than inference alone."
-    return compared("over_inference", f"{text}: {end}", difference)
+    return comparison_finding("over_inference", f"{text}: {end}", difference)
 
 
-def _learned(verdict: Verdict, spec: StudySpec) -> Iterator[Finding]:
+def _learned_temperatures(verdict: Verdict, spec: StudySpec) -> Iterator[Finding]:
     """Yield what learned temperatures gain over the baseline, and the winner over them."""
     learned = verdict.learned
     if learned is None:
@@ -451,12 +451,12 @@ def _learned(verdict: Verdict, spec: StudySpec) -> Iterator[Finding]:
         f"learned temperatures (from {baseline_name(spec)}, {rate}), at the price of one "
         f"training: {format_comparison(learned.answer)}{share}; {final_temperatures_text(learned.ends)}."
     )
-    yield compared("learned", text, learned.answer, learned.params)
+    yield comparison_finding("learned", text, learned.answer, learned.params)
     if (winner_answer := learned.winner) is not None:
         no_gain_text = "; the winner is worse" if winner_answer.worse else "; no difference is shown"
         end = "" if winner_answer.significant else no_gain_text
         text = f"the winner against them: {format_comparison(winner_answer)}{end}."
-        yield compared("over_learned", text, winner_answer)
+        yield comparison_finding("over_learned", text, winner_answer)
 
 
 def final_temperatures_text(ends: Ends) -> str:
@@ -496,7 +496,7 @@ def _parts(verdict: Verdict, spec: StudySpec) -> Iterator[Finding]:
             )
         end = "" if part.answer.significant or part.answer.worse else ": no difference shown"
         text = f"the winner against itself without {title}: {format_comparison(part.answer)}{end}."
-        yield compared("part", text, part.answer, part.parameters)
+        yield comparison_finding("part", text, part.answer, part.parameters)
     if (simplest := verdict.simplest) is not None:
         part_names = " and ".join(part_text(part, spec) for part in simplest.parts)
         outcome = "shown" if simplest.holds else "not shown"
@@ -505,7 +505,7 @@ def _parts(verdict: Verdict, spec: StudySpec) -> Iterator[Finding]:
             f"keep {100 * spec.study.keep_share:.3g} % of the gain or more; the winner against that: "
             f"{format_comparison(simplest.lost)}."
         )
-        finding = compared("simplest", text, simplest.gain, simplest.parameters)
+        finding = comparison_finding("simplest", text, simplest.gain, simplest.parameters)
         yield replace(finding, state="shown" if simplest.holds else "not_shown")
 
 

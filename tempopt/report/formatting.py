@@ -89,7 +89,9 @@ def _baseline_temperature_texts(spec: StudySpec) -> list[str]:
 
 def format_ci_and_p(test: PairedTest) -> str:
     """Return the interval and p of a comparison."""
-    interval = f"{confidence(test)} interval {rounded(test.ci_low, test)} to {rounded(test.ci_high, test)}"
+    interval = (
+        f"{confidence(test)} interval {value_text(test.ci_low, test)} to {value_text(test.ci_high, test)}"
+    )
     return f"{interval}, p = {test.p_value:.2g}"
 
 
@@ -110,13 +112,13 @@ def confidence(test: PairedTest) -> str:
 
 def format_effect(test: PairedTest) -> str:
     """Return the gain without its sign, for a sentence that says in words which way it goes."""
-    return unsigned(abs(test.gain), test)
+    return unsigned_text(abs(test.gain), test)
 
 
 def numbers_of_size(test: PairedTest) -> str:
-    """Return the interval of :func:`size`, and p."""
+    """Return the interval of :func:`format_effect`, and p."""
     ends = (test.ci_low, test.ci_high) if test.gain >= 0 else (-test.ci_high, -test.ci_low)
-    low, high = (unsigned(end, test) for end in ends)
+    low, high = (unsigned_text(end, test) for end in ends)
     return f"{confidence(test)} interval {low} to {high}, p = {test.p_value:.2g}"
 
 
@@ -125,23 +127,23 @@ def format_gain(answer: PairedResult) -> str:
     return f"{format_effect(answer.paired)} ({numbers_of_size(answer.paired)})"
 
 
-def unsigned(value: float, test: PairedTest) -> str:
-    """Return the value as :func:`rounded` does, without a plus."""
-    return rounded(value, test).lstrip("+")
+def unsigned_text(value: float, test: PairedTest) -> str:
+    """Return the value as :func:`value_text` does, without a plus."""
+    return value_text(value, test).lstrip("+")
 
 
 def format_signed(test: PairedTest) -> str:
     """Return the gain with its sign, for a sentence that does not say which way it goes."""
-    return rounded(test.gain, test)
+    return value_text(test.gain, test)
 
 
-def rounded(value: float, test: PairedTest) -> str:
-    """Return the value with two digits of the interval's half-width, more if an end would round to 0."""
-    return rounded_in(value, test.gain, test.ci_low, test.ci_high)
+def value_text(value: float, test: PairedTest) -> str:
+    """Return a signed value with two digits of the interval's half-width, more if an end would round to 0."""
+    return value_text_in(value, test.gain, test.ci_low, test.ci_high)
 
 
-def rounded_in(value: float, gain: float, low: float, high: float) -> str:
-    """Return a signed value as :func:`rounded` does, given the gain and the ends of its interval."""
+def value_text_in(value: float, gain: float, low: float, high: float) -> str:
+    """Return a value as :func:`value_text` does, given the gain and the ends of its interval."""
     if math.isinf(value):
         return "−∞" if value < 0 else "+∞"
     return f"{value:+.{_decimals_in(gain, low, high)}f}".replace("-", "−")

@@ -42,17 +42,17 @@ def guard_findings(
 def not_kept(guards: Iterable[GuardResult]) -> str:
     """Return which guards stand in the way: ``breaks the guard on val_loss (+20.0 %, limit +5 %)``."""
     guards = tuple(guards)
-    broken = [_measured(guard) for guard in guards if guard.state == "broken"]
+    broken = [_guard_summary(guard) for guard in guards if guard.state == "broken"]
     unmeasured = [guard for guard in guards if guard.state == "not_measured"]
-    unproven = [_measured(guard) for guard in guards if guard.state == "not_shown"]
+    unproven = [_guard_summary(guard) for guard in guards if guard.state == "not_shown"]
     reasons = [f"breaks the guard on {' and '.join(broken)}"] if broken else []
     reasons += [f"is not shown to keep the guard on {' and '.join(unproven)}"] if unproven else []
     reasons += [f"was not tested on the guard on {guard.name}, since {guard.why}" for guard in unmeasured]
     return ", and ".join(reasons)
 
 
-def _measured(guard: GuardResult) -> str:
-    """Return the name of a guard, by how much what it guards has changed, and the limit of that."""
+def _guard_summary(guard: GuardResult) -> str:
+    """Return the name of a guard, the change of its metric, and the limit: ``loss (+20 %, limit +5 %)``."""
     change = "" if guard.change is None else f"{_change(guard, guard.change)}, "
     return f"{guard.name} ({change}limit {_limit(guard)})"
 

@@ -43,8 +43,8 @@ def _digest(text: str) -> str:
 
 def _parts(result: StudyResult) -> Iterator[str]:
     title, *decided = decision_lines(result)
-    yield f"### What was found\n\n**{escaped(title, _LONGEST_LINE)}**\n"
-    yield from (f"- {escaped(line, _LONGEST_LINE)}" for line in decided)
+    yield f"### What was found\n\n**{escape_markdown(title, _LONGEST_LINE)}**\n"
+    yield from (f"- {escape_markdown(line, _LONGEST_LINE)}" for line in decided)
     yield "\n### How far it is\n"
     yield from _table(("runs", "done", "at work", "failed"), _progress(result))
     title, parameters = _parameter_section(result)
@@ -56,8 +56,8 @@ def _parts(result: StudyResult) -> Iterator[str]:
     name = shlex.quote(result.name)
     yield "\n### All findings\n"
     for text, details in statements(result):
-        yield f"- {escaped(text, _LONGEST_LINE)}"
-        yield from (f"  - {escaped(detail, _LONGEST_LINE)}" for detail in details)
+        yield f"- {escape_markdown(text, _LONGEST_LINE)}"
+        yield from (f"  - {escape_markdown(detail, _LONGEST_LINE)}" for detail in details)
     yield "\n### More\n"
     yield f"- The whole report, as one page to send on: {_code(f'tempopt report {name}')}"
     yield f"- On the terminal: {_code(f'tempopt show {name}')}"
@@ -104,11 +104,11 @@ def _table(columns: Sequence[str], rows: Iterator[tuple[Any, ...]]) -> Iterator[
     yield f"| {' | '.join(columns)} |"
     yield f"|{'|'.join(' --- ' for _ in columns)}|"
     for row in rows:
-        yield f"| {' | '.join(escaped(str(cell)) for cell in row)} |"
+        yield f"| {' | '.join(escape_markdown(str(cell)) for cell in row)} |"
 
 
-def escaped(text: str, longest: int = _LONGEST) -> str:
-    """Return a text that Markdown, its tables and HTML show as it is written, on one line, cut if long."""
+def escape_markdown(text: str, longest: int = _LONGEST) -> str:
+    """Escape a text for Markdown, its tables and HTML; put it on one line, cut if long."""
     line = " ".join(text.split())
     if len(line) > longest:
         line = f"{line[:longest]}…"

@@ -59,7 +59,7 @@ def recommendation_text(result: StudyData, storage: str = "", *, as_code: bool =
         return f"{_widen(recommendation, result, storage)} {now_text}"
     if recommendation.action == "more_pairs":
         pairs = _more_pairs(result, recommendation, study_args)
-        passed_over = _passed_over(recommendation, baseline_name(result.spec))
+        passed_over = _blocked_options_text(recommendation, baseline_name(result.spec))
         return f"{pairs} Until they are trained, {_in_short(result.spec, recommendation)}.{passed_over}"
     return _now(result, verdict, recommendation, code)
 
@@ -78,7 +78,7 @@ def _stays_valid(
     )
     if recommendation.action == "more_pairs":
         return f"{text} By {latest_name.lower()} {_more_pairs(result, recommendation, study_args)}"
-    return f"{text}{_passed_over(recommendation, baseline_name(result.spec))}"
+    return f"{text}{_blocked_options_text(recommendation, baseline_name(result.spec))}"
 
 
 def earlier_advice(result: StudyData, verdict: Verdict) -> str:
@@ -114,16 +114,18 @@ def _how(recommendation: Recommendation) -> str:
         return "under control of the entropy"
     if recommendation.action_without_training != "train_at_constant":
         return "with a schedule"
-    return "at constant temperatures" if len(_changed(recommendation)) > 1 else "at a constant temperature"
+    return (
+        "at constant temperatures" if len(_changed_names(recommendation)) > 1 else "at a constant temperature"
+    )
 
 
-def _changed(recommendation: Recommendation) -> set[str]:
+def _changed_names(recommendation: Recommendation) -> set[str]:
     """Return the temperatures that a recommendation changes in training; attention's is the empty text."""
     return {part.rpartition(".")[0] for part in active_groups(recommendation.parameters)}
 
 
 def _now(result: StudyData, verdict: Verdict, recommendation: Recommendation, code: str) -> str:
-    passed_over = _passed_over(recommendation, baseline_name(result.spec))
+    passed_over = _blocked_options_text(recommendation, baseline_name(result.spec))
     if recommendation.action_without_training == "change_nothing":
         return _change_nothing(result, verdict, recommendation, passed_over)
     if recommendation.action_without_training == "inference_only":
@@ -147,7 +149,9 @@ def _train(result: StudyData, verdict: Verdict, recommendation: Recommendation) 
         )
     text = f"train {_how(recommendation)}: {temperature_text(recommendation.parameters)}."
     # attention's is read by every evaluation, whatever of it is changed
-    is_read = not result.spec.temperatures or _changed(recommendation).intersection(result.spec.evaluated)
+    is_read = not result.spec.temperatures or _changed_names(recommendation).intersection(
+        result.spec.evaluated
+    )
     if is_read or recommendation.plan is not None:
         text += f" Evaluate {evaluation_text}."
     if recommendation.parameters == verdict.params:
@@ -356,8 +360,8 @@ def ends_text(result: StudyData, verdict: Verdict) -> str:
     return f"; at the end of the searched range: {', '.join(ends)} (not to be widened, since {reason})"
 
 
-def _passed_over(recommendation: Recommendation, baseline: str) -> str:
-    """Return a sentence on each of what is not recommended because of a guard alone; empty without."""
+def _blocked_options_text(recommendation: Recommendation, baseline: str) -> str:
+    """Return a sentence for each option that only a guard excludes; empty without any."""
     text = ""
     for option in recommendation.passed_over:
         change = f"Training with {temperature_text(option.parameters)}"
@@ -367,8 +371,8 @@ def _passed_over(recommendation: Recommendation, baseline: str) -> str:
     return text
 
 
-def untested(spec: StudySpec, recommendation: Recommendation) -> dict[str, dict[str, Any]]:
-    """Return by name the ``value`` and the ``spec``'s of each ordinary parameter that was tuned at τ = 1.
+def untested_parameters(spec: StudySpec, recommendation: Recommendation) -> dict[str, dict[str, Any]]:
+    """Return ``value`` and ``spec`` value of each ordinary parameter that was tuned at τ = 1, by name.
 
     No run compares them; None: the spec leaves the parameter at its default. Empty where the temperatures of
     the training are to be changed, too: then ordinary parameters are part of what was compared.
@@ -383,9 +387,9 @@ def untested(spec: StudySpec, recommendation: Recommendation) -> dict[str, dict[
 
 
 def untested_text(spec: StudySpec, recommendation: Recommendation) -> str:
-    """Return :func:`untested` as the end of a sentence on what to train with; empty if there are none."""
+    """Return :func:`untested_parameters` as the end of a sentence on training; empty without any."""
     texts = []
-    for name, values in untested(spec, recommendation).items():
+    for name, values in untested_parameters(spec, recommendation).items():
         value, spec_value = (parameters_text({name: value}).partition("=")[2] for value in values.values())
         basis = "at its default" if values["spec"] is None else spec_value
         texts.append(f"{name} = {value} ({basis} in the spec; not tested against it)")

@@ -135,12 +135,12 @@ class StudyResult(StudyData):
     def _repr_html_(self) -> str:
         first_line, *other_lines = screen_lines(self)
         title = f"{self.name}: {self.direction} {self.metric}, {self.state}"
-        lines = "".join(f"<li>{_escaped(line.strip())}</li>" for line in other_lines)
-        head = f"<h4>{_escaped(title)}</h4><p><strong>{_escaped(first_line)}</strong></p>"
+        lines = "".join(f"<li>{_escape_html(line.strip())}</li>" for line in other_lines)
+        head = f"<h4>{_escape_html(title)}</h4><p><strong>{_escape_html(first_line)}</strong></p>"
         return f"<div>{head}<ul>{lines}</ul></div>"
 
 
-def _escaped(text: str) -> str:
+def _escape_html(text: str) -> str:
     # a notebook takes what stands between two dollars for a formula
     return html.escape(text).replace("$", "&#36;")
 

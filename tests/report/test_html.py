@@ -15,7 +15,7 @@ import pytest
 import yaml
 from markupsafe import Markup
 
-from tempopt.report.formatting import rounded
+from tempopt.report.formatting import value_text
 from tempopt.report.page.html import Site, file_name, render_report
 from tempopt.report.page.sections import codes_to_reproduce, stages, stat_tiles
 from tempopt.report.plots import PLOTS
@@ -283,5 +283,5 @@ def test_the_tiles_are_about_what_was_tested_and_say_so(confirmed_result: StudyR
     gain, test = verdict.recommendation.gain, verdict.total.paired
     assert gain is not None and gain != verdict.total
     details = {name: (value, detail) for name, value, detail in stat_tiles(confirmed_result)}
-    assert details["gain of the winner in val_accuracy"][0] == rounded(test.gain, test)
+    assert details["gain of the winner in val_accuracy"][0] == value_text(test.gain, test)
     assert details["p, two-sided"][0] == f"{test.p_value:.2g}" != f"{gain.paired.p_value:.2g}"

@@ -6,7 +6,7 @@ import pytest
 
 from tempopt.report.decision import decision_lines
 from tempopt.report.findings import find
-from tempopt.report.note import belongs_to_tempopt, escaped, render_note
+from tempopt.report.note import belongs_to_tempopt, escape_markdown, render_note
 from tests.report.made_study import World, make
 
 MARKUP = '<a href="x">`|*_[</a>'
@@ -38,13 +38,13 @@ def test_the_same_study_has_the_same_note_and_a_changed_one_is_not_ours() -> Non
 
 
 def test_what_people_wrote_stays_text() -> None:
-    assert escaped(MARKUP) == '\\<a href\\=\\"x\\"\\>\\`\\|\\*\\_\\[\\<\\/a\\>'
-    assert escaped("two\nlines\t| a") == "two lines \\| a"
-    assert len(escaped("p" * 500)) == 201
+    assert escape_markdown(MARKUP) == '\\<a href\\=\\"x\\"\\>\\`\\|\\*\\_\\[\\<\\/a\\>'
+    assert escape_markdown("two\nlines\t| a") == "two lines \\| a"
+    assert len(escape_markdown("p" * 500)) == 201
 
 
 def test_values_that_are_markup_break_no_table() -> None:
     world = World(trials=8, layers=0, search={"name": {"choices": [MARKUP]}})
     note = render_note(make(world).result())
     (row,) = [line for line in note.splitlines() if line.startswith("| name |")]
-    assert row == f"| name | {escaped(MARKUP)} |"
+    assert row == f"| name | {escape_markdown(MARKUP)} |"

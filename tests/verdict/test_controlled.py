@@ -10,7 +10,7 @@ import pytest
 
 from tempopt.report.plots.landscape import landscape_data
 from tempopt.report.plots.schedule import schedule_data
-from tempopt.report.plots.temperatures import controlled
+from tempopt.report.plots.temperatures import controlled_temperatures
 from tempopt.storage.rows import Measurement, TicketRow
 from tempopt.storage.ticket_queries import arms_of
 from tempopt.temperature import is_controlled
@@ -120,7 +120,7 @@ def test_plots_show_what_was_measured(study: SimulatedStudy, result_of: Any) -> 
     assert [layer[-1] for layer in data.temperatures] == pytest.approx([first / 2, first * 2])
     assert "Control of the entropy moves it in training: the geometric mean of" in data.on_control
     assert data.varies
-    half = controlled(result, result.winner, [0.5])
+    half = controlled_temperatures(result, result.winner, [0.5])
     assert half is not None and half.layers[0][0] == pytest.approx(first / 2**0.5)
     assert half.level == pytest.approx([first])
     assert len(landscape_data(result).points) == 12

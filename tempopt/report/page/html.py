@@ -24,7 +24,7 @@ from tempopt.files import replace
 from tempopt.report import decision
 from tempopt.report.finding import GAIN
 from tempopt.report.page import sections
-from tempopt.report.page.shared import cell, coded, colours, drawing, library, template
+from tempopt.report.page.shared import cell, colours, drawing, format_inline_code, library, template
 from tempopt.report.study_result import StudyResult
 
 PlotlyJs = Literal["inline", "cdn"]
@@ -149,7 +149,7 @@ def _environment() -> Environment:
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     environment.lstrip_blocks = True
     environment.filters["cell"] = cell
-    environment.filters["coded"] = coded
+    environment.filters["inline_code"] = format_inline_code
     return environment
 
 

@@ -18,7 +18,7 @@ import yaml
 from tempopt.errors import NothingToPlot, StudyFailed, without_passwords
 from tempopt.report import export
 from tempopt.report.decision import deciding_answer, is_winner_replaced
-from tempopt.report.formatting import baseline_label, baseline_name, confidence, duration, rounded, shorten
+from tempopt.report.formatting import baseline_label, baseline_name, confidence, duration, shorten, value_text
 from tempopt.report.heads_text import heads_text, named_runs
 from tempopt.report.plots import PLOTS, Table
 from tempopt.report.plots.style import number
@@ -133,7 +133,7 @@ def stat_tiles(result: StudyResult) -> tuple[tuple[str, str, str], ...]:
         test = deciding_answer(verdict).paired
         subject = " of the winner" if is_winner_replaced(verdict) else ""
         gain = f"gain{subject} in {shorten(result.metric, 32)}"
-        rows.append((gain, rounded(test.gain, test), _interval(test)))
+        rows.append((gain, value_text(test.gain, test), _interval(test)))
         rows.append(("p, two-sided", f"{test.p_value:.2g}", f"{test.n_pairs} fresh seeds"))
         rows.append(("level, two-sided", f"{100 * verdict.alpha:.3g} %", f"verdict {verdict.looks}"))
     elif result.best is not None:
@@ -149,7 +149,7 @@ def stat_tiles(result: StudyResult) -> tuple[tuple[str, str, str], ...]:
 
 
 def _interval(test: PairedTest) -> str:
-    ends = f"{rounded(test.ci_low, test)} to {rounded(test.ci_high, test)}"
+    ends = f"{value_text(test.ci_low, test)} to {value_text(test.ci_high, test)}"
     return f"{confidence(test)} interval {ends}"
 
 
@@ -161,7 +161,7 @@ def _of_variants(result: StudyResult) -> Iterator[tuple[str, str, str]]:
         if variant.answer is not None:
             test = variant.answer.paired
             details = f"{_interval(test)}, p = {test.p_value:.2g}"
-            yield f"{variant.name} over {comparison.reference}", rounded(test.gain, test), details
+            yield f"{variant.name} over {comparison.reference}", value_text(test.gain, test), details
 
 
 def codes_to_reproduce(result: StudyResult, storage: str) -> Iterator[CodeBlock]:

@@ -54,6 +54,6 @@ def cell(value: object) -> str:
     return shorten(str(value), 200)
 
 
-def coded(text: str) -> Markup:
-    """Return a sentence with what stands between backticks as code."""
+def format_inline_code(text: str) -> Markup:
+    """Return a sentence as HTML, with text between backticks as ``<code>``."""
     return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))

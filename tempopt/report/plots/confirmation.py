@@ -155,7 +155,7 @@ class Differences:
 
     def _of_others(self) -> Iterator[str]:
         rows = {row.name: row for row in self.others}
-        names = [f'"{name}"' for name in (INFERENCE, learned_against(self.label)) if name in rows]
+        names = [f'"{name}"' for name in (INFERENCE, learned_label(self.label)) if name in rows]
         if names:
             verb = "are" if len(names) > 1 else "is"
             yield f"{' and '.join(names)} {verb} without the winner: that minus {self.baseline}."
@@ -185,17 +185,17 @@ class Differences:
 
 
 def against_tuned(label: str) -> str:
-    """Return what the winner's gain over the baseline that was tuned again is called."""
+    """Return the label of the winner's gain over the baseline that was tuned again."""
     return f"against {label}, tuned again"
 
 
 def against_twin(label: str) -> str:
-    """Return what the winner's gain over its twin is called."""
+    """Return the label of the winner's gain over its twin."""
     return f"{_TWIN} at {label}"
 
 
-def learned_against(label: str) -> str:
-    """Return what the gain of learned temperatures over the baseline is called."""
+def learned_label(label: str) -> str:
+    """Return the label of the gain of learned temperatures over the baseline."""
     return f"learned, against {label}"
 
 
@@ -263,7 +263,7 @@ def _answers(verdict: Verdict, spec: StudySpec) -> Iterator[tuple[str, PairedRes
         if inference.difference is not None and not verdict.at_one:
             yield DIFFERENCE, inference.difference, None
     if verdict.learned is not None:
-        yield learned_against(label), verdict.learned.answer, verdict.learned.share
+        yield learned_label(label), verdict.learned.answer, verdict.learned.share
     for part in verdict.parts:
         yield f"{WITHOUT}{part_text(part.name, spec).removeprefix('the ')}", part.answer, None
     if verdict.simplest is not None:

@@ -186,12 +186,12 @@ def constant_data(result: StudyResult) -> ConstantAndLearned:
         NothingToPlot: There is neither.
     """
     temperatures = all_shown(result)
-    steps, paths, num_learned = _learned(result, temperatures)
+    steps, paths, num_learned = _learned_paths(result, temperatures)
     data = ConstantAndLearned(
         metric=result.metric,
         baseline=baseline_name(result.spec),
         label=baseline_label(result.spec),
-        trained=_trained(result, temperatures),
+        trained=_points_at_constants(result, temperatures),
         arms=_arms(result),
         is_tested=result.spec.study.confirm_on == "test",
         steps=steps,
@@ -207,7 +207,7 @@ def constant_data(result: StudyResult) -> ConstantAndLearned:
     return data
 
 
-def _trained(result: StudyResult, temperatures: Sequence[DisplayedTemperature]) -> Points:
+def _points_at_constants(result: StudyResult, temperatures: Sequence[DisplayedTemperature]) -> Points:
     if len(temperatures) > 1:
         return ()
     points = [
@@ -276,7 +276,7 @@ def _models(
     )
 
 
-def _learned(
+def _learned_paths(
     result: StudyResult, temperatures: Sequence[DisplayedTemperature]
 ) -> tuple[tuple[int, ...], tuple[LearnedPath, ...], int]:
     """Return steps, paths and number of runs of the learned temperatures that the verdict rests on."""

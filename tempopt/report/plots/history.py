@@ -78,11 +78,11 @@ class HistoryData:
         """Return the trials, the best first."""
         rows = tuple(
             (trial.number, trial.outcome, trial.value, temperature_text(trial.parameters or {}))
-            for trial in self.ranked()[:_LISTED]
+            for trial in self.ranked_trials()[:_LISTED]
         )
         return style.Table(columns=("trial", "end", self.metric, "parameters"), rows=rows)
 
-    def ranked(self) -> list[TicketRow]:
+    def ranked_trials(self) -> list[TicketRow]:
         """Return the trials shown, the best first: complete before pruned, those without a value last."""
         sign = 1 if self.direction == "maximize" else -1
 
@@ -135,7 +135,7 @@ def plot_history(data: HistoryData) -> go.Figure:
     """Return the trials' values by number, the best so far, and the baseline."""
     fig = style.figure(x="trial", y=data.metric, height=400)
     ends = [trial.number for trial in (data.trials[0], data.trials[-1])]
-    best_trials = data.ranked()[: style.MOST_LABELS]
+    best_trials = data.ranked_trials()[: style.MOST_LABELS]
     labels = {trial.number: style.label(trial.parameters or {}) for trial in best_trials}
     window = _window(data)
     for outcome, colour in (("pruned", style.SECONDARY), ("complete", style.WINNER)):

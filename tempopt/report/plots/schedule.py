@@ -17,7 +17,7 @@ from tempopt.report.plots.temperatures import (
     Controlled,
     DisplayedTemperature,
     all_shown,
-    controlled,
+    controlled_temperatures,
 )
 from tempopt.report.study_result import StudyResult
 from tempopt.temperature import (
@@ -163,7 +163,7 @@ def schedule_data(result: StudyResult) -> PlanShown:
     on_control, measured = "", None
     is_controlling = not main_temperature.name and is_controlled(parameters)
     if is_controlling:
-        role, parameters, measured, on_control = _controlled(result, progress)
+        role, parameters, measured, on_control = _controlled_plan(result, progress)
         values = main_temperature.parameters(drop_unused_params(parameters))
     columns = [values.plan(layers).temperatures(moment) for moment in progress]
     return PlanShown(
@@ -186,21 +186,21 @@ def schedule_data(result: StudyResult) -> PlanShown:
     )
 
 
-def _controlled(
+def _controlled_plan(
     result: StudyResult, progress: tuple[float, ...]
 ) -> tuple[str, dict[str, Any], Controlled | None, str]:
-    """Return role and parameters of the plan under control, its measured temperatures, and what they are.
+    """Return role and parameters of the plan under control, its measured temperatures, and their description.
 
     Where only the winner's path was noted, and control has the same target there, all are the winner's.
     """
     role, parameters = result.plan
     assert parameters is not None
-    measured, winner = controlled(result, parameters, progress), result.winner
+    measured, winner = controlled_temperatures(result, parameters, progress), result.winner
     text = "Control of the entropy moves it in training"
     if measured is not None and measured.is_path:
         return role, parameters, measured, f"{text}: the geometric mean of {measured.runs} runs."
     if winner is not None and _control_target(winner) == _control_target(parameters):
-        path = controlled(result, winner, progress)
+        path = controlled_temperatures(result, winner, progress)
         if path is not None and path.is_path:
             ends = [] if measured is None else [measured.level[0], measured.level[-1]]
             goes = f"goes from {' to '.join(map(style.number, ends))}" if ends else "goes"

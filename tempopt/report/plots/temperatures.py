@@ -102,7 +102,7 @@ def _controlled_runs(result: StudyResult, parameters: Parameters) -> list[Ticket
     return []
 
 
-def controlled(
+def controlled_temperatures(
     result: StudyResult,
     parameters: Parameters,
     progress: Sequence[float],
@@ -179,5 +179,5 @@ def measured_levels(
         return ()
     if temperature.name or not is_controlled(parameters):
         return temperature.levels(parameters, tuple(progress))
-    measured = controlled(result, parameters, progress, runs)
+    measured = controlled_temperatures(result, parameters, progress, runs)
     return () if measured is None else measured.level

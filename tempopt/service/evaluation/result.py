@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tempopt.report.formatting import rounded_in, temperature_text
+from tempopt.report.formatting import temperature_text, value_text_in
 from tempopt.training.messages import UnitKind
 from tempopt.verdict.statistics.bootstrap import CONFIDENCE, FEWEST, Interval
 from tempopt.verdict.statistics.paired_tests import Direction
@@ -45,7 +45,7 @@ class Gain:
         if self.interval is None:
             return f"{self.gain:+.3g}, without an interval".replace("-", "−")
         ends = (self.gain, self.interval.low, self.interval.high)
-        gain, low, high = (rounded_in(number, *ends) for number in ends)
+        gain, low, high = (value_text_in(number, *ends) for number in ends)
         return f"{gain} ({100 * CONFIDENCE:.4g} % interval {low} to {high})"
 
     def to_json(self) -> dict[str, Any]:
