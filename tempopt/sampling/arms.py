@@ -166,8 +166,8 @@ class SearchArms:
         streams = self._spec.study.seeds.search or 1
         return number - (1 + _DESIGN.index(arm)) * streams * MOST_RUNS
 
-    def _tuned(self, number: int, seed: int) -> Parameters | None:
-        """Return what a run trains that tunes the baseline once the search is over; None: not known."""
+    def _retune(self, number: int, seed: int) -> Parameters | None:
+        """Return the parameters of a run that tunes the baseline once the search is over; None: not known."""
         history, search = self._histories["baseline"], self._histories["search"]
         return self._strategy("search").ask_within(
             search.finished_trials(),
@@ -198,7 +198,7 @@ class SearchArms:
         return {} if limits is None else limits.constraints(guards)
 
     def register_asked(self, ticket: TicketRow) -> None:
-        """Take in the parameters of a ticket that any agent has begun."""
+        """Register the parameters of a ticket that any agent has begun."""
         if ticket.kind not in SAMPLED_KINDS:
             return
         arm, number = ticket.kind, ticket.number
@@ -241,7 +241,7 @@ class SearchArms:
         seed, history = derive(self._spec.study.seed, seed_name(arm), "sampler", number), self._histories[arm]
         sampler = make_sampler(self._spec.study.sampler, seed=seed)
         # the baseline has to come close to the best at τ = 1, and the study's sampler may be a poor one
-        if arm == "baseline" and number >= self._spec.num_baseline and (values := self._tuned(number, seed)):
+        if arm == "baseline" and number >= self._spec.num_baseline and (values := self._retune(number, seed)):
             return values | fixed
         if sampler:
             return history.ask(number, sampler) | fixed
@@ -255,7 +255,7 @@ class SearchArms:
         return values | fixed
 
     def expected_improvement(self, ticket: TicketRow) -> tuple[float, float] | None:
-        """Return how much better a run like this ticket's is expected to make what is named, and its noise.
+        """Return the improvement of the recommendation to expect of a run like this ticket's, and its noise.
 
         From what was known before the first of the tickets in progress with it, so that all agents end a
         search at the same ticket. None: too little is known, or the sampler is one that does not say.

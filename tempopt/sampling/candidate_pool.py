@@ -76,7 +76,7 @@ class WarmStartStudy:
 
 
 class CandidatePool:
-    """What an arm may train, and what it may recommend.
+    """Parameter sets that an arm may train or recommend.
 
     Args:
         space: What the arm samples.
@@ -99,14 +99,14 @@ class CandidatePool:
         self._own_end = -len(earlier)
         self._earlier = list(earlier)
 
-    def described(self, sets: Iterable[Mapping[str, Any]]) -> Array:
-        """Return the features of parameter sets, one row each."""
+    def feature_matrix(self, sets: Iterable[Mapping[str, Any]]) -> Array:
+        """Return the features of parameter sets, shape (M, D)."""
         return np.array([self._describe(parameters) for parameters in sets])
 
     def pool(
         self, ranked: Sequence[Mapping[str, Any]], rng: np.random.Generator, fixed: Mapping[str, Any]
     ) -> tuple[list[Parameters], Array]:
-        """Return parameter sets from everywhere, and more from near the best ones, and all described.
+        """Return parameter sets from everywhere, more from near the best ones, and the features of all.
 
         Args:
             ranked: Sets that were tried, the best first.
@@ -116,13 +116,13 @@ class CandidatePool:
         global_sets, described_MD = self._everywhere
         # where all sets are considered, those that are near are among them
         centres = [] if self._listed else ranked[:_CENTRES]
-        near_sets = [self._moved(centre, rng) for centre in centres for _ in range(_NEAR)]
+        near_sets = [self._perturb(centre, rng) for centre in centres for _ in range(_NEAR)]
         if fixed:
             pool = [{**parameters, **fixed} for parameters in (*global_sets, *near_sets)]
-            return pool, self.described(pool)
+            return pool, self.feature_matrix(pool)
         if not near_sets:
             return global_sets, described_MD
-        return [*global_sets, *near_sets], np.vstack([described_MD, self.described(near_sets)])
+        return [*global_sets, *near_sets], np.vstack([described_MD, self.feature_matrix(near_sets)])
 
     @cached_property
     def warm_start_configs(self) -> list[Parameters]:
@@ -147,12 +147,12 @@ class CandidatePool:
     @cached_property
     def _everywhere(self) -> tuple[list[Parameters], Array]:
         if self._listed:
-            return self._listed, self.described(self._listed)
+            return self._listed, self.feature_matrix(self._listed)
         sobol = qmc.Sobol(len(self._space), seed=self._seed).random(_EVERYWHERE)
         sets = [from_unit_vector(self._space, places) for places in sobol]
         for prior_study in self._earlier:
             sets += [nearest(self._space, parameters) for parameters in prior_study.parameters]
-        return sets, self.described(sets)
+        return sets, self.feature_matrix(sets)
 
     @cached_property
     def _listed(self) -> list[Parameters]:
@@ -162,9 +162,9 @@ class CandidatePool:
         return self._distinct([sets[index] for index in order])
 
     def _distinct(self, sets: Sequence[Parameters]) -> list[Parameters]:
-        return distinct_sets(sets, self.described(sets))[0]
+        return distinct_sets(sets, self.feature_matrix(sets))[0]
 
-    def _moved(self, centre: Mapping[str, Any], rng: np.random.Generator) -> Parameters:
+    def _perturb(self, centre: Mapping[str, Any], rng: np.random.Generator) -> Parameters:
         values = {}
         for name, distribution in self._space.items():
             value = centre.get(name)

@@ -302,7 +302,7 @@ class KnowledgeGradient:
             fixed: Values that are not to be chosen.
         """
         model, trials = self.model(finished_trials), [*finished_trials, *pending]
-        if (untried_set := self._untried(trials, number, fixed, begins=model is None)) is not None:
+        if (untried_set := self._untried_set(trials, number, fixed, begins=model is None)) is not None:
             return untried_set
         if model is None:
             return None
@@ -374,7 +374,7 @@ class KnowledgeGradient:
             pool, features_MD = list(itertools.compress(pool, is_trained)), features_MD[is_trained]
         if constant is not None:
             pool, features_MD = distinct_sets(
-                [*pool, dict(constant)], np.vstack([features_MD, self._sets.described([constant])])
+                [*pool, dict(constant)], np.vstack([features_MD, self._sets.feature_matrix([constant])])
             )
         accepted_indices = [index for index, candidate in enumerate(pool) if accepts(candidate)]
         if not accepted_indices:
@@ -422,17 +422,17 @@ class KnowledgeGradient:
         model = self.model(finished_trials, num_baseline=num_baseline)
         if model is None:
             return None
-        pool, features_MD = self._refined(model, sets, np.random.default_rng(seed))
+        pool, features_MD = self._refine_candidates(model, sets, np.random.default_rng(seed))
         # the ends of ranges are what is known least, and with so few runs a waste
         num_promising = math.ceil(len(pool) * _PROMISING)
         posterior = model.posterior(features_MD[:num_promising], pending=pending)
         best, _ = self._best_new(model, posterior, [*model.trials, *pending], number)
         return pool[best]
 
-    def _refined(
+    def _refine_candidates(
         self, model: ArmModel, sets: CandidatePool, rng: np.random.Generator
     ) -> tuple[list[Parameters], Array]:
-        """Return sets of a part of the space, many of them near the best, the best first, and described."""
+        """Return sets of a part of the space, many near the best, the best first, and their features."""
         ranked, features_MD = list[Parameters](), np.empty((0, 0))
         for _ in range(_REFINEMENTS):
             pool, features_MD = sets.pool(ranked, rng, {})
@@ -457,7 +457,7 @@ class KnowledgeGradient:
         model = self.model(finished_trials)
         if model is None:
             return None
-        ranked, _ = self._refined(model, sets, np.random.default_rng(seed))
+        ranked, _ = self._refine_candidates(model, sets, np.random.default_rng(seed))
         return ranked[0]
 
     def rank_tried(self, finished_trials: Sequence[FrozenTrial]) -> list[Parameters]:
@@ -466,15 +466,15 @@ class KnowledgeGradient:
         if model is None:
             return []
         tried_sets = [trial.params for trial in model.ranked]
-        means_M = model.posterior(self._sets.described(tried_sets)).mean_M
+        means_M = model.posterior(self._sets.feature_matrix(tried_sets)).mean_M
         return [tried_sets[index] for index in np.argsort(-means_M, kind="stable")]
 
     def _nameable(self, model: ArmModel, rng: np.random.Generator) -> tuple[list[Parameters], Array]:
-        """Return the parameter sets that may be named, those that were tried first, and all described."""
+        """Return the parameter sets that may be recommended, tried ones first, and their features."""
         tried_sets = [trial.params for trial in model.ranked]
         pool_sets, features_MD = self._pool(model, rng)
         return distinct_sets(
-            [*tried_sets, *pool_sets], np.vstack([self._sets.described(tried_sets), features_MD])
+            [*tried_sets, *pool_sets], np.vstack([self._sets.feature_matrix(tried_sets), features_MD])
         )
 
     def _worth_of_new(
@@ -505,7 +505,7 @@ class KnowledgeGradient:
         """
         stream = self._stream_of(number)
         same_stream_trials = [trial for trial in trials if self._stream_of(trial.number) == stream]
-        used_keys = {self._described_once(trial).tobytes() for trial in same_stream_trials}
+        used_keys = {self._cached_features(trial).tobytes() for trial in same_stream_trials}
         worth_M = model.worth_of_new(posterior, number) / model.total_steps
         min_worth = _NOTHING * float(np.ptp(posterior.mean_M)) / model.total_steps
         clipped_worth_M = np.where(worth_M > min_worth, worth_M, 0.0)
@@ -515,7 +515,7 @@ class KnowledgeGradient:
         )
         return best, float(worth_M[best])
 
-    def _untried(
+    def _untried_set(
         self, trials: Sequence[FrozenTrial], number: int, fixed: Mapping[str, Any], *, begins: bool
     ) -> Parameters | None:
         """Return a set of a small space that no trial has, or, at the beginning, none with the trial's seed.
@@ -528,20 +528,20 @@ class KnowledgeGradient:
         stream = self._stream_of(number)
         # a trial from outside of the space has no values in it
         trial_keys = [
-            (self._described_once(t).tobytes(), self._stream_of(t.number)) for t in trials if t.params
+            (self._cached_features(t).tobytes(), self._stream_of(t.number)) for t in trials if t.params
         ]
         key_sets = [
             {key for key, _ in trial_keys},
             {key for key, trial_stream in trial_keys if trial_stream == stream},
         ]
-        keys = [row_D.tobytes() for row_D in self._sets.described(candidates)]
+        keys = [row_D.tobytes() for row_D in self._sets.feature_matrix(candidates)]
         for used_keys in key_sets if begins else key_sets[:1]:
             for candidate, key in zip(candidates, keys, strict=True):
                 if key not in used_keys:
                     return candidate
         return None
 
-    def _described_once(self, trial: FrozenTrial) -> Array:
+    def _cached_features(self, trial: FrozenTrial) -> Array:
         if trial.number not in self._trials_described:
             self._trials_described[trial.number] = self.describe(trial.params)
         return self._trials_described[trial.number]
@@ -555,7 +555,7 @@ class KnowledgeGradient:
     def _pool(
         self, model: ArmModel, rng: np.random.Generator, fixed: Mapping[str, Any] | None = None
     ) -> tuple[list[Parameters], Array]:
-        """Return the parameter sets that are considered, and all described."""
+        """Return the candidate parameter sets and their features."""
         return self._sets.pool([trial.params for trial in model.ranked], rng, fixed or {})
 
 
@@ -572,11 +572,11 @@ def _is_better(posterior: Posterior, index: int, other_index: int) -> bool:
 
 
 def _with_earlier(featurize: Describe, earlier: Sequence[WarmStartStudy]) -> Describe:
-    def described(sampled: Mapping[str, Any]) -> Array:
+    def describe_with_earlier(sampled: Mapping[str, Any]) -> Array:
         own_D = featurize(sampled)
         return np.append(own_D, [prior_study(own_D) for prior_study in earlier])
 
-    return described
+    return describe_with_earlier
 
 
 def _of_use(

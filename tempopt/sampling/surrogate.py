@@ -116,8 +116,8 @@ class Surrogate:
         trend = [_TREND] if trends else []
         self._prior = np.array([length] * count + trend + [_SIGNAL, _SEED_SIGNAL, _NOISE, _SHARED])
         begin = self._prior[:, 0] if start is None else start
-        self.log_hyperparameters: Array = self._fitted(begin) if fit else begin
-        self._lower, self._weights_N = self._solved(self.log_hyperparameters)
+        self.log_hyperparameters: Array = self._fit_hyperparameters(begin) if fit else begin
+        self._lower, self._weights_N = self._solve(self.log_hyperparameters)
 
     @property
     def noise(self) -> float:
@@ -218,11 +218,11 @@ class Surrogate:
         whole_NN[np.diag_indices_from(whole_NN)] += noise + _JITTER
         return whole_NN, shape_NN, factor_NN * slope_NN
 
-    def _solved(self, point: Array) -> tuple[Array, Array]:
+    def _solve(self, point: Array) -> tuple[Array, Array]:
         lower: Array = cholesky(self._covariance(point)[0], lower=True)
         return lower, cho_solve((lower, True), self._values_N)
 
-    def _fitted(self, start: Array) -> Array:
+    def _fit_hyperparameters(self, start: Array) -> Array:
         centre, width = self._prior.T
         lowest = centre - _BOUND * width
         # an evaluation, unlike a training, has no noise at all

@@ -136,17 +136,17 @@ async def sync(body: SyncRequest, request: Request, principal: Asking, shared: S
         # a token that was revoked meanwhile is given no ticket any more
         return work(True) if shared.guard.revalidate(principal) else None
 
-    return await _waited(answer, body.take.wait, request, shared, body.study, look)
+    return await _wait_for_answer(answer, body.take.wait, request, shared, body.study, look)
 
 
 def _in_vain(answer: SyncResponse) -> bool:
     return answer.claim is None and not answer.over and answer.state == "running" and not answer.refused
 
 
-async def _waited(
+async def _wait_for_answer(
     answer: SyncResponse, seconds: float, request: Request, shared: ServerState, study: str, look: Any
 ) -> SyncResponse:
-    """Return the first answer that is not in vain, or the last one there is time for."""
+    """Wait until an answer has news, at most some seconds, and return it, or else the last answer."""
     news, loop = asyncio.Event(), asyncio.get_running_loop()
     began = time.monotonic()
     deadline = began + seconds

@@ -39,7 +39,7 @@ class Audit:
             return
         answered = False
 
-        async def sent(message: Message) -> None:
+        async def send_and_note(message: Message) -> None:
             nonlocal answered
             if message["type"] == "http.response.start":
                 # before the answer: its reader finds the line
@@ -49,7 +49,7 @@ class Audit:
 
         scope.setdefault("state", {})
         try:
-            await self._app(scope, receive, sent)
+            await self._app(scope, receive, send_and_note)
         except Exception:
             # what was not foreseen is answered further out
             if not answered:
@@ -97,7 +97,7 @@ def _row(scope: Scope, status: int) -> AuditRow | None:
 
 
 @router.get("", summary="Who did what")
-def audited(
+def list_audit(
     principal: Annotated[Principal, Depends(require("admin"))],
     shared: Shared,
     before: Annotated[int | None, Query(ge=0, le=2**53)] = None,
@@ -108,4 +108,4 @@ def audited(
 ) -> list[AuditRow]:
     """Return what was done, newest first; `before` the number of the last line is the next page."""
     principal.check_whole()
-    return shared.store.audited(before=before, limit=limit, study=study)
+    return shared.store.audit_rows(before=before, limit=limit, study=study)

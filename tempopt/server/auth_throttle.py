@@ -36,7 +36,7 @@ class AuthThrottle:
         with self._lock:
             return max(0.0, self._failures_by_client.get(_holder(address), (0, 0.0))[1] - self._clock())
 
-    def failed(self, address: str) -> int | None:
+    def count_failure(self, address: str) -> int | None:
         """Count a failure.
 
         Returns:

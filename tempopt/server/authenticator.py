@@ -126,7 +126,7 @@ class Authenticator:
             entry = self._of_session(session) if token is None else self._of_token(token)
             _check_validity(entry.row)
         except ApiError as error:
-            raise self._refused(request, address, error) from None
+            raise self._build_refusal(request, address, error) from None
         self._use(entry)
         self.failures.reset(address)
         row = entry.row
@@ -204,9 +204,9 @@ class Authenticator:
             return True
         return entry is not None
 
-    def _refused(self, request: Request, address: str, error: ApiError) -> ApiError:
+    def _build_refusal(self, request: Request, address: str, error: ApiError) -> ApiError:
         is_waiting = self.failures.wait(address) > 0
-        request.state.unwritten = self.failures.failed(address)
+        request.state.unwritten = self.failures.count_failure(address)
         if is_waiting:
             wait = math.ceil(self.failures.wait(address))
             text = f"Too many requests from {address} were refused. Wait {wait} s, then show a valid token."

@@ -25,9 +25,9 @@ from tempopt.server.files import (
     check_size,
     file_response,
     read_piece,
-    received_bytes,
     resolve_safe_path,
     save_chunk,
+    upload_progress,
 )
 from tempopt.server.openapi_responses import REFUSALS, error_response_doc
 from tempopt.server.study_dependencies import Shared
@@ -128,8 +128,8 @@ class RequestedFile:
             raise ApiError(403, "checkpoint_refused", text)
         check_size(size)
 
-    def recorded(self) -> Checkpoint:
-        """Return the checkpoint as its ticket names it; refuse what no ticket names."""
+    def recorded_checkpoint(self) -> Checkpoint:
+        """Return the recorded checkpoint of this file; ``ApiError`` if the ticket has none."""
         for checkpoint in self.ticket().checkpoints:
             is_of_run = belongs_to_run(checkpoint.url, study=self.study, run=self.run)
             if is_of_run and checkpoint.url.rpartition("/")[2] == self.file:
@@ -140,12 +140,12 @@ class RequestedFile:
     def make_room(self) -> None:
         """Remove what is left of older uploads, and older files that are not recorded."""
 
-        def recorded() -> set[str]:
+        def list_recorded() -> set[str]:
             return {checkpoint.url.rpartition("/")[2] for checkpoint in self.ticket().checkpoints}
 
         if is_local(self.url):
             resolve_safe_path(self.url, self.shared)
-        tidy(self.url.rpartition("/")[0], self.file, recorded)
+        tidy(self.url.rpartition("/")[0], self.file, list_recorded)
 
 
 async def _requested_file(
@@ -168,14 +168,14 @@ def get_transfer_instructions(
         study=body.study, run=body.run, file=body.file, principal=principal, shared=shared
     )
     if body.purpose == "get":
-        checkpoint = requested.recorded()
-        url = _signed(checkpoint.url, "get_object") if _signs(checkpoint.url) else ""
+        checkpoint = requested.recorded_checkpoint()
+        url = _sign_url(checkpoint.url, "get_object") if _signs(checkpoint.url) else ""
         return TransferInstructions(url=url, piece=PIECE, size=checkpoint.size)
     requested.check_holder(body.size)
     if not _signs(requested.url) or body.size > LARGEST_SIGNED:
         return TransferInstructions(piece=PIECE)
     requested.make_room()
-    url = _signed(requested.url, "put_object", ContentLength=body.size)
+    url = _sign_url(requested.url, "put_object", ContentLength=body.size)
     return TransferInstructions(url=url, piece=PIECE)
 
 
@@ -200,13 +200,13 @@ def get_received_bytes(requested: Requested, upload: str) -> UploadProgress:
     if UPLOAD.fullmatch(upload) is None:
         raise ApiError(403, "checkpoint_refused", "An upload has a name of 8 to 32 hexadecimal digits.")
     requested.check_holder()
-    return received_bytes(requested.url, requested.shared, upload)
+    return upload_progress(requested.url, requested.shared, upload)
 
 
 @router.get("/{study}/{run}/{file}", summary="Get a checkpoint", response_class=FileResponse)
 def get(requested: Requested, range: Annotated[str, Header(include_in_schema=False)] = "") -> Response:
     """Return the bytes of a checkpoint that the study records, or a range of them."""
-    answer = file_response(requested.recorded().url, requested.shared, range)
+    answer = file_response(requested.recorded_checkpoint().url, requested.shared, range)
     if answer is None:
         text = f"The checkpoint {requested.run}/{requested.file} is not there any more."
         raise ApiError(404, "checkpoint_not_found", text)
@@ -218,8 +218,8 @@ def _signs(url: str) -> bool:
     return url.partition("://")[0] in _SIGNING
 
 
-def _signed(url: str, method: str, **bound: Any) -> str:
-    """Return the URL of a signed request, which is valid for what is bound alone."""
+def _sign_url(url: str, method: str, **bound: Any) -> str:
+    """Return a signed URL, which is valid for requests with the bound values only."""
     fs, path = open_filesystem(url)
     # the older signature, which some regions get unless this is said, binds nothing, and others refuse it
     options = fs.storage_options

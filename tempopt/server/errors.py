@@ -74,7 +74,7 @@ def as_refusal(error: Exception) -> ApiError | None:
 def install(app: FastAPI) -> None:
     """Have every error of an app answered in this one form."""
 
-    def refused(request: Request, error: Exception) -> JSONResponse:
+    def answer_refusal(request: Request, error: Exception) -> JSONResponse:
         refusal = as_refusal(error)
         assert refusal is not None
         return answer(refusal.status, refusal.code, refusal.message, refusal.headers)
@@ -84,7 +84,7 @@ def install(app: FastAPI) -> None:
         return answer(500, "internal", "The server met an error that was not foreseen. Its log tells more.")
 
     for error_type in (ApiError, TempoptError, RequestValidationError, HTTPException):
-        app.add_exception_handler(error_type, refused)
+        app.add_exception_handler(error_type, answer_refusal)
     app.add_exception_handler(Exception, unforeseen)
 
 

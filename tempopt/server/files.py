@@ -21,9 +21,9 @@ from tempopt.server.uploads import (
     into_folder,
     into_store,
     out_of_store,
-    received_in_folder,
-    received_in_store,
     size_in_store,
+    upload_progress_in_folder,
+    upload_progress_in_store,
 )
 from tempopt.storage.checkpoints import is_local, local_path
 from tempopt.storage.http.filesystem import PIECE
@@ -83,16 +83,16 @@ def save_chunk(
     return into_store(url, upload, offset, total, content)
 
 
-def received_bytes(url: str, shared: ServerState, upload: str) -> UploadProgress:
+def upload_progress(url: str, shared: ServerState, upload: str) -> UploadProgress:
     """Return how much of a file has come.
 
     Raises:
         ApiError: The object store cannot be reached.
     """
     return (
-        received_in_folder(resolve_safe_path(url, shared), upload)
+        upload_progress_in_folder(resolve_safe_path(url, shared), upload)
         if is_local(url)
-        else received_in_store(url, upload)
+        else upload_progress_in_store(url, upload)
     )
 
 

@@ -38,14 +38,14 @@ class RequestMetricsMiddleware:
             return
         began, status = time.perf_counter(), 500
 
-        async def sent(message: Message) -> None:
+        async def send_and_keep_status(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = int(message["status"])
             await send(message)
 
         try:
-            await self._app(scope, receive, sent)
+            await self._app(scope, receive, send_and_keep_status)
         finally:
             held_seconds: float = scope.get("state", {}).get("long_poll_seconds", 0.0)
             seconds = max(0.0, time.perf_counter() - began - held_seconds)
@@ -93,5 +93,5 @@ def metrics(
 
 
 def mark_long_poll(request: Request, seconds: float) -> None:
-    """Take note that an answer was held back on purpose, as that of a long poll is."""
+    """Note how long a long poll held its answer back, which is not counted as response time."""
     request.state.long_poll_seconds = getattr(request.state, "long_poll_seconds", 0.0) + seconds

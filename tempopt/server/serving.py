@@ -76,7 +76,7 @@ def serve(
             written.
     """
     _check_certificate(listening)
-    sock = _bound(listening)
+    sock = _bind_socket(listening)
     with sock:
         app = create_app(store, checkpoints=normalize_checkpoint_url(checkpoints))
         config = uvicorn.Config(
@@ -117,12 +117,12 @@ class TimeoutH11Protocol(H11Protocol):
         self._await()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no more."""
+        """Stop waiting."""
         self._stop()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take in what came; wait on if the headers are not all there."""
+        """Process data; keep waiting while headers are incomplete."""
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
             self._stop()
@@ -139,7 +139,7 @@ class TimeoutH11Protocol(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    """A server that lets go of those who wait for a ticket as soon as it is to end."""
+    """A server that answers waiting requests for tickets as soon as it shuts down."""
 
     def __init__(self, config: uvicorn.Config, *, leaving: Callable[[], None]) -> None:
         super().__init__(config)
@@ -166,7 +166,7 @@ def _check_certificate(listening: Listening) -> None:
         ) from error
 
 
-def _bound(listening: Listening) -> socket.socket:
+def _bind_socket(listening: Listening) -> socket.socket:
     family = socket.AF_INET6 if ":" in listening.host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

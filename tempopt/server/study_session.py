@@ -240,7 +240,7 @@ class StudySession:
         *,
         taking: bool,
     ) -> dict[int, int]:
-        """Have the store told what was said, unless taking does so; return where runs are pruned."""
+        """Write the agent's changes unless taking a ticket does so; return where runs are pruned."""
         changes_by_ticket: dict[int, list[Change]] = {}
         for change in changes:
             changes_by_ticket.setdefault(change.ticket_id, []).append(change)
@@ -300,11 +300,11 @@ class StudySession:
         run: RunReports | None,
         changes: Iterable[Change],
     ) -> dict[int, float]:
-        """Return what counts of a run's reports, and take note of the one at which it is pruned, if it is."""
+        """Return a run's reports that count, and note at which of them it is pruned, if it is."""
         if run is not None and run.attempt == row.attempt:
             reports = {step: math.nan if value is None else value for step, value in run.reports}
         else:
-            reports = self._stored(row)
+            reports = self._load_reports(row)
         reports |= {change.step: change.value for change in changes if isinstance(change, MetricReported)}
         reports = dict(sorted(reports.items()))
         judgement = self._pruning_states.get(row.id)
@@ -321,7 +321,7 @@ class StudySession:
             reports = {step: value for step, value in reports.items() if step <= judgement.end}
         return reports
 
-    def _stored(self, row: TicketRow) -> dict[int, float]:
+    def _load_reports(self, row: TicketRow) -> dict[int, float]:
         measurements = self._store.measurements(self.study.id, [row.id], names=["report"])
         return reports_by_ticket(measurements).get(row.id, {})
 
@@ -552,7 +552,7 @@ class StudySessionRegistry:
         if desk is None:
             # a study is read once, however many agents come for it at the same moment
             with self._opening:
-                desk = self._desks.get(name) or self._opened(name)
+                desk = self._desks.get(name) or self._open_session(name)
         with self._lock:
             if name in self._desks:
                 self._desks.move_to_end(name)
@@ -560,7 +560,7 @@ class StudySessionRegistry:
             raise StudyNotFound(f'The study "{name}" was deleted, and another one of that name begun.')
         return desk
 
-    def _opened(self, name: str) -> StudySession:
+    def _open_session(self, name: str) -> StudySession:
         study = self._store.load_study(name)
         desk = StudySession(self._store, study, checkpoints=self._checkpoints, started=self._started)
         with self._lock:

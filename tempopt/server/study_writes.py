@@ -102,8 +102,8 @@ def _refuse_no_text(data: Any) -> None:
             stack += [(part, depth + 1) for part in below]
 
 
-def _checked(body: SubmitStudyRequest, principal: Principal) -> StudySpec:
-    """Return the spec of a submission, whose names are all of studies that the caller may see."""
+def _parse_submission(body: SubmitStudyRequest, principal: Principal) -> StudySpec:
+    """Return the spec of a submission; refuse names of studies that the caller may not see."""
     _refuse_no_text(asdict(body))
     try:
         spec = StudySpec.parse(body.spec, source="the study spec that was submitted")
@@ -147,7 +147,7 @@ def submit(
 
     Nothing is tried before: `tempopt search` has trained two steps of it where it was typed. Agents train it.
     """
-    spec = _checked(body, principal)
+    spec = _parse_submission(body, principal)
     annotate_audit(request, study=spec.study.name)
     if spec.study.priority > 0 and "admin" not in principal.scopes:
         raise AccessDenied(

@@ -94,7 +94,7 @@ def _beyond(target: Path, part: Path, size: int, total: int) -> UploadProgress:
     raise _missing(size)
 
 
-def received_in_folder(target: Path, upload: str) -> UploadProgress:
+def upload_progress_in_folder(target: Path, upload: str) -> UploadProgress:
     """Return how much of a file has come."""
     with contextlib.suppress(FileNotFoundError):
         return UploadProgress(bytes=_part(target, upload).lstat().st_size, is_complete=False)
@@ -127,7 +127,7 @@ def into_store(url: str, upload: str, offset: int, total: int, content: bytes) -
     Raises:
         ApiError: Pieces before the last one are missing, or the object store cannot be reached.
     """
-    with _reached(url) as (fs, path):
+    with _open_object_store(url) as (fs, path):
         if len(content) == total:
             fs.pipe_file(path, content)
             return UploadProgress(bytes=total, is_complete=True)
@@ -145,13 +145,13 @@ def into_store(url: str, upload: str, offset: int, total: int, content: bytes) -
         )
 
 
-def received_in_store(url: str, upload: str) -> UploadProgress:
+def upload_progress_in_store(url: str, upload: str) -> UploadProgress:
     """Return how much of a file has come.
 
     Raises:
         ApiError: The object store cannot be reached.
     """
-    with _reached(url) as (fs, path):
+    with _open_object_store(url) as (fs, path):
         pieces, size = _pieces(fs, path, upload)
         if not pieces and fs.exists(path):
             return UploadProgress(bytes=fs.size(path), is_complete=True)
@@ -249,7 +249,7 @@ def size_in_store(url: str) -> int | None:
     Raises:
         ApiError: The object store cannot be reached.
     """
-    with _reached(url) as (fs, path):
+    with _open_object_store(url) as (fs, path):
         fs.invalidate_cache()
         try:
             return int(fs.size(path) or 0)
@@ -258,8 +258,8 @@ def size_in_store(url: str) -> int | None:
 
 
 @contextmanager
-def _reached(url: str) -> Iterator[tuple[Any, str]]:
-    """Yield the file system of a URL and the path in it; tell what it raises as a refusal."""
+def _open_object_store(url: str) -> Iterator[tuple[Any, str]]:
+    """Yield the file system of a URL and the path in it; its errors become an ``ApiError``."""
     try:
         yield open_filesystem(url)
     except ApiError:
@@ -277,13 +277,13 @@ def _reached(url: str) -> Iterator[tuple[Any, str]]:
 # ---- what is left behind
 
 
-def tidy(folder: str, but: str, recorded: Callable[[], Collection[str]]) -> None:
+def tidy(folder: str, but: str, list_recorded: Callable[[], Collection[str]]) -> None:
     """Remove all but the newest unfinished uploads and files that are not recorded from a run's folder.
 
     Args:
         folder: URL of the run's folder.
         but: Name of the file that is put just now.
-        recorded: Returns the names of files that are recorded; called once the folder has been listed, so
+        list_recorded: Returns the names of the recorded files; called once the folder has been listed, so
             that what is recorded by then is not taken for needless.
     """
     try:
@@ -295,7 +295,7 @@ def tidy(folder: str, but: str, recorded: Callable[[], Collection[str]]) -> None
     except Exception as error:
         LOGGER.warning("%s: not tidied: %s", folder, mask_secrets(error_reason(error)))
         return
-    needless_names = _oldest_uploads(names, but) + _oldest_files(names, but, recorded)
+    needless_names = _oldest_uploads(names, but) + _oldest_files(names, but, list_recorded)
     for name in needless_names:
         with contextlib.suppress(Exception):
             # that another process has deleted it is as well
@@ -308,11 +308,11 @@ def _order(name: str) -> tuple[int, int]:
     return int(match[2]), int(match[1])
 
 
-def _oldest_files(names: list[str], but: str, recorded: Callable[[], Collection[str]]) -> list[str]:
+def _oldest_files(names: list[str], but: str, list_recorded: Callable[[], Collection[str]]) -> list[str]:
     files = sorted((file for file in names if _FILE.fullmatch(file)), key=_order)
     if len(files) <= MOST_KEPT:
         return []
-    needed_names = {but, *recorded()}
+    needed_names = {but, *list_recorded()}
     return [file for file in files if file not in needed_names][:-MOST_KEPT]
 
 

@@ -75,7 +75,7 @@ class AccessRepository(Repository):
             _tidy(connection, AUDIT.c.status >= 400, MOST_REFUSED)
 
     @read_transaction
-    def audited(
+    def audit_rows(
         self, connection: Connection, *, before: int | None = None, limit: int = 100, study: str = ""
     ) -> list[AuditRow]:
         """Return what was done, newest first.

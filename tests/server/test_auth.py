@@ -212,14 +212,14 @@ def test_a_throttled_client_receives_retry_after_and_may_try_again_then(store: S
 def test_failures_without_end_are_counted_without_end() -> None:
     failures = AuthThrottle(lambda: 0.0)
     for _ in range(5000):
-        failures.failed("192.0.2.7")
+        failures.count_failure("192.0.2.7")
     assert failures.wait("192.0.2.7") == AuthThrottle.LONGEST
 
 
 def test_a_network_of_one_holder_is_one_address() -> None:
     failures = AuthThrottle(lambda: 0.0)
     for number in range(20):
-        failures.failed(f"2001:db8::{number:x}")
+        failures.count_failure(f"2001:db8::{number:x}")
     assert failures.wait("2001:db8::ffff:1") > 0
     assert failures.wait("2001:db8:0:1::1") == 0
     assert failures.wait("::ffff:192.0.2.7") == failures.wait("not an address") == 0
@@ -228,18 +228,18 @@ def test_a_network_of_one_holder_is_one_address() -> None:
 def test_failures_of_many_addresses_take_bounded_memory_and_few_lines() -> None:
     clock = SimpleNamespace(now=0.0)
     failures = AuthThrottle(lambda: clock.now)
-    lines = [failures.failed(f"2001:db8:0:{number:x}::1") for number in range(10_000)]
+    lines = [failures.count_failure(f"2001:db8:0:{number:x}::1") for number in range(10_000)]
     assert [wait for wait in lines if wait is not None] == [0] * 60
     assert len(failures._failures_by_client) <= 4096
     clock.now += 61
-    assert failures.failed("192.0.2.8") == 10_000 - 60
+    assert failures.count_failure("192.0.2.8") == 10_000 - 60
 
 
 def test_failures_of_a_throttled_address_are_suppressed_in_the_log() -> None:
     failures = AuthThrottle(lambda: 0.0)
-    lines = [failures.failed("192.0.2.7") for _ in range(1000)]
+    lines = [failures.count_failure("192.0.2.7") for _ in range(1000)]
     assert sum(wait is not None for wait in lines) == AuthThrottle.FREE + 1
-    assert failures.failed("192.0.2.8") == 1000 - AuthThrottle.FREE - 1
+    assert failures.count_failure("192.0.2.8") == 1000 - AuthThrottle.FREE - 1
 
 
 def test_what_is_changed_and_who_is_refused_is_audited_without_secrets(running_server: RunningServer) -> None:
@@ -299,7 +299,7 @@ def test_what_fails_unforeseen_is_audited_all_the_same(
     headers = {"authorization": f"Bearer {token}"}
     with TestClient(app, raise_server_exceptions=False, headers=headers) as client:
         assert client.delete("/api/tokens/x").status_code == 500
-    [row] = store.audited()
+    [row] = store.audit_rows()
     assert (row.action, row.status, row.name) == ("DELETE /api/tokens/x", 500, "admin")
 
 

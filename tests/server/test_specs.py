@@ -142,7 +142,7 @@ def test_a_check_writes_nothing_and_has_no_line_in_the_audit_log(
 ) -> None:
     check(client, text_of(toy_spec()))
     assert running_server.store.list_studies() == []
-    assert running_server.store.audited() == []
+    assert running_server.store.audit_rows() == []
 
 
 def test_a_token_is_told_nothing_of_studies_that_it_may_not_see(

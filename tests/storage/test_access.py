@@ -75,14 +75,14 @@ def test_what_was_done_is_read_newest_first_by_pages_and_by_study(store: Store) 
     store.audit([])
     store.audit([_row(study="a"), _row(study="A")])
     store.audit([_row(study="a", status=403, detail="long " * 100 + "\0")])
-    rows = store.audited()
+    rows = store.audit_rows()
     assert [(row.study, row.status) for row in rows] == [("a", 403), ("A", 200), ("a", 200)]
     assert sorted(row.number for row in rows) == [row.number for row in reversed(rows)]
     assert (rows[1].moment, rows[1].address, rows[1].token) == (NOW, "192.0.2.7", "3f9a1c02b7de")
     assert rows[0].detail.startswith("long long") and len(rows[0].detail) == 255
-    assert store.audited(limit=1) == rows[:1]
-    assert store.audited(before=rows[0].number, limit=1) == rows[1:2]
-    assert store.audited(study="a") == [rows[0], rows[2]]
+    assert store.audit_rows(limit=1) == rows[:1]
+    assert store.audit_rows(before=rows[0].number, limit=1) == rows[1:2]
+    assert store.audit_rows(study="a") == [rows[0], rows[2]]
 
 
 def test_what_is_refused_does_not_drive_out_what_was_done(
@@ -96,18 +96,18 @@ def test_what_is_refused_does_not_drive_out_what_was_done(
     store.audit(
         [_row(action=f"POST /api/agents/{action}") for action in ("join", "leave") for _ in range(300)]
     )
-    rows = store.audited(limit=1000)
+    rows = store.audit_rows(limit=1000)
     assert sum(row.action == "POST /api/agents/leave" for row in rows) == 7
     assert [row.study for row in rows if row.status < 400 and "/api/studies" in row.action] == ["kept"]
     assert sum(row.status == 401 for row in rows) == 5
     store.audit([_row() for _ in range(500)])
-    rows = store.audited(limit=1000)
+    rows = store.audit_rows(limit=1000)
     assert sum(row.status < 400 and "/api/studies" in row.action for row in rows) == 20
-    assert store.audited(study="kept") == []
+    assert store.audit_rows(study="kept") == []
     # deleted numbers are never given again
     last = rows[0].number
     store.audit([_row()])
-    assert store.audited(limit=1)[0].number > last
+    assert store.audit_rows(limit=1)[0].number > last
 
 
 # ---- sessions

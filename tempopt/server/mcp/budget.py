@@ -205,8 +205,8 @@ class Ledger:
             )
         return BudgetStatus(user=self.user, accounts=tuple(accounts), limits=limits)
 
-    def limited(self) -> bool:
-        """Return whether anything limits what the user may spend."""
+    def is_limited(self) -> bool:
+        """Return whether the user has a budget of runs or GPU-hours."""
         return self._budget.runs is not None or self._budget.gpu_hours is not None
 
     def counts_hours(self) -> bool:

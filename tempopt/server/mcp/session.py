@@ -52,7 +52,7 @@ class Notes(NullObserver):
         self.lines: list[str] = []
 
     def note(self, text: str) -> None:
-        """Keep a line."""
+        """Add a line."""
         self.lines.append(text)
 
 
@@ -164,7 +164,7 @@ class Session:
             return str(error)
         return None
 
-    def _measured(self, spec: StudySpec) -> BudgetNeed:
+    def _estimate_need(self, spec: StudySpec) -> BudgetNeed:
         """Return the most that a study takes, measured by a dry run where GPU-hours are limited."""
         if not self.ledger.counts_hours():
             return BudgetNeed(runs=most_runs(spec))
@@ -172,15 +172,15 @@ class Session:
 
     def _begin_new(self, spec: StudySpec, notes: Notes) -> None:
         name = spec.study.name
-        is_limited = self.ledger.limited()
+        is_limited = self.ledger.is_limited()
         if is_limited:
             # what is refused whatever a run takes is refused before one is tried
             min_need = BudgetNeed(runs=most_runs(spec), gpu_hours=0.0)
             self.ledger.budget_status().check(min_need, name=name)
-            need = self._measured(spec)
+            need = self._estimate_need(spec)
             usage = self.ledger.budget_status()
             usage.check(need, name=name)
-            spec = _limited(spec, need, None if usage.gpu_hours is None else usage.gpu_hours.remaining)
+            spec = _limit_hours(spec, need, None if usage.gpu_hours is None else usage.gpu_hours.remaining)
         if self._server is not None:
             remote_study.submit(self._server, SearchRequest(spec=spec), observer=notes)
         else:
@@ -232,7 +232,7 @@ class Session:
             )
         # what was reserved when it was begun holds, whatever the spec says of its care
         spec = _with_limits(spec, study.spec["study"]["limits"])
-        if study.state != "done" and self.ledger.limited() and (spent := self._spent(study)):
+        if study.state != "done" and self.ledger.is_limited() and (spent := self._spent_budget_texts(study)):
             raise UsageError(
                 f'The study "{study.name}" cannot continue within the budget of {self.user}. '
                 f"{' '.join(spent)} Ask a person for a larger budget."
@@ -303,11 +303,11 @@ class Session:
         if stands == "waiting" and self._server is not None:
             troubles.append("It waits for an agent: tempopt agent --any, with the URL of the server.")
         if stands == "paused":
-            troubles += self._spent(self.store.load_study(name))
+            troubles += self._spent_budget_texts(self.store.load_study(name))
         return troubles
 
-    def _spent(self, study: StudyRow) -> list[str]:
-        """Return what is used up of what a study of this user was allowed."""
+    def _spent_budget_texts(self, study: StudyRow) -> list[str]:
+        """Return a sentence on each limit that a study of this user has used up."""
         if study.owner != self.user:
             return []
         usage = self.ledger.budget_status()
@@ -360,8 +360,8 @@ def _need(spec: StudySpec, forecast: StudyForecast) -> BudgetNeed:
     return BudgetNeed(runs=most_runs(spec), gpu_hours=hours)
 
 
-def _limited(spec: StudySpec, need: BudgetNeed, gpu_hours_left: float | None) -> StudySpec:
-    """Return a spec whose study ends by itself before it has spent more than may be reserved for it."""
+def _limit_hours(spec: StudySpec, need: BudgetNeed, gpu_hours_left: float | None) -> StudySpec:
+    """Return the spec with the limit of GPU-hours that the budget reserves for the study."""
     if gpu_hours_left is None or need.gpu_hours is None:
         return spec
     max_gpu_hours = min(gpu_hours_left, max(_MARGIN * need.gpu_hours, _LEAST_HOURS))

@@ -168,6 +168,6 @@ class RemoteStore(Store):
     create_study = import_study = set_state = set_spec = set_checkpoints = delete_study = _refused
     find_colliding_param_names = totals = open_studies = set_priority = _refused
     add_jobs = forget_jobs = add_tickets = retry = withdraw = withdraw_from = _refused
-    add_token = tokens = token = revoke_token = use_token = audit = audited = _refused
+    add_token = tokens = token = revoke_token = use_token = audit = audit_rows = _refused
     add_session = session = end_session = _refused
     take_ticket = release = begin = write = set_recommendation = _refused

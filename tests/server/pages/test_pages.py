@@ -259,7 +259,7 @@ def test_signing_out_ends_the_session_on_every_server(
     with httpx.Client(base_url=site.url, cookies=cookies, timeout=60) as thief:
         assert thief.get("/api/me").json()["error"]["code"] == "session_ended"
     assert sessions.token_of(site.store, next(iter(cookies.values()))) is None
-    rows = site.store.audited(limit=3)[1:]
+    rows = site.store.audit_rows(limit=3)[1:]
     assert [(row.action, row.status) for row in rows] == [("POST /sign-out", 303), ("POST /sign-in", 303)]
     assert next(iter(cookies.values())) not in repr(rows)
 
