@@ -17,7 +17,7 @@ from scipy.special import stdtrit
 from scipy.stats import binomtest
 
 from tempopt.spec.alpha_ledger import alpha_for_verdict
-from tempopt.verdict.statistics.group_sequential import Look, boundaries, nominal_p, spent
+from tempopt.verdict.statistics.group_sequential import Look, alpha_spending, boundaries, nominal_p
 from tempopt.verdict.statistics.paired_tests import TESTS, PairedTest, StageDifferences, Test, paired_test
 
 _EFFECTS = (0.0, 0.5, 1.0, 1.5, 2.5)
@@ -37,7 +37,7 @@ def main() -> None:
     plans: dict[str, tuple[Look, ...]] = {
         "fixed 8": ((8, 1.0),),
         "fixed 16": ((16, 1.0),),
-        "4, 8, 12, 16": tuple((n, spent(n, max_pairs)) for n in _LOOKS),
+        "4, 8, 12, 16": tuple((n, alpha_spending(n, max_pairs)) for n in _LOOKS),
     }
     print("| effect, sd | pairs | gain shown | loss shown | pairs, mean | interval at the end holds |")
     print("|---|---|---|---|---|---|")
@@ -81,7 +81,7 @@ def _with_looks(d: np.ndarray, test: Test) -> PairedTest:
     """Return the verdict of a study that is looked at on the way."""
     looks: list[Look] = []
     for n in _LOOKS:
-        looks.append((n, spent(n, _LOOKS[-1])))
+        looks.append((n, alpha_spending(n, _LOOKS[-1])))
         result = paired_test(d[:n].tolist(), test=test, direction="maximize", looks=looks)
         if result.p_value < _ALPHA or result.gain <= 0:
             break

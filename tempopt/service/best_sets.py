@@ -52,7 +52,7 @@ def best_sets(result: StudyResult, *, top: int = TOP, without: Collection[str] =
         StudyFailed: No set differs from the baseline.
     """
     _check(result, top)
-    parameter_sets = [_baseline(result), *_ranked(result)]
+    parameter_sets = [_baseline(result), *_ranked_sets(result)]
     unknown = set(without) - {name for parameters in parameter_sets for name in parameters}
     if unknown:
         names_text = ", ".join(sorted({name for parameters in parameter_sets for name in parameters}))
@@ -97,7 +97,7 @@ def _baseline(result: StudyResult) -> Parameters:
     return best[0] if best else {}
 
 
-def _ranked(result: StudyResult) -> Iterator[Parameters]:
+def _ranked_sets(result: StudyResult) -> Iterator[Parameters]:
     recommendation = result.recommendation
     if recommendation is not None and recommendation.action_without_training != "change_nothing":
         yield recommendation.parameters

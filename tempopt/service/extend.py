@@ -151,7 +151,7 @@ def add_trials(
             f"{study.name} is a comparison of given parameter sets, so there are no trials to add. To add "
             f"pairs: tempopt resume {study.name} --pairs +8"
         )
-    parameter_sets = spec.enqueued(enqueue)
+    parameter_sets = spec.parse_enqueued_sets(enqueue)
 
     def plan(rows: list[TicketRow]) -> list[NewTicket]:
         # the same command may be repeated: skip sets that a ticket tries already

@@ -1,4 +1,4 @@
-"""The care of studies, from any machine: pause, stop and delete one, free its checkpoints, read its logs.
+"""Administration of studies, from any machine: pause, stop, delete, free checkpoints, read logs.
 
 A server is asked to do what is done here on a database, and does it with the same functions.
 
@@ -32,7 +32,7 @@ _NAMED = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopResult:
-    """What came of telling a study to pause or to stop.
+    """Result of pausing or stopping a study.
 
     Args:
         before: State of the study when it was told; nothing was changed where that is ``done``.
@@ -111,7 +111,7 @@ def stop(storage: Storage, name: str) -> StopResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteResult:
-    """What came of deleting a study.
+    """Result of deleting a study.
 
     Args:
         agents: Agents that are at work on it still, ``host:pid``.
@@ -152,7 +152,7 @@ def delete(storage: Storage, name: str, *, force: bool = False) -> DeleteResult:
         folders.append(str(log_folder))
     freed = 0
     for folder in dict.fromkeys(folders):
-        removal = _cleared(folder)
+        removal = _remove_study_files(folder)
         freed += removal.freed
         reasons |= removal.not_removed
     return DeleteResult(agents=agents, freed=freed, not_removed=reasons)
@@ -174,8 +174,8 @@ def _folders(study: StudyRow, tickets: Iterable[TicketRow]) -> tuple[list[str], 
     return list(dict.fromkeys(paths)), reasons
 
 
-def _cleared(folder: str) -> checkpoints.RemovalResult:
-    """Delete what tempopt wrote into a study's folder, and the folder if nothing else is in it."""
+def _remove_study_files(folder: str) -> checkpoints.RemovalResult:
+    """Delete the files of tempopt in a study's folder, and the folder if nothing else is in it."""
     try:
         if checkpoints.is_local(folder) and not Path(folder).is_dir():
             raise FileNotFoundError("there is no such folder on this machine")
@@ -257,10 +257,10 @@ def collect_garbage(
     """
     with open_storage(storage) as store:
         names = [name] if name is not None else [summary.study.name for summary in store.list_studies()]
-        return [_collected(store, study_name, dry_run=dry_run) for study_name in names]
+        return [_collect_study_garbage(store, study_name, dry_run=dry_run) for study_name in names]
 
 
-def _collected(store: Store, name: str, *, dry_run: bool) -> GarbageCollectionResult:
+def _collect_study_garbage(store: Store, name: str, *, dry_run: bool) -> GarbageCollectionResult:
     if server := as_remote_store(store):
         return GarbageCollectionResult(**server.ask(name, "gc", {"dry_run": dry_run}))
     study = store.load_study(name)

@@ -1,4 +1,4 @@
-"""Studies behind a server: what a command asks it to do, and the looking on until a study has ended.
+"""Studies behind a server: requests of a command, and watching a study until it has ended.
 
 What a person's modules say is found here, by a dry run and by workers of this machine: a server runs none of
 them. Nothing is trained here, unless workers are given.
@@ -91,13 +91,13 @@ def wait_until_over(
     if workers is None:
         watch_study(store, name, observer)
     else:
-        with _shown_to_workers(store.given_token):
+        with _export_token(store.given_token):
             run_remote_agent(store.server, name, workers=workers, observer=observer)
 
 
 @contextlib.contextmanager
-def _shown_to_workers(token: str | None) -> Iterator[None]:
-    """Have workers, which keep their checkpoints themselves, find a token that was given to this program."""
+def _export_token(token: str | None) -> Iterator[None]:
+    """Set the token of this program in the environment of workers, which transfer their checkpoints."""
     before = os.environ.get(_TOKEN)
     if token is not None:
         os.environ[_TOKEN] = token

@@ -112,23 +112,23 @@ def _to_document(store: Store, study: StudyRow) -> dict[str, Any]:
         "version": VERSION,
         "tempopt": __version__,
         "written": datetime.now(UTC).isoformat(),
-        "study": serialize(_portable(study)),
+        "study": serialize(_portable_study(study)),
         "warm_start": store.warm_start(study.id) or [],
-        "tickets": [serialize(_moved(ticket)) for ticket in tickets],
+        "tickets": [serialize(_portable_ticket(ticket)) for ticket in tickets],
         "measurements": measurements,
         "logs": logs,
         "maps": maps,
     }
 
 
-def _portable(study: StudyRow) -> StudyRow:
+def _portable_study(study: StudyRow) -> StudyRow:
     url = study.checkpoints
     return dataclasses.replace(
         study, checkpoints=None if url is None or is_local(url) else without_passwords(url)
     )
 
 
-def _moved(ticket: TicketRow) -> TicketRow:
+def _portable_ticket(ticket: TicketRow) -> TicketRow:
     checkpoints = tuple(
         dataclasses.replace(checkpoint, url=without_passwords(checkpoint.url))
         for checkpoint in ticket.checkpoints
@@ -198,13 +198,13 @@ def read(path: Path, *, name: str | None = None) -> StudyDump:
         if study.state == "running":
             study = dataclasses.replace(study, state="paused")
         if name is not None:
-            study = _renamed(study, name)
+            study = _rename_study(study, name)
         tickets: list[TicketRow] = deserialize(list[TicketRow], document["tickets"])
         logs: list[LogRow] = deserialize(list[LogRow], document["logs"])
         measurements = measurements_from_plain(document["measurements"])
         maps = {int(ticket_id): maps for ticket_id, maps in document["maps"].items()}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise _damaged(path, str(error)) from error
+        raise _damaged_file_error(path, str(error)) from error
     spec = StudySpec.from_json(study.spec)
     check_schedules(spec)
     ids = {ticket.id for ticket in tickets}
@@ -214,7 +214,7 @@ def read(path: Path, *, name: str | None = None) -> StudyDump:
         | maps.keys()
     )
     if not ticket_ids <= ids or len(ids) < len(tickets):
-        raise _damaged(path, "it tells of tickets that are not in it")
+        raise _damaged_file_error(path, "it tells of tickets that are not in it")
     return StudyDump(
         study=study,
         tickets=tickets,
@@ -230,8 +230,8 @@ def read(path: Path, *, name: str | None = None) -> StudyDump:
     )
 
 
-def _renamed(study: StudyRow, name: str) -> StudyRow:
-    """Return a study under another name, which its spec has as well."""
+def _rename_study(study: StudyRow, name: str) -> StudyRow:
+    """Return a study with another name, also in its spec."""
     spec = StudySpec.from_json(study.spec).with_overrides([f"study.name={json.dumps(name)}"])
     return dataclasses.replace(study, name=name, spec=spec.to_json())
 
@@ -243,13 +243,13 @@ def _read_document(path: Path) -> dict[str, Any]:
             data = file.read(_MOST_BYTES)
         document = json.loads(data)
     except (EOFError, zlib.error, gzip.BadGzipFile, ValueError, RecursionError) as error:
-        raise _damaged(path, str(error)) from error
+        raise _damaged_file_error(path, str(error)) from error
     except OSError as error:
         raise UsageError(
             f"{path} cannot be read: {error.strerror}. Give a file that tempopt dump has written."
         ) from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise _damaged(path, "it does not begin as one")
+        raise _damaged_file_error(path, "it does not begin as one")
     if document.get("version") != VERSION:
         raise UsageError(
             f"{path} was written by tempopt {document.get('tempopt')} in a form that this version, "
@@ -258,7 +258,7 @@ def _read_document(path: Path) -> dict[str, Any]:
     return document
 
 
-def _damaged(path: Path, why: str) -> UsageError:
+def _damaged_file_error(path: Path, why: str) -> UsageError:
     return UsageError(
         f"{path} is no file of a study, or is damaged: {why}. Give one that tempopt dump has written."
     )

@@ -21,7 +21,7 @@ spent."""
 _POWER = 1.5
 
 
-def spent(pairs: int, max_pairs: int) -> float:
+def alpha_spending(pairs: int, max_pairs: int) -> float:
     """Return the share of the level that is spent by a look at so many pairs: (pairs / max_pairs)^1.5.
 
     Chosen among powers (Kim & DeMets 1987) and the shapes of Pocock and O'Brien and Fleming (Lan & DeMets

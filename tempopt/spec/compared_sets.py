@@ -23,7 +23,7 @@ from tempopt.spec.domains import is_plain
 from tempopt.spec.lightning_config import parse_trainer
 from tempopt.spec.parameter_names import name_problem
 from tempopt.spec.sections import Pairs, SpecSection, StudySection
-from tempopt.spec.yaml_source import CollectedSpecError, parse_mapping, read_mapping, unresolved
+from tempopt.spec.yaml_source import CollectedSpecError, has_reference, parse_mapping, read_mapping
 from tempopt.temperature.named import split_name
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS, check_parameter, is_float_param
 from tempopt.temperature.plan import flatten_schedule_args
@@ -148,7 +148,7 @@ def _value_problem(value: object) -> str | None:
         value = list(value.values())
     if isinstance(value, list):
         return next(filter(None, map(_value_problem, value)), None)
-    if unresolved(value):
+    if has_reference(value):
         return f"given {value!r}. Variables of the environment are read in model:, data: and trainer: only."
     if not is_plain(value):
         return f"given {value!r}. Give text, a finite number, true, false, null, a list or a mapping."

@@ -16,7 +16,7 @@ from tempopt.spec.search_space import parse_sets, unused_temperature_params
 from tempopt.spec.sections import direction_of
 from tempopt.spec.strategy_options import strategy_problems
 from tempopt.spec.temperatures import LEVELS, MAX_TEMPERATURES
-from tempopt.spec.yaml_source import CollectedSpecError, unresolved
+from tempopt.spec.yaml_source import CollectedSpecError, has_reference
 from tempopt.temperature.entropy import ENTROPY_PARAMETERS
 from tempopt.temperature.entropy_control import CONTROL, CONTROL_PARAMETERS, has_target
 from tempopt.temperature.named import join_name, name_problem, registered_path, split_name
@@ -75,7 +75,7 @@ def _temperature_problems(spec: StudySpec) -> _Problems:
     fixed, lines = spec.fixed_temperatures, []
     for name, value in fixed.items():
         try:
-            if not unresolved(value):
+            if not has_reference(value):
                 check_parameter(name, value)
         except SpecError as error:
             lines.append((f"model.init_args.{name}", str(error)))

@@ -15,7 +15,7 @@ import yaml
 
 from tempopt.class_loading import dotted_path
 from tempopt.errors import unknown
-from tempopt.spec.yaml_source import CollectedSpecError, unresolved
+from tempopt.spec.yaml_source import CollectedSpecError, has_reference
 
 # Written down so that a spec is validated without Lightning; a test compares them with Lightning's own.
 WHOLE_NUMBER, NUMBER, SWITCH = "a whole number", "a number", "true or false"
@@ -189,7 +189,7 @@ def argument_problem(name: str, *, choices: Collection[str]) -> str | None:
 def value_problem(name: str, value: Any) -> str | None:
     """Return what is wrong with the value of an argument of the Trainer, or None."""
     expected_type = TRAINER_ARGUMENTS.get(name)
-    if expected_type is None or value is None or unresolved(value):
+    if expected_type is None or value is None or has_reference(value):
         return None
     value_text = f'the text "{value}"' if isinstance(value, str) else repr(value)
     if isinstance(value, str):
@@ -244,7 +244,7 @@ def _is_whole(value: object) -> bool:
 
 def _is_length(value: Any) -> bool:
     is_number = _is_whole(value) and (0 < value <= _MAX_STEPS or value == -1)
-    return value is None or unresolved(value) or is_number
+    return value is None or has_reference(value) or is_number
 
 
 def _is_interval(value: Any) -> bool:

@@ -25,7 +25,7 @@ _PATH = re.compile(r"^([A-Za-z_][\w.-]*)(: | (?=is ))(.+)$", re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LintMessage:
-    """One thing that there is to say of a spec.
+    """A message about a spec.
 
     Args:
         text: What is wrong, what is allowed, what to do.
@@ -44,7 +44,7 @@ class LintMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecLintResult:
-    """What a text says.
+    """The result of checking a text.
 
     Args:
         messages: In the order of lines, those about the whole text first.
@@ -68,11 +68,11 @@ class SpecLintResult:
     def with_messages(self, new_messages: Sequence[LintMessage]) -> SpecLintResult:
         """Return the same with further messages; an error among them takes the spec away."""
         spec = None if any(message.severity == "error" for message in new_messages) else self.spec
-        return replace(self, messages=ordered([*self.messages, *new_messages]), spec=spec)
+        return replace(self, messages=sort_messages([*self.messages, *new_messages]), spec=spec)
 
 
 def check_text(text: str) -> SpecLintResult:
-    """Check the text of a study spec in YAML; what is wrong with it is told, not raised."""
+    """Check the text of a study spec in YAML; faults are returned, not raised."""
     if problem := not_text(text):
         return SpecLintResult(messages=(LintMessage(text=f"The text holds {problem}. Take it out."),))
     try:
@@ -83,9 +83,9 @@ def check_text(text: str) -> SpecLintResult:
         spec = StudySpec.parse(origin.data, source=origin)
     except FaultySpecError as error:
         faults = [message_at(origin, path, fault) for path, fault in all_faults(error)]
-        return SpecLintResult(messages=ordered(faults), origin=origin)
+        return SpecLintResult(messages=sort_messages(faults), origin=origin)
     warnings = messages_of("\n".join(spec.notes), origin, severity="warning")
-    return SpecLintResult(messages=ordered(warnings), spec=spec, origin=origin)
+    return SpecLintResult(messages=sort_messages(warnings), spec=spec, origin=origin)
 
 
 def message_at(origin: YamlDocument, path: str, text: str, *, severity: Severity = "error") -> LintMessage:
@@ -107,8 +107,8 @@ def messages_of(report: str, origin: YamlDocument, *, severity: Severity = "erro
     return messages
 
 
-def ordered(messages: Sequence[LintMessage]) -> tuple[LintMessage, ...]:
-    """Return messages in the order of their lines, each once."""
+def sort_messages(messages: Sequence[LintMessage]) -> tuple[LintMessage, ...]:
+    """Return messages in the order of their lines, without duplicates."""
     return tuple(
         dict.fromkeys(sorted(messages, key=lambda message: (message.line or 0, message.column or 0)))
     )

@@ -40,7 +40,7 @@ def load_spec(
     )
 
 
-def bundled(package: Path | None = None) -> dict[str, Path]:
+def bundled_specs(package: Path | None = None) -> dict[str, Path]:
     """Return the specs that come with tempopt, by name.
 
     A wheel has them inside the package; a checkout (or an editable install of it) beside it.
@@ -60,7 +60,7 @@ def find_spec(name_or_path: str | Path) -> Path:
     Raises:
         SpecError: There is neither; the message lists the bundled names.
     """
-    bundled_specs = bundled()
+    paths_by_name = bundled_specs()
     try:
         path = absolute(str(name_or_path), "The study spec")
     except UsageError as error:
@@ -69,15 +69,15 @@ def find_spec(name_or_path: str | Path) -> Path:
     # a pipe too: reading it says what it is
     if path.exists() and not path.is_dir():
         return user_path
-    if str(name_or_path) in bundled_specs:
-        return bundled_specs[str(name_or_path)]
+    if str(name_or_path) in paths_by_name:
+        return paths_by_name[str(name_or_path)]
     if user_path.is_dir():
         raise SpecError(f"{user_path} is a folder. Give a YAML file.")
     if user_path.suffix in _SUFFIXES:
         location = "" if user_path.is_absolute() else f" in {Path.cwd()}"
-        remedy = f"Give a file that exists, or a spec that comes with tempopt: {', '.join(bundled_specs)}."
-        if user_path.stem in bundled_specs:
+        remedy = f"Give a file that exists, or a spec that comes with tempopt: {', '.join(paths_by_name)}."
+        if user_path.stem in paths_by_name:
             remedy = f'A spec "{user_path.stem}" comes with tempopt: give just that name.'
         raise SpecError(f"There is no file {user_path}{location}. {remedy}")
     remedy = "Or give a YAML file; to write one, run: tempopt init package.module.Class"
-    raise SpecError(unknown("study spec", name_or_path, bundled_specs, remedy))
+    raise SpecError(unknown("study spec", name_or_path, paths_by_name, remedy))

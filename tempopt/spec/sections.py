@@ -23,7 +23,7 @@ from pydantic import (
 
 from tempopt.errors import unknown
 from tempopt.spec.alpha_ledger import alpha_for_verdict
-from tempopt.spec.alpha_levels import Direction, Test, least_pairs, spent
+from tempopt.spec.alpha_levels import Direction, Test, alpha_spending, least_pairs
 from tempopt.spec.guards import GuardSpec, parse_guard
 from tempopt.spec.program import guard_name
 from tempopt.spec.yaml_source import CollectedSpecError
@@ -108,7 +108,7 @@ class Pairs(SpecSection):
         )
 
     @model_validator(mode="after")
-    def _ordered(self) -> Self:
+    def _check_order(self) -> Self:
         if self.min > self.max:
             raise ValueError(f"min is {self.min} and max is {self.max}. Give a min of at most the max.")
         return self
@@ -129,7 +129,7 @@ class Pairs(SpecSection):
         """
         for max_pairs in count(self.max):
             looks = Pairs(min=max_pairs if self.min == self.max else self.min, max=max_pairs).looks
-            shares = [0.0, *(spent(look, max_pairs) for look in looks)]
+            shares = [0.0, *(alpha_spending(look, max_pairs) for look in looks)]
             increments = zip(looks, pairwise(shares), strict=True)
             if any(
                 least_pairs(test, alpha * (share - previous_share)) <= look

@@ -41,7 +41,7 @@ from tempopt.spec.sections import (
     StudySection,
 )
 from tempopt.spec.temperatures import TemperatureSection, searched_temperatures
-from tempopt.spec.validation_errors import format_error_list, validated
+from tempopt.spec.validation_errors import format_error_list, validate_spec
 from tempopt.spec.yaml_source import CollectedSpecError, Override, YamlDocument
 from tempopt.temperature.generation import GENERATION
 from tempopt.temperature.named import AS_FOUND, join_name
@@ -302,8 +302,8 @@ class StudySpec(SpecSection):
         """Return the whole parameter set that an arm trains with, given the values of its own space."""
         return arm_parameters(arm, sampled, search=self.search, fixed=self.fixed_temperatures)
 
-    def enqueued(self, sets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return parameter sets that a person wants tried, as Optuna's distributions hold their values.
+    def parse_enqueued_sets(self, sets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return enqueued parameter sets with their values as in Optuna's distributions.
 
         Args:
             sets: Mappings of searched names to values; what a set leaves out is sampled. At most
@@ -356,8 +356,8 @@ class StudySpec(SpecSection):
         """Return the spec with this machine's overrides written into it."""
         return self._overridden(self._local) if self._local else self
 
-    def resolved(self) -> Self:
-        """Return the spec as it holds on this machine: ``--set`` in force and ``${NAME}`` replaced.
+    def resolve_environment(self) -> Self:
+        """Return the spec for this machine: with ``--set`` applied and ``${NAME}`` replaced.
 
         Raises:
             SpecError: An environment variable is not set, or an override does not fit.
@@ -371,9 +371,9 @@ class StudySpec(SpecSection):
         """Return what a trainer on this machine needs to know.
 
         Raises:
-            SpecError: As in :meth:`with_overrides` and :meth:`resolved`.
+            SpecError: As in :meth:`with_overrides` and :meth:`resolve_environment`.
         """
-        local_spec = (self.with_overrides(overrides) if overrides else self).resolved()
+        local_spec = (self.with_overrides(overrides) if overrides else self).resolve_environment()
         return Program(
             model=local_spec.model,
             data=local_spec.data,
@@ -416,7 +416,7 @@ class StudySpec(SpecSection):
             SpecError: Something is wrong; there is a line for each thing.
         """
         origin = source if isinstance(source, YamlDocument) else YamlDocument(source=source, data=dict(data))
-        return validated(cls, data, origin)
+        return validate_spec(cls, data, origin)
 
     def identity(self) -> str:
         """Return a hash that is equal for specs that ask the same (``diff_specs``)."""

@@ -28,7 +28,7 @@ class FaultySpecError(SpecError):
     origin: YamlDocument
 
 
-def validated(model: type[Spec], data: Mapping[str, Any], origin: YamlDocument) -> Spec:
+def validate_spec(model: type[Spec], data: Mapping[str, Any], origin: YamlDocument) -> Spec:
     """Return the spec that plain data describes.
 
     Args:
@@ -108,7 +108,7 @@ def _message(details: Mapping[str, Any], location: tuple[str, ...], root: type[B
         field = _field(root, location[:-1])
         section = (_model_of(field) if field else None) or root
         return unknown_key(".".join(location[:-1]), location[-1], tuple(section.model_fields))
-    allowed_text = _allowed(root, location)
+    allowed_text = _allowed_values_text(root, location)
     if kind == "missing":
         return f"is missing. Give {allowed_text}."
     return f"given {_format_value(value)}. Give {allowed_text}."
@@ -142,8 +142,8 @@ def _model_of(field: FieldInfo) -> type[BaseModel] | None:
     return None
 
 
-def _allowed(root: type[BaseModel], location: tuple[str, ...]) -> str:
-    """Return the words for what a field may hold: its description, or the keys of its section."""
+def _allowed_values_text(root: type[BaseModel], location: tuple[str, ...]) -> str:
+    """Return a description of the values that a field allows: its own, or the keys of its section."""
     field = _field(root, location)
     if field is None:
         return "something else"

@@ -63,7 +63,7 @@ class CollectedSpecError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class YamlDocument:
-    """What a file said.
+    """A parsed YAML file.
 
     Args:
         source: Name of the file, for messages.
@@ -125,7 +125,7 @@ def read_sets(path: Path) -> list[dict[str, Any]]:
     Raises:
         SpecError: It cannot be read, is not YAML, holds a key twice, or is not a list of mappings.
     """
-    sets, _ = _loaded(_text(path, "a list"), str(path))
+    sets, _ = _load_yaml(_text(path, "a list"), str(path))
     if not isinstance(sets, list) or not sets or not all(isinstance(entry, dict) for entry in sets):
         raise SpecError(
             f"{path} holds no list of parameter sets. Give a line for each, with values of searched names, "
@@ -149,7 +149,7 @@ def parse_mapping(text: str, *, source: str) -> dict[str, Any]:
     Raises:
         SpecError: It is not YAML, holds a key twice, or is not a mapping.
     """
-    data, _ = _loaded(text, source)
+    data, _ = _load_yaml(text, source)
     if not isinstance(data, dict):
         raise SpecError(
             f"{source} is no parameter set. Give a mapping of names to values, as in "
@@ -175,7 +175,7 @@ def parse(text: str, *, source: str) -> YamlDocument:
     Raises:
         SpecError: It is not YAML, holds a key twice, or is not a mapping.
     """
-    data, places = _loaded(text, source)
+    data, places = _load_yaml(text, source)
     if not isinstance(data, dict):
         content = "nothing" if data is None else "a list" if isinstance(data, list) else f"{str(data)[:40]!r}"
         raise SpecError(
@@ -185,8 +185,8 @@ def parse(text: str, *, source: str) -> YamlDocument:
     return YamlDocument(source=source, data=data, places=places)
 
 
-def _loaded(text: str, source: str, *, keys: bool = True) -> tuple[Any, dict[str, tuple[int, int]]]:
-    """Return what a text in YAML holds, and line and column of each key, if they are checked, by its path."""
+def _load_yaml(text: str, source: str, *, keys: bool = True) -> tuple[Any, dict[str, tuple[int, int]]]:
+    """Parse a YAML text; return its data, and by path the line and column of each key if ``keys``."""
     loader = None
     try:
         loader = _Loader(text)
@@ -329,7 +329,7 @@ class Override:
 
 
 def parse_override(text: str) -> Override:
-    """Return what ``a.b=c`` asks for.
+    """Parse ``a.b=c``.
 
     ``model.x`` and ``data.x`` are short for ``model.init_args.x`` and ``data.init_args.x``, and what
     follows ``search.`` is one name, dots and all.
@@ -345,7 +345,7 @@ def parse_override(text: str) -> Override:
             f'--set was given "{text}". Give section.key=value, as in --set study.trials=20; null stands for '
             "no value."
         )
-    parsed_value, _ = _loaded(value, f'--set "{text}"', keys=False)
+    parsed_value, _ = _load_yaml(value, f'--set "{text}"', keys=False)
     return Override.of(name.strip(), parsed_value)
 
 
@@ -393,8 +393,8 @@ def apply(data: Mapping[str, Any], overrides: Sequence[Override]) -> dict[str, A
     return result
 
 
-def unresolved(value: object) -> bool:
-    """Whether a value waits for the environment, as in ``${DATA}/train``."""
+def has_reference(value: object) -> bool:
+    """Return whether a value refers to an environment variable, as in ``${DATA}/train``."""
     return isinstance(value, str) and _REFERENCE.search(value) is not None
 
 

@@ -78,7 +78,7 @@ class AccessRepository(Repository):
     def audit_rows(
         self, connection: Connection, *, before: int | None = None, limit: int = 100, study: str = ""
     ) -> list[AuditRow]:
-        """Return what was done, newest first.
+        """Return the audit log, newest first.
 
         Args:
             before: Only rows of lower numbers; None: from the newest on.

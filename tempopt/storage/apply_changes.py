@@ -19,7 +19,7 @@ from tempopt.storage.changes import (
     RunEnded,
     RunStarted,
     WriteResult,
-    counted_seconds,
+    clamp_seconds,
 )
 from tempopt.storage.claims import (
     LOCKED_TICKET_COLUMNS,
@@ -208,7 +208,7 @@ class _Ticket:
             "value": outcomes.value,
             "steps": outcomes.steps,
             "diverged_at": outcomes.diverged_at,
-            "checkpoint_seconds": counted_seconds(self.row.checkpoint_seconds + outcomes.checkpoint_seconds),
+            "checkpoint_seconds": clamp_seconds(self.row.checkpoint_seconds + outcomes.checkpoint_seconds),
             "checkpoints": None,
             "lease": None,
             "finished": now(),
@@ -235,9 +235,9 @@ class _Ticket:
             self.trial.end = TrialEnd(outcome="failed", error=values["error"])
 
     def _spend(self, seconds: float, gpu_seconds: float, log: str) -> None:
-        self.values["seconds"] = counted_seconds(self.row.seconds + seconds)
+        self.values["seconds"] = clamp_seconds(self.row.seconds + seconds)
         if gpu_seconds:
-            self.values["gpu_seconds"] = counted_seconds(self.row.gpu_seconds + gpu_seconds)
+            self.values["gpu_seconds"] = clamp_seconds(self.row.gpu_seconds + gpu_seconds)
         self.log = log
 
     def _peak(self, memory: int | None) -> None:

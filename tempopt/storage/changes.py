@@ -30,8 +30,8 @@ MOST_SECONDS = 1e10
 Seconds = Annotated[float, Field(ge=0, le=MOST_SECONDS, strict=True)]
 
 
-def counted_seconds(seconds: float) -> float:
-    """Return seconds as they count: from 0 to :data:`MOST_SECONDS`, so that no sum of them overflows."""
+def clamp_seconds(seconds: float) -> float:
+    """Clamp seconds to [0, :data:`MOST_SECONDS`], so that no sum of them overflows."""
     return max(seconds, 0.0) if seconds <= MOST_SECONDS else MOST_SECONDS
 
 

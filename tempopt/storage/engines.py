@@ -111,17 +111,17 @@ def server_engine(address: DatabaseUrl) -> Engine:
             address.url, isolation_level="READ COMMITTED", pool_pre_ping=True, connect_args=limits
         )
     except (TypeError, ValueError) as error:
-        raise _refused(address, error) from None
-    event.listen(engine, "do_connect", functools.partial(_connected, address))
+        raise _connection_error(address, error) from None
+    event.listen(engine, "do_connect", functools.partial(_connect, address))
     if is_mysql:
         event.listen(engine, "connect", _limit_mysql)
     return engine
 
 
-def _connected(
+def _connect(
     address: DatabaseUrl, dialect: Dialect, record: object, args: Sequence[Any], options: Mapping[str, Any]
 ) -> Any:
-    """Return a new connection; StorageError if the driver cannot make anything of the URL's options."""
+    """Return a new connection; StorageError if the driver rejects the URL's options."""
     driver: Any = dialect.loaded_dbapi
     try:
         return driver.connect(*args, **options)
@@ -129,10 +129,10 @@ def _connected(
         # what becomes of these is database_errors.py's
         raise
     except Exception as error:
-        raise _refused(address, error) from None
+        raise _connection_error(address, error) from None
 
 
-def _refused(address: DatabaseUrl, error: Exception) -> StorageError:
+def _connection_error(address: DatabaseUrl, error: Exception) -> StorageError:
     message = address.mask(" ".join(str(error).split())).rstrip(".") or type(error).__name__
     return StorageError(
         f"The storage URL {address.masked} cannot be connected to: {message}. Check its host, and the "

@@ -48,7 +48,7 @@ def machine_id() -> str:
 def agent_name() -> str:
     """Return a name for one more agent in this process: ``host:pid:machine:start.N``, unique for ever."""
     pid = os.getpid()
-    return f"{host()}:{pid}:{machine_id()}:{_started(pid) or 0}.{next(_count)}"
+    return f"{host()}:{pid}:{machine_id()}:{_process_start_time(pid) or 0}.{next(_count)}"
 
 
 def short_agent_name(agent: str) -> str:
@@ -57,7 +57,7 @@ def short_agent_name(agent: str) -> str:
 
 
 def mark_agent_left(agent: str) -> None:
-    """Take note that an agent of this process has ended, though the process lives on."""
+    """Record that an agent of this process has ended, though the process lives on."""
     _departed_agents.add(agent)
 
 
@@ -68,7 +68,7 @@ def is_dead(agent: str) -> bool:
     parts = agent.split(":")
     if len(parts) != 4 or parts[2] != machine_id() or not parts[1].isdecimal():
         return False
-    started = _started(int(parts[1]))
+    started = _process_start_time(int(parts[1]))
     return started is not None and started != parts[3].partition(".")[0]
 
 
@@ -78,8 +78,8 @@ def active_agents(tickets: Iterable[TicketRow]) -> list[str]:
     return sorted(short_agent_name(agent) for agent in agents if not is_dead(agent))
 
 
-def _started(pid: int) -> str | None:
-    """Return when a process began (a number that grows), empty if there is none, None if that is hidden."""
+def _process_start_time(pid: int) -> str | None:
+    """Return the start time of a process in clock ticks; empty: no such process; None: it is hidden."""
     try:
         state = (_PROC / str(pid) / "stat").read_text()
     except OSError:

@@ -223,7 +223,7 @@ def write_trials(connection: Connection, changes: Mapping[int, TrialChange]) -> 
         connection,
         _INTERMEDIATE,
         [
-            {"trial_id": trial_id, "step": step, **_stored(value)}
+            {"trial_id": trial_id, "step": step, **_value_columns(value)}
             for trial_id, change in running_changes.items()
             for step, value in change.values.items()
         ],
@@ -330,8 +330,8 @@ def _now() -> datetime:
     return datetime.now(UTC).replace(tzinfo=None)
 
 
-def _stored(value: float) -> dict[str, float | str | None]:
-    """Return the two columns of a value: what is not finite is a word, since MySQL holds no such number."""
+def _value_columns(value: float) -> dict[str, float | str | None]:
+    """Return the two columns of a value; MySQL holds only finite numbers, so others are a word."""
     if math.isnan(value):
         kind = "NAN"
     elif math.isinf(value):

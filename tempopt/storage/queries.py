@@ -43,7 +43,7 @@ def study_state(connection: Connection, study_id: int) -> tuple[StudyState, int,
     query = select(STUDY.c.state, STUDY.c.version, STUDY.c.created, Clock()).where(STUDY.c.id == study_id)
     row = connection.execute(query).one_or_none()
     if row is None:
-        raise deleted(study_id)
+        raise study_deleted_error(study_id)
     state, version, created, clock = row
     return state, version, clock - created.timestamp()
 
@@ -51,7 +51,7 @@ def study_state(connection: Connection, study_id: int) -> tuple[StudyState, int,
 def change_study(connection: Connection, study_id: int, **values: Any) -> None:
     """Write columns of a study; StudyNotFound if it has been deleted."""
     if connection.execute(update(STUDY).where(STUDY.c.id == study_id).values(values)).rowcount == 0:
-        raise deleted(study_id)
+        raise study_deleted_error(study_id)
 
 
 def lock_study(connection: Connection, study_id: int) -> int:
@@ -62,12 +62,12 @@ def lock_study(connection: Connection, study_id: int) -> int:
     query = select(STUDY.c.version).where(STUDY.c.id == study_id).with_for_update()
     version = connection.scalars(query).one_or_none()
     if version is None:
-        raise deleted(study_id)
+        raise study_deleted_error(study_id)
     return int(version)
 
 
-def deleted(study_id: int) -> StudyNotFound:
-    """Return the error that there is no study of that id any more."""
+def study_deleted_error(study_id: int) -> StudyNotFound:
+    """Return the error for a study that was deleted meanwhile."""
     return StudyNotFound(f"Study {study_id} has been deleted meanwhile.")
 
 

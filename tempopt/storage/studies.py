@@ -91,7 +91,7 @@ class StudyRepository(Repository):
         """Return what a study keeps of earlier ones; StudyNotFound if it has been deleted."""
         row = connection.execute(select(STUDY.c.warm_start).where(STUDY.c.id == study_id)).one_or_none()
         if row is None:
-            raise queries.deleted(study_id)
+            raise queries.study_deleted_error(study_id)
         return row.warm_start or []
 
     @read_transaction

@@ -30,7 +30,7 @@ def is_terminal(ticket: TicketRow) -> bool:
     return ticket.state in TERMINAL_STATES
 
 
-def finished(tickets: Iterable[TicketRow]) -> bool:
+def are_over(tickets: Iterable[TicketRow]) -> bool:
     """Return whether no ticket is waiting or running."""
     return all(is_terminal(ticket) for ticket in tickets)
 

@@ -225,15 +225,15 @@ def _without_level(parameters: Mapping[str, Any], temperature: str) -> dict[str,
     group = parameters_of_temperature(parameters, temperature)
     names = {field.name for field in fields(schedule_class(group["schedule"]))}
     scaled_levels = {
-        join_name(temperature, name): _divided(value, level)
+        join_name(temperature, name): _divide_by_level(value, level)
         for name in names & _LEVELS
         if (value := group.get(name, NEUTRAL[name]))
     }
     return drop_unused_params({**parameters, **scaled_levels})
 
 
-def _divided(value: Any, level: float) -> Any:
-    """Return a temperature, or those of a list of knots, divided by a level."""
+def _divide_by_level(value: Any, level: float) -> Any:
+    """Divide a temperature, or those of a list of knots, by a level."""
     if isinstance(value, list | tuple):
         return [[progress, temperature / level] for progress, temperature in value]
     return value / level

@@ -66,9 +66,9 @@ class Schedule(ValidatedParameters, ABC):
             raise UsageError(
                 f"progress={progress!r} is outside [0, 1]. Take it from progress(step, total_steps)."
             )
-        return self._at(progress) if self.name in SCHEDULES else self._checked_at(progress)
+        return self._at(progress) if self.name in SCHEDULES else self._evaluate_and_check(progress)
 
-    def _checked_at(self, progress: float) -> float:
+    def _evaluate_and_check(self, progress: float) -> float:
         try:
             temperature = self._at(progress)
         except Exception as error:

@@ -24,7 +24,7 @@ from tempopt.storage.ticket_queries import is_usable
 from tempopt.temperature import training_key
 from tempopt.verdict.paired_evidence import gains_by_pair
 from tempopt.verdict.pairs import values_on_choosing_seeds
-from tempopt.verdict.statistics.group_sequential import boundaries, spent
+from tempopt.verdict.statistics.group_sequential import alpha_spending, boundaries
 from tempopt.verdict.statistics.power import POWER, detectable_effect, deviation_interval, least_effect
 
 CONFIDENCE = 0.8
@@ -157,7 +157,7 @@ def _sequential_effect(first_look: int, max_pairs: int, alpha: float, power: flo
 def _simulated(first_look: int, max_pairs: int, alpha: float) -> Simulated:
     """Return simulated confirmations with looks after every ``first_look`` pairs, ``max_pairs`` at most."""
     looks = Pairs(min=first_look, max=max_pairs).looks
-    limits = boundaries(tuple((look, spent(look, max_pairs)) for look in looks), alpha)
+    limits = boundaries(tuple((look, alpha_spending(look, max_pairs)) for look in looks), alpha)
     drawn_SN = np.random.default_rng(0).standard_normal((_STUDIES, max_pairs))
     return Simulated(drawn_SN, looks, limits)
 

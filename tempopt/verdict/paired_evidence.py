@@ -31,7 +31,7 @@ from tempopt.storage.ticket_queries import (
     verdicts,
 )
 from tempopt.verdict.statistics.failure_rates import FailureRates, failure_rates
-from tempopt.verdict.statistics.group_sequential import Look, spent
+from tempopt.verdict.statistics.group_sequential import Look, alpha_spending
 from tempopt.verdict.statistics.paired_tests import (
     Direction,
     PairedTest,
@@ -276,7 +276,7 @@ class Evidence:
         looks: dict[int, float] = {}
         for look in confirm.looks:
             if look <= num_pairs and (usable_pairs := sum(pair < look for pair in pairs)) > 1:
-                looks[usable_pairs] = spent(look, confirm.max)
+                looks[usable_pairs] = alpha_spending(look, confirm.max)
         return tuple(looks.items()) or None
 
     def gains(self, arm: Sequence[PairedRuns], reference: Sequence[PairedRuns]) -> list[float]:

@@ -30,8 +30,8 @@ from tempopt.storage.ticket_queries import (
     ARMS,
     DECIDING_ARMS,
     Arm,
+    are_over,
     current_round,
-    finished,
     fresh_seed,
     is_usable,
     join_arms,
@@ -164,7 +164,7 @@ def most_to_choose(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
     """Return how many more tickets choosing the winner will have at most, once it has some."""
     choose = of_kind(tickets, "choose", "search", of_round=current_round(tickets))
     num_pairs = pairs_of(choose)
-    if finished(choose):
+    if are_over(choose):
         num_racing = len(_racing(choose, spec))
     else:
         num_racing = sum(ticket.pair == num_pairs - 1 for ticket in choose)
@@ -181,7 +181,7 @@ def first_winner(
     """
     choose = of_kind(tickets, "choose", "search", of_round=current_round(tickets))
     if choose:
-        is_decided = finished(choose) and not _racing(choose, spec)
+        is_decided = are_over(choose) and not _racing(choose, spec)
         return best_parameters(choose, spec.study.direction) if is_decided else None
     sets = search_candidates("search", tickets, spec, recommend)
     return sets[0] if len(sets) == 1 else None
@@ -508,7 +508,7 @@ def more_pairs(tickets: Sequence[TicketRow], spec: StudySpec, count: int) -> lis
     """
     this_round = current_round(tickets)
     confirm = of_kind(tickets, "confirm", of_round=this_round)
-    if not confirm or not finished(confirm) or not is_confirmation_complete(tickets, spec, this_round):
+    if not confirm or not are_over(confirm) or not is_confirmation_complete(tickets, spec, this_round):
         return []
     return _pair_tickets(tickets, spec, deciding_arms(confirm), range(count), this_round + 1)
 

@@ -27,8 +27,8 @@ from tempopt.spec.compared_sets import ComparedSet, digest, fewest_pairs
 from tempopt.spec.sections import Pairs
 from tempopt.storage.rows import Measurement, NewTicket, Parameters, TicketRow
 from tempopt.storage.ticket_queries import (
+    are_over,
     current_round,
-    finished,
     is_round_of_added_pairs,
     is_usable,
     of_kind,
@@ -257,7 +257,7 @@ def more_compare_pairs(tickets: Sequence[TicketRow], spec: StudySpec, count: int
     """
     this_round = current_round(tickets)
     confirm = of_kind(tickets, "confirm", of_round=this_round)
-    if not confirm or not finished(confirm) or _undecided(tickets, spec, this_round):
+    if not confirm or not are_over(confirm) or _undecided(tickets, spec, this_round):
         return []
     return _pairs(tickets, spec, spec.compared_sets, range(count), this_round + 1)
 
@@ -269,7 +269,7 @@ def remaining_comparison_runs(tickets: Sequence[TicketRow], spec: StudySpec) -> 
     num_pairs = pairs_of(confirm)
     if is_round_of_added_pairs(tickets, this_round):
         return 0
-    if confirm and finished(confirm):
+    if confirm and are_over(confirm):
         sets = len(_undecided(tickets, spec, this_round))
     else:
         sets = sum(ticket.pair == num_pairs - 1 for ticket in confirm)
@@ -332,7 +332,7 @@ def evaluate_comparison(
     reference, variants = _sets(spec)
     for of_round in range(current_round(tickets), -1, -1):
         confirm = of_kind(tickets, "confirm", of_round=of_round)
-        if not confirm or not finished(confirm) or _undecided(tickets, spec, of_round):
+        if not confirm or not are_over(confirm) or _undecided(tickets, spec, of_round):
             continue
         looks = _evidence(tickets, spec, of_round, variants[0].name).verdict
         pairs = _set_pairs(tickets, spec, of_round) if spec.study.all_pairs else ()

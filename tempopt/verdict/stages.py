@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from tempopt.spec.sections import FEWEST, KNOWLEDGE_GRADIENT
 from tempopt.storage.rows import KINDS, SEARCH_KINDS, Kind, NewTicket, TicketRow
 from tempopt.storage.ticket_queries import (
+    are_over,
     arms_of,
     current_round,
-    finished,
     is_round_of_added_pairs,
     is_terminal,
     join_arms,
@@ -60,7 +60,7 @@ def first_tickets(spec: StudySpec) -> list[NewTicket]:
         return compare_tickets([], spec)
     counts: dict[Kind, int] = {"baseline": spec.num_baseline, "constant": spec.num_constant}
     design = [ticket for kind, count in counts.items() for ticket in search_tickets(spec, kind, range(count))]
-    enqueued = spec.enqueued(spec.study.enqueue)
+    enqueued = spec.parse_enqueued_sets(spec.study.enqueue)
     return design + search_tickets(spec, "search", range(spec.num_trials), enqueued=enqueued)
 
 
@@ -130,7 +130,7 @@ def count_tickets_to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
     pairs, tunes = spec.study.seeds.confirm.max, bool(spec.other_names)
     if confirm := of_kind(tickets, "confirm", of_round=this_round):
         num_arms = len(join_arms(deciding_arms(confirm)))
-        is_over = finished(confirm) and is_confirmation_complete(tickets, spec, this_round)
+        is_over = are_over(confirm) and is_confirmation_complete(tickets, spec, this_round)
         return 0 if is_over else num_arms * (pairs - pairs_of(confirm))
     num_arms = 2 + (tunes or bool(spec.method_names))
     num_tuning = 0 if has_tuned(tickets, spec, this_round) else spec.num_tuning

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from tempopt.storage.rows import Measurement, Parameters, TicketRow
-from tempopt.storage.ticket_queries import Arm, current_round, finished, of_kind, to_maximize
+from tempopt.storage.ticket_queries import Arm, are_over, current_round, of_kind, to_maximize
 from tempopt.temperature import is_scheduled, training_key
 from tempopt.training.messages import CONTROLLED_CURVE
 from tempopt.verdict.explanation import SIMPLEST, ablated, arm_without, explained_round, simplest
@@ -274,7 +274,7 @@ def _conclude_round(
     of_round: int, tickets: Sequence[TicketRow], measurements: Sequence[Measurement], spec: StudySpec
 ) -> Verdict | None:
     confirm = of_kind(tickets, "confirm", of_round=of_round)
-    if not confirm or not finished(confirm) or not is_confirmation_complete(tickets, spec, of_round):
+    if not confirm or not are_over(confirm) or not is_confirmation_complete(tickets, spec, of_round):
         return None
     # the tickets as of that round
     evidence, arms = Evidence(tickets, spec, of_round), confirmed_arms(confirm)
@@ -351,7 +351,7 @@ def _arm_of(arms: dict[Arm, Parameters], parameters: Parameters) -> Arm | None:
 def _ablation_evidence(tickets: Sequence[TicketRow], evidence: Evidence) -> Evidence | None:
     """Return the pairs on which the winner was taken apart, None if it was not, or not yet."""
     of_round = explained_round(tickets, evidence.rounds[-1])
-    if of_round is None or not finished(of_kind(tickets, "ablation", of_round=of_round)):
+    if of_round is None or not are_over(of_kind(tickets, "ablation", of_round=of_round)):
         return None
     return Evidence(tickets, evidence.spec, of_round, alone=True)
 

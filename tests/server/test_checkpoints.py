@@ -130,7 +130,7 @@ def test_a_large_file_is_asked_for_again_until_it_is_in_its_place(
     content = os.urandom(4321)
     (tmp_path / "a").write_bytes(content)
     fs, path = open_filesystem(URL)
-    send, answers = fs._sent, []
+    send, answers = fs._send_piece, []
 
     def record_answer(*args: Any) -> Any:
         answers.append(send(*args))
@@ -139,7 +139,7 @@ def test_a_large_file_is_asked_for_again_until_it_is_in_its_place(
             go_on.set()
         return answers[-1]
 
-    monkeypatch.setattr(fs, "_sent", record_answer)
+    monkeypatch.setattr(fs, "_send_piece", record_answer)
     fs.put_file(str(tmp_path / "a"), path)
     assert has_joined.wait(30)
     assert _files_in(in_bucket) == {FILE: content} and len(begun_uploads) == 1

@@ -78,7 +78,7 @@ def test_an_upload_goes_on_where_it_was_when_the_server_is_started_again(
         url = first.enter_context(serve_app(create_app(holder.server.store, checkpoints=checkpoints)))
         monkeypatch.setenv(SERVER, url)
         fs, path = open_filesystem(URL)
-        send, offsets, failed_offsets = fs._sent, [], []
+        send, offsets, failed_offsets = fs._send_piece, [], []
 
         def fake_send(*args: Any) -> Any:
             offset = args[2]["offset"]
@@ -94,7 +94,7 @@ def test_an_upload_goes_on_where_it_was_when_the_server_is_started_again(
             offsets.append(offset)
             return send(*args)
 
-        monkeypatch.setattr(fs, "_sent", fake_send)
+        monkeypatch.setattr(fs, "_send_piece", fake_send)
         fs.put_file(str(source), path)
     assert failed_offsets == [3000] and offsets == [0, 1000, 2000, 3000, 4000, 5000], (
         "no piece was sent twice"
@@ -107,7 +107,7 @@ def test_an_upload_of_which_the_server_has_lost_pieces_is_sent_again_from_there(
     holder: HttpAgent, small_pieces: None, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fs, path = open_filesystem(URL)
-    send, offsets = fs._sent, []
+    send, offsets = fs._send_piece, []
     folder = holder.server.checkpoints / "toy" / RUN
 
     def fake_send(*args: Any) -> Any:
@@ -119,7 +119,7 @@ def test_an_upload_of_which_the_server_has_lost_pieces_is_sent_again_from_there(
         offsets.append(args[2]["offset"])
         return send(*args)
 
-    monkeypatch.setattr(fs, "_sent", fake_send)
+    monkeypatch.setattr(fs, "_send_piece", fake_send)
     fs.put_file(str(source), path)
     assert offsets == [0, 1000, 2000, 1500, 2500, 0, 1000, 2000, 3000, 4000, 5000]
     assert (folder / FILE).read_bytes() == CONTENT

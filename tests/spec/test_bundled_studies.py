@@ -6,7 +6,7 @@ import pytest
 
 from tempopt.errors import SpecError
 from tempopt.spec import load
-from tempopt.spec.load import bundled, find_spec
+from tempopt.spec.load import bundled_specs, find_spec
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_a_wheel_has_its_specs_inside_the_package(package: Path) -> None:
     inner_folder = package / "_studies"
     inner_folder.mkdir()
     (inner_folder / "max_retrieval.yaml").touch()
-    assert bundled(package) == {"max_retrieval": inner_folder / "max_retrieval.yaml"}
+    assert bundled_specs(package) == {"max_retrieval": inner_folder / "max_retrieval.yaml"}
 
 
 def test_a_file_of_ones_own_goes_before_a_bundled_spec(package: Path) -> None:

@@ -29,15 +29,15 @@ def test_how_a_study_is_looked_after_is_no_change() -> None:
 
 def test_parameter_sets_are_held_as_their_domains_are() -> None:
     spec = make(search__lr=[0.1, 1], search__width={"low": 1, "high": 8})
-    [params] = spec.enqueued([{"temperature_init": 2, "lr": 1.0, "width": 8}])
+    [params] = spec.parse_enqueued_sets([{"temperature_init": 2, "lr": 1.0, "width": 8}])
     assert params == {"temperature_init": 2.0, "lr": 1, "width": 8}
     assert [type(value) for value in params.values()] == [float, int, int]
-    assert spec.enqueued([]) == []
+    assert spec.parse_enqueued_sets([]) == []
 
 
 def test_parameter_sets_that_do_not_fit_are_told_all_at_once() -> None:
     with pytest.raises(SpecError) as error:
-        make().enqueued([{"temperature_init": 5}, {"temperatur_init": 1}, {}])
+        make().parse_enqueued_sets([{"temperature_init": 5}, {"temperatur_init": 1}, {}])
     assert str(error.value).splitlines() == [
         "These parameter sets have 3 faults:",
         "  enqueue.0.temperature_init: given 5. Give a number from 0.25 to 4.0.",
@@ -46,7 +46,7 @@ def test_parameter_sets_that_do_not_fit_are_told_all_at_once() -> None:
         "  enqueue.2: given no value. Give at least one searched name, or take the set out.",
     ]
     with pytest.raises(SpecError, match=r"given 2 parameter sets, but study\.trials is 1"):
-        make(study__trials=1).enqueued([{"temperature_init": 1}] * 2)
+        make(study__trials=1).parse_enqueued_sets([{"temperature_init": 1}] * 2)
 
 
 def test_parameter_sets_are_read_from_a_file_of_their_own(write: Write) -> None:

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tempopt.spec.lint import check_text
-from tempopt.spec.load import bundled, load_spec
+from tempopt.spec.load import bundled_specs, load_spec
 from tempopt.spec.yaml_source import parse
 
-TEXTS = {name: path.read_text(encoding="utf-8") for name, path in bundled().items()}
+TEXTS = {name: path.read_text(encoding="utf-8") for name, path in bundled_specs().items()}
 
 
 def check_messages(text: str) -> None:

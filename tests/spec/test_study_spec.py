@@ -274,7 +274,7 @@ def test_what_this_machine_sets_is_in_force_but_not_stored(write: Write) -> None
     assert program.data is not None
     assert program.data["init_args"] == {"root": "/local", "batch_size": 32}
     assert program.trainer == {"max_steps": 100, "accelerator": "cpu"}
-    assert spec.resolved().resources.workers == 2
+    assert spec.resolve_environment().resources.workers == 2
     assert spec.to_json() == load_spec(path).to_json()
     assert diff_specs(load_spec(path), spec) == {}
 

@@ -152,7 +152,9 @@ def test_a_study_that_is_not_there_is_said_not_to_be(remote: RemoteStore, name: 
 
 
 def test_what_would_write_to_the_database_is_refused(remote: RemoteStore, study: StudyRow) -> None:
-    refused = [name for name, method in vars(RemoteStore).items() if method is vars(RemoteStore)["_refused"]]
+    refused = [
+        name for name, method in vars(RemoteStore).items() if method is vars(RemoteStore)["_refuse_access"]
+    ]
     assert {"create_study", "set_state", "delete_study", "add_tickets", "release", "write"} <= set(refused)
     for name in refused:
         with pytest.raises(UsageError, match="is a tempopt server"):

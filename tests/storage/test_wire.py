@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tempopt.errors import UsageError
-from tempopt.storage.changes import MOST_SECONDS, MetricReported, RunEnded, RunOutcome, counted_seconds
+from tempopt.storage.changes import MOST_SECONDS, MetricReported, RunEnded, RunOutcome, clamp_seconds
 from tempopt.storage.http.wire import change_from_plain, change_to_plain, changes_from_plain
 from tempopt.storage.rows import LARGEST_VALUE, Measurement, is_finite
 from tests.storage.scenes import assert_fields
@@ -162,4 +162,4 @@ def test_a_complete_run_whose_value_is_beyond_the_largest_has_diverged(value: fl
     ],
 )
 def test_seconds_count_from_none_to_the_most(stored_seconds: float, counts: float) -> None:
-    assert counted_seconds(stored_seconds) == counts
+    assert clamp_seconds(stored_seconds) == counts

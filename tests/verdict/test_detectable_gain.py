@@ -20,7 +20,7 @@ from tempopt.verdict.detectable_gain import (
     estimate_noise,
     expected_pairs,
 )
-from tempopt.verdict.statistics.group_sequential import spent
+from tempopt.verdict.statistics.group_sequential import alpha_spending
 from tempopt.verdict.statistics.paired_tests import paired_test
 from tests.simulated import SimulatedStudy
 from tests.verdict.verdicts import ALPHA, LR_SPACE
@@ -63,7 +63,7 @@ def confirm(rng: np.random.Generator, effect: float) -> tuple[int, bool]:
     """Return after how many of twelve pairs a simulated confirmation ends, and whether it shows a gain."""
     pairs = rng.normal(effect, 1.0, 12)
     for look in (4, 8, 12):
-        looks = [(num_pairs, spent(num_pairs, 12)) for num_pairs in (4, 8, 12) if num_pairs <= look]
+        looks = [(num_pairs, alpha_spending(num_pairs, 12)) for num_pairs in (4, 8, 12) if num_pairs <= look]
         test = paired_test(pairs[:look], test="t", direction="maximize", alpha=ALPHA, looks=looks)
         if test.significant or test.gain <= 0:
             return look, test.significant

@@ -12,12 +12,12 @@ from scipy import stats
 
 from tempopt.verdict.statistics.group_sequential import (
     Look,
+    alpha_spending,
     boundaries,
     increment,
     nominal_p,
     repeated_p,
     repeated_score,
-    spent,
 )
 
 FOUR: tuple[Look, ...] = ((4, 0.125), (8, 0.35), (12, 0.65), (16, 1.0))
@@ -193,10 +193,10 @@ def test_p_values_beyond_the_grid_stay_on_the_safe_side() -> None:
 @given(st.integers(1, 40), st.integers(1, 40))
 @settings(max_examples=50)
 def test_the_level_is_spent_bit_by_bit_and_whole_in_the_end(pairs: int, max_pairs: int) -> None:
-    assert 0 < spent(pairs, max_pairs) <= 1
-    assert (spent(pairs, max_pairs) == 1) == (pairs >= max_pairs)
-    assert spent(pairs, max_pairs) <= spent(pairs + 1, max_pairs)
+    assert 0 < alpha_spending(pairs, max_pairs) <= 1
+    assert (alpha_spending(pairs, max_pairs) == 1) == (pairs >= max_pairs)
+    assert alpha_spending(pairs, max_pairs) <= alpha_spending(pairs + 1, max_pairs)
 
 
 def test_the_level_is_spent_by_the_power_that_was_chosen() -> None:
-    assert [spent(n, 16) for n in (4, 8, 12, 16)] == pytest.approx([1 / 8, 0.5**1.5, 0.75**1.5, 1])
+    assert [alpha_spending(n, 16) for n in (4, 8, 12, 16)] == pytest.approx([1 / 8, 0.5**1.5, 0.75**1.5, 1])

@@ -18,7 +18,7 @@ from tempopt.verdict.paired_evidence import (
     is_confirmation_complete,
     most_conservative,
 )
-from tempopt.verdict.statistics.group_sequential import spent
+from tempopt.verdict.statistics.group_sequential import alpha_spending
 from tempopt.verdict.statistics.paired_tests import StageDifferences, paired_test
 
 differences = st.lists(st.integers(-50, 50).map(lambda n: n / 100), min_size=4, max_size=8)
@@ -72,7 +72,7 @@ def test_looks_count_the_pairs_that_could_be_used_and_spend_by_those_that_were_p
     for look in (2, 4, 6, 8):
         num_usable = sum(value != "lost" for value in values[:look])
         if num_usable > 1:
-            looks[num_usable] = spent(look, 8)
+            looks[num_usable] = alpha_spending(look, 8)
     stage = StageDifferences(differences=tuple(usable_values), looks=tuple(looks.items()) or None)
     expected = paired_test(usable_values, test="t", direction="maximize", alpha=0.05, looks=stage.looks)
     assert measured_gain is not None and measured_gain.paired == expected

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tempopt.storage.rows import NewTicket, TicketRow
-from tempopt.storage.ticket_queries import arms_of, finished
+from tempopt.storage.ticket_queries import are_over, arms_of
 from tempopt.temperature import is_neutral
 from tempopt.verdict.pairs import winner_of
 from tempopt.verdict.stages import (
@@ -182,7 +182,7 @@ def test_a_study_that_was_stopped_comes_to_an_end(
     withdrawn = [end_ticket(t, run_ticket, "withdrawn") for t in first[num_begun:]]
     tickets = [run(t) for t in first[:num_begun]]
     tickets += [dataclasses.replace(t, parameters=None) for t in withdrawn]
-    assert finished(tickets)
+    assert are_over(tickets)
     all_rows = carried_through(tickets, spec, run)
     num_searched = max(0, num_begun - 6)
     kinds = {t.kind for t in all_rows}

@@ -124,7 +124,7 @@ def evaluation_spec(
     written = YamlDocument(source=document.source, data=data, places=document.places)
     base = StudySpec.parse(data, source=written)
     data = document.data.get("search") or DEFAULT_SEARCH
-    search = _parsed(data, base)
+    search = _parse_domains(data, base)
     left_out = tuple(name for name, domain in search.items() if not _acts(name))
     search = {name: domain for name, domain in search.items() if name not in left_out}
     count = trials if trials is not None else study.get("trials")
@@ -136,7 +136,7 @@ def evaluation_spec(
         )
     return EvaluationSpec(
         spec=base,
-        search=search or _parsed(DEFAULT_SEARCH, base),
+        search=search or _parse_domains(DEFAULT_SEARCH, base),
         left_out=left_out,
         trials=count,
     )
@@ -149,7 +149,7 @@ def _document(spec: StudySpec | Mapping[str, Any] | str | Path) -> YamlDocument:
     return YamlDocument(source="the study spec", data=data)
 
 
-def _parsed(data: object, base: StudySpec) -> dict[str, Domain]:
+def _parse_domains(data: object, base: StudySpec) -> dict[str, Domain]:
     try:
         return parse_search(data, model_args=base.model["init_args"], temperatures=None)
     except CollectedSpecError as error:

@@ -107,7 +107,7 @@ class ServerFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 chunk = source.read(piece)
                 params = {"upload": upload, "offset": offset, "total": size}
                 answer: dict[str, Any] | None = _retry_while_unreachable(
-                    partial(self._sent, server, path, params, chunk), self._url
+                    partial(self._send_piece, server, path, params, chunk), self._url
                 )
                 if answer is None:
                     # another server, or one whose folder was cleared, has less of it than was sent
@@ -126,7 +126,7 @@ class ServerFileSystem(AbstractFileSystem):  # type: ignore[misc]
                         raise OSError(f"The server {self._url} does not bring the file to its object store.")
                     time.sleep(_JOINED_PAUSE_SECONDS)
 
-    def _sent(
+    def _send_piece(
         self, server: ServerConnection, path: str, params: dict[str, Any], chunk: bytes
     ) -> dict[str, Any] | None:
         """Send a piece; return how much has come, None if pieces before it are missing."""
@@ -244,7 +244,7 @@ def _put_signed(url: str, path: Path, size: int) -> None:
     headers = {"content-length": str(size)}
     with httpx.Client(timeout=httpx.Timeout(_SIGNED_SECONDS)) as client:
         answer = client.put(url, content=chunks(), headers=headers)
-    _checked(answer)
+    _raise_for_status(answer)
 
 
 def _fetch(client: httpx.Client, url: str, target: BinaryIO) -> None:
@@ -258,13 +258,13 @@ def _fetch(client: httpx.Client, url: str, target: BinaryIO) -> None:
             target.truncate()
         if not answer.is_success:
             answer.read()
-        _checked(answer)
+        _raise_for_status(answer)
         for chunk in answer.iter_bytes(_CHUNK):
             target.write(chunk)
 
 
-def _checked(answer: httpx.Response) -> None:
-    """Raise what an answer that is no success says."""
+def _raise_for_status(answer: httpx.Response) -> None:
+    """Raise the error of an answer that is no success."""
     if answer.is_success:
         return
     if answer.status_code == httpx.codes.NOT_FOUND:

@@ -159,15 +159,15 @@ class RemoteStore(Store):
 
     # ---- what only agents on a database, and the server itself, may do
 
-    def _refused(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def _refuse_access(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise UsageError(
             f"{self.url} is a tempopt server, and this writes to the database itself. Ask the server "
             "for it: tempopt search, resume, pause, stop, delete and gc do, and so does tempopt.connect."
         )
 
-    create_study = import_study = set_state = set_spec = set_checkpoints = delete_study = _refused
-    find_colliding_param_names = totals = open_studies = set_priority = _refused
-    add_jobs = forget_jobs = add_tickets = retry = withdraw = withdraw_from = _refused
-    add_token = tokens = token = revoke_token = use_token = audit = audit_rows = _refused
-    add_session = session = end_session = _refused
-    take_ticket = release = begin = write = set_recommendation = _refused
+    create_study = import_study = set_state = set_spec = set_checkpoints = delete_study = _refuse_access
+    find_colliding_param_names = totals = open_studies = set_priority = _refuse_access
+    add_jobs = forget_jobs = add_tickets = retry = withdraw = withdraw_from = _refuse_access
+    add_token = tokens = token = revoke_token = use_token = audit = audit_rows = _refuse_access
+    add_session = session = end_session = _refuse_access
+    take_ticket = release = begin = write = set_recommendation = _refuse_access

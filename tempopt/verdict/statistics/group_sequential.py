@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tempopt.spec.alpha_levels import spent as spent
+from tempopt.spec.alpha_levels import alpha_spending as alpha_spending
 
 if TYPE_CHECKING:
     from collections.abc import Callable
