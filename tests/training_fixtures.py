@@ -117,4 +117,4 @@ def request_for(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunRequest]:
     for name in ("toy_modules", "learned_modules", "hugging_modules"):
         sys.modules.pop(name, None)
     # or the next test would get classes whose module is gone
-    build._prepared.cache_clear()
+    build._cached_factory.cache_clear()

@@ -169,7 +169,7 @@ class Arguments:
             if is_required and name not in init_args:
                 lines.append(
                     f"{self.section}: {self.called} needs the argument {name} "
-                    f"({_allowed(self.cls, name)}). Give it under {self._init_args_path}."
+                    f"({_allowed_values_text(self.cls, name)}). Give it under {self._init_args_path}."
                 )
         for name, value in init_args.items():
             if name not in self.names:
@@ -182,9 +182,8 @@ class Arguments:
             except (ArgumentError, TypeError, ValueError, KeyError):
                 path = f"{self.section}.{name}"
                 nested_fault = _object_fault(value, path)
-                message = (
-                    f"given {_format_value(value)}. Allowed for {self.called}: {_allowed(self.cls, name)}."
-                )
+                allowed_text = _allowed_values_text(self.cls, name)
+                message = f"given {_format_value(value)}. Allowed for {self.called}: {allowed_text}."
                 lines.append(nested_fault or f"{path}: {message}")
         return lines
 
@@ -217,7 +216,7 @@ def parameter(cls: type, name: str) -> inspect.Parameter | None:
     return None
 
 
-def _allowed(cls: type, name: str) -> str:
+def _allowed_values_text(cls: type, name: str) -> str:
     init_parameter = parameter(cls, name)
     if init_parameter is None or init_parameter.annotation is inspect.Parameter.empty:
         return "any value"

@@ -1,4 +1,4 @@
-"""What the heads of a run attend to at the start, in the middle and at the end of its training, kept small.
+"""Small maps of what the heads of a run attend to at the start, in the middle and at the end of training.
 
 Seen in the forward passes of the training itself, so that it changes nothing of it.
 """
@@ -48,7 +48,7 @@ class AttentionMaps:
         self._notes: list[str] = []
 
     def begin(self, total_steps: int) -> None:
-        """Say how many optimizer steps the training has; in a short one moments may fall together."""
+        """Set the number of optimizer steps of the training; in a short one, moments may coincide."""
         last_step = max(total_steps - 1, 0)
         self._steps = {last_step: "end", last_step // 2: "middle"} if last_step else {}
         self._steps[0] = "start"
@@ -86,8 +86,8 @@ class AttentionMaps:
         moment["heads"] += self._compute_head_maps(layer, q_BHQD, k_BHKD, **kwargs)
         self._measure(layer, q_BHQD, k_BHKD, valid_BQ, **kwargs)
 
-    def closed(self, step: int) -> None:
-        """Say that the first forward pass of a step is over."""
+    def finish_step(self, step: int) -> None:
+        """Compute the measures of a step, whose first forward pass is over."""
         moment = self._record_by_moment.get(self._steps.get(step, ""))
         if moment is None or self._specialisation is None:
             return
@@ -152,7 +152,7 @@ class AttentionMaps:
         attn_mask: Tensor | None,
         **kwargs: Any,
     ) -> None:
-        """Take in what the heads of a layer do over some inputs."""
+        """Accumulate the measures of a layer's heads over some inputs."""
         assert self._specialisation is not None
         size = q_BHQD.shape[1] * q_BHQD.shape[-2] * k_BHKD.shape[-2]
         count = min(len(q_BHQD), _MOST_EXAMPLES, _MOST_WEIGHTS // max(size, 1))
@@ -183,11 +183,11 @@ class AttentionMaps:
         return {"moments": moments, "notes": list(self._notes)}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was seen so far, with which a training goes on."""
+        """Return the maps so far, with which a resumed training continues."""
         return {"found": self._record_by_moment, "notes": self._notes}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what :meth:`state_dict` kept."""
+        """Restore the state that :meth:`state_dict` returned."""
         self._record_by_moment, self._notes = dict(state["found"]), list(state["notes"])
 
 

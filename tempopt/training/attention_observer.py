@@ -63,8 +63,8 @@ class AttentionObserver(L.Callback):
     ) -> None:
         self._watching.close()
         if self._maps is not None and not self.notes:
-            with self._noted("The attention"):
-                self._maps.closed(self._step)
+            with self._note_errors("The attention"):
+                self._maps.finish_step(self._step)
 
     def on_exception(
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
@@ -75,14 +75,14 @@ class AttentionObserver(L.Callback):
         temperature = self._tempered.temperatures[layer]
         if self.notes:
             return
-        with self._noted(f"The attention of layer {layer}"):
+        with self._note_errors(f"The attention of layer {layer}"):
             self._monitor.update(self._step, layer, q_BHQD, k_BHKD, temperature=temperature, **masking)
             if self._maps is not None and self._maps.should_capture(self._step):
                 self._maps.see(self._step, layer, q_BHQD, k_BHKD, **masking)
 
     @contextmanager
-    def _noted(self, subject: str) -> Iterator[None]:
-        """Note an error in place of raising it: it ends the looking, and not the run."""
+    def _note_errors(self, subject: str) -> Iterator[None]:
+        """Note an error in place of raising it: it ends the observation, not the run."""
         try:
             yield
         except Exception as error:
@@ -97,7 +97,7 @@ class AttentionObserver(L.Callback):
         histories = self._monitor.report().of("entropy")
         max_points = max(_MOST_POINTS // max(len(histories), 1), 2)
         return {
-            f"entropy/{history.layer}/{history.head}": _thinned(
+            f"entropy/{history.layer}/{history.head}": _subsample(
                 [[step, value] for step, value in zip(history.steps, history.values, strict=True)], max_points
             )
             for history in histories
@@ -125,8 +125,8 @@ class AttentionObserver(L.Callback):
             self._maps.load_state_dict(state_dict["maps"])
 
 
-def _thinned(points: list[list[float]], max_points: int) -> list[list[float]]:
-    """Return at most so many of the points, evenly spread, the first and the last among them."""
+def _subsample(points: list[list[float]], max_points: int) -> list[list[float]]:
+    """Return at most ``max_points`` of the points, evenly spread, with the first and the last."""
     if len(points) <= max_points:
         return points
     return [points[round(i * (len(points) - 1) / (max_points - 1))] for i in range(max_points)]

@@ -91,7 +91,7 @@ class ProgramFactory:
         self.loggers, logger_faults = loggers_given(program.trainer.get("logger"))
         faults += logger_faults
         if faults or model is None or trainer is None:
-            raise SpecError("\n".join(_said_once(faults)))
+            raise SpecError("\n".join(_drop_repeated_faults(faults)))
         self._model, self._data, self._trainer = model, data, trainer
         self._program, self._attach_method = program, attach_method(program)
         self.tempered = issubclass(model.cls, TemperedModule)
@@ -109,7 +109,7 @@ class ProgramFactory:
         """
         values = self._model.values(self._split(parameters)["model"])
         if self.tempered:
-            attention_args = _counted({name: values[name] for name in _ATTENDED if name in values})
+            attention_args = _effective_params({name: values[name] for name in _ATTENDED if name in values})
             values = {name: value for name, value in values.items() if name not in _ATTENDED} | attention_args
         module: L.LightningModule = _instantiate(self._model, values)
         return module
@@ -135,10 +135,10 @@ class ProgramFactory:
         return self._trainer.values(self._split(parameters)["trainer"])
 
     def temperature(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what decides attention: what is given, and below that a TemperedModule's init arguments."""
+        """Return the parameters of attention: those given, else a TemperedModule's init arguments."""
         all_parameters = {**(self._model.init_args if self.tempered else {}), **parameters}
         names = _ATTENDED if self.tempered else self._attachable
-        return _counted({name: value for name, value in all_parameters.items() if name in names})
+        return _effective_params({name: value for name, value in all_parameters.items() if name in names})
 
     @property
     def _attachable(self) -> Sequence[str]:
@@ -177,7 +177,7 @@ class ProgramFactory:
     def _split(self, parameters: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """Return parameters by the section of the spec that they are of, dotted prefixes taken off."""
         parts: dict[str, dict[str, Any]] = {"model": {}, "data": {}, "trainer": {}}
-        for name, value in _nested(parameters, self._model.init_args.get("schedule_args")).items():
+        for name, value in _nest(parameters, self._model.init_args.get("schedule_args")).items():
             if split_name(name)[0]:
                 # a number of the module follows it
                 continue
@@ -277,8 +277,8 @@ class ProgramFactory:
         ]
 
 
-def _nested(parameters: Mapping[str, Any], schedule_args: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return parameters with ``schedule_args.knee`` in the argument ``schedule_args``, above those given."""
+def _nest(parameters: Mapping[str, Any], schedule_args: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return parameters with each ``schedule_args.knee`` moved into ``schedule_args``, over its values."""
     arguments = {name: value for name, value in parameters.items() if not is_own_number(name)}
     numbers = {n.removeprefix(OWN_NUMBER): value for n, value in parameters.items() if is_own_number(n)}
     if numbers:
@@ -290,11 +290,11 @@ def _nested(parameters: Mapping[str, Any], schedule_args: Mapping[str, Any] | No
     return arguments
 
 
-def _counted(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what counts of the parameters that decide attention; a schedule of one's own is imported."""
+def _effective_params(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attention parameters that have an effect; a schedule outside tempopt is imported."""
     if is_custom_schedule(schedule := parameters.get("schedule")):
         load_schedule(str(schedule), where="schedule")
-    return _nested(drop_unused_params(flatten_schedule_args(parameters)))
+    return _nest(drop_unused_params(flatten_schedule_args(parameters)))
 
 
 def build(
@@ -335,16 +335,16 @@ def prepare(program: Program) -> ProgramFactory:
     Raises:
         SpecError: As :class:`ProgramFactory`.
     """
-    return _prepared(json.dumps(asdict(program)))
+    return _cached_factory(json.dumps(asdict(program)))
 
 
 @functools.lru_cache(maxsize=8)
-def _prepared(program: str) -> ProgramFactory:
+def _cached_factory(program: str) -> ProgramFactory:
     return ProgramFactory(Program(**json.loads(program)))
 
 
-def _said_once(faults: Sequence[str]) -> list[str]:
-    """Return faults without those that say of another section what one has said, as of a module of both."""
+def _drop_repeated_faults(faults: Sequence[str]) -> list[str]:
+    """Return faults without those that repeat a message for another section."""
     faults_by_message: dict[str, str] = {}
     for fault in faults:
         faults_by_message.setdefault(fault.partition(": ")[2] or fault, fault)

@@ -121,9 +121,9 @@ class RunCheckpoints:
 
     def _publish_file(self, temporary_path: Path, name: str) -> None:
         if isinstance(self._fs, LocalFileSystem):
-            _synced(temporary_path)
+            _fsync(temporary_path)
             temporary_path.replace(self._local_folder / name)
-            _synced(self._local_folder)
+            _fsync(self._local_folder)
             return
         try:
             self._fs.put_file(str(temporary_path), f"{self._folder}/{name}")
@@ -162,7 +162,7 @@ class RunCheckpoints:
             except Exception as error:
                 _forget(path)
                 reason = (
-                    str(error) if isinstance(error, _UnusableError) else f"cannot be read ({_named(error)})"
+                    str(error) if isinstance(error, _UnusableError) else f"cannot be read ({_brief(error)})"
                 )
                 name = checkpoint.url.rpartition("/")[2]
                 faults.append(f"The checkpoint {name} of step {checkpoint.step} {reason}")
@@ -193,7 +193,7 @@ class RunCheckpoints:
         try:
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         except Exception as error:
-            raise _UnusableError(f"cannot be loaded as data ({_named(error)})") from error
+            raise _UnusableError(f"cannot be loaded as data ({_brief(error)})") from error
         if not isinstance(content, dict) or content.get(_RUN) != self._run:
             raise _UnusableError("is of another run")
         return path
@@ -219,7 +219,7 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).hexdigest()
 
 
-def _synced(path: Path) -> None:
+def _fsync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -233,7 +233,7 @@ def _forget(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _named(error: Exception) -> str:
+def _brief(error: Exception) -> str:
     # torch's errors go on for a page
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}".removesuffix(": ")
 

@@ -211,7 +211,7 @@ class ResumableIterableLoader:
         self._num_yielded_batches = rank_state["given"]
 
 
-def _left_alone(init_fn: Callable[[int], object] | None, worker: int) -> None:
+def _init_worker(init_fn: Callable[[int], object] | None, worker: int) -> None:
     # who tells a whole group of processes to end leaves it to the agent when the data are needed no more
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if init_fn is not None:
@@ -227,20 +227,20 @@ def _prepare_loaders(loaders: Any, *, pin: bool) -> Any:
     """
     for loader in tree_leaves(loaders):
         if isinstance(loader, DataLoader) and loader.num_workers:
-            loader.worker_init_fn = functools.partial(_left_alone, loader.worker_init_fn)
+            loader.worker_init_fn = functools.partial(_init_worker, loader.worker_init_fn)
         stream = not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset)
         if pin and not stream and not getattr(loader, "pin_memory_device", ""):
             loader.pin_memory = True
     return loaders
 
 
-def _seeded(loaders: Any, seed: int, ranks: Ranks) -> Any:
+def _seed(loaders: Any, seed: int, ranks: Ranks) -> Any:
     # each loader with a seed of its own: two over the same data are not to give the same order
     if isinstance(loaders, dict):
-        return {name: _seeded(loader, derive(seed, str(name)), ranks) for name, loader in loaders.items()}
+        return {name: _seed(loader, derive(seed, str(name)), ranks) for name, loader in loaders.items()}
     if isinstance(loaders, list | tuple):
         return type(loaders)(
-            _seeded(loader, derive(seed, number), ranks) for number, loader in enumerate(loaders)
+            _seed(loader, derive(seed, number), ranks) for number, loader in enumerate(loaders)
         )
     try:
         len(loaders)
@@ -261,12 +261,12 @@ def _wrap(
     # on the instance, so that the person's class and ``trainer.datamodule`` stay what they are
     method = getattr(owner, name)
 
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
+    def call_with_hooks(*args: Any, **kwargs: Any) -> Any:
         pre_hook()
         result = method(*args, **kwargs)
         return result if post_hook is None else post_hook(result)
 
-    setattr(owner, name, functools.wraps(method)(wrapped))
+    setattr(owner, name, functools.wraps(method)(call_with_hooks))
 
 
 def seed_data(
@@ -301,7 +301,7 @@ def seed_data(
         return _prepare_loaders(loaders, pin=should_pin())
 
     def train(loaders: Any) -> Any:
-        seeded_loaders = _seeded(prepare(loaders), seed, ranks)
+        seeded_loaders = _seed(prepare(loaders), seed, ranks)
         if ranks.size > 1 and not all(isinstance(leaf, SeededLoader) for leaf in tree_leaves(seeded_loaders)):
             not_divided()
         if not _resumable(seeded_loaders):
@@ -325,7 +325,7 @@ def seed_data(
 
 
 def undivided_data_note(ranks: int) -> str:
-    """Return what a run notes of data that several devices read whole."""
+    """Return the note of a run whose devices each read the whole stream of data."""
     return (
         f"The training data are a stream, which is not divided among the {ranks} devices: each reads what "
         "its dataset gives it. Have the dataset choose by torch.distributed.get_rank(), and give each as "

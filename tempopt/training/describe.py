@@ -97,10 +97,10 @@ def inspect_module(import_path: str) -> ModuleInfo:
     return ModuleInfo(
         class_path=_path(cls),
         tempered=issubclass(cls, TemperedModule),
-        arguments=_described(cls),
+        arguments=_describe_arguments(cls),
         metrics=_metrics(cls, L.LightningModule),
         data=_path(data) if data else None,
-        data_arguments=_described(data) if data else [],
+        data_arguments=_describe_arguments(data) if data else [],
         other_data=[_path(data_class) for data_class in data_classes[1:]],
         loaders=sorted(loaders(cls) | (loaders(data) if data else set())),
         temperature_arguments=[name for name in Arguments.names_of(cls) if name in TEMPERATURE_PARAMETERS],
@@ -111,7 +111,7 @@ def _path(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _described(cls: type) -> list[ModuleArgument]:
+def _describe_arguments(cls: type) -> list[ModuleArgument]:
     result = []
     for name in Arguments.names_of(cls):
         init_parameter = parameter(cls, name)
@@ -141,7 +141,7 @@ def _metrics(cls: type, base: type) -> list[str]:
     """Return names that are logged, those of the validation methods first."""
     validation_names, other_names = [], []
     for base_class in cls.__mro__[: cls.__mro__.index(base)]:
-        for method, name in _logged(base_class):
+        for method, name in _logged_names(base_class):
             if "val" in method:
                 validation_names.append(name)
             elif name.startswith("val"):
@@ -149,7 +149,7 @@ def _metrics(cls: type, base: type) -> list[str]:
     return list(dict.fromkeys([*validation_names, *other_names]))
 
 
-def _logged(cls: type) -> Iterator[tuple[str, str]]:
+def _logged_names(cls: type) -> Iterator[tuple[str, str]]:
     """Yield method and name of each ``self.log("name", ...)`` and ``self.log_dict({"name": ...})``."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))

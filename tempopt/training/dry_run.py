@@ -84,7 +84,7 @@ class _Stages:
         self._since = time.monotonic()
 
     def report_stage(self, stage: str) -> None:
-        """Say that this was done since the last time that something was."""
+        """Report a stage and the time since the one before."""
         now = time.monotonic()
         seconds, self._since = now - self._since, now
         request = self._request
@@ -166,12 +166,12 @@ def dry_run(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fini
     found_temperatures = check(request).initial_temperatures
     stages.report_stage("checked classes and arguments")
     if request.program.weights is not None:
-        return _evaluated(request, channel, ranks, stages)
+        return _evaluate_trained_model(request, channel, ranks, stages)
     # what is looked into is no function that could be compiled
     eager_request = dataclasses.replace(request, program=dataclasses.replace(request.program, compile=None))
     run = Run(eager_request, LocalChannel(), ranks, **_SHORT)
     stages.report_stage("made model and data")
-    attended_layers = _attended(run.module)
+    attended_layers = _record_attending_layers(run.module)
     original_factors = factors_in(run.module)
     with record_key_counts() as num_keys:
         run.fit()
@@ -228,7 +228,7 @@ def _self_test(run: Run, attended_layers: set[int], stages: _Stages) -> list[str
     return read_names
 
 
-def _evaluated(request: RunRequest, channel: Channel, ranks: Ranks, stages: _Stages) -> Finished:
+def _evaluate_trained_model(request: RunRequest, channel: Channel, ranks: Ranks, stages: _Stages) -> Finished:
     """Evaluate a trained model on a batch of each of its data; nothing is trained."""
     with _compilable(request.program.compile):
         run = Run(request, channel, ranks, limit_val_batches=1)
@@ -317,8 +317,8 @@ def _tests(request: RunRequest) -> bool:
     return has_training and any(evaluation.on == "test" for evaluation in request.evaluations)
 
 
-def _attended(module: L.LightningModule) -> set[int]:
-    """Return a set that fills with the layers that attend, as a TemperedModule runs."""
+def _record_attending_layers(module: L.LightningModule) -> set[int]:
+    """Return a set into which a TemperedModule writes the layers that attend while it runs."""
     layers: set[int] = set()
     if isinstance(module, TemperedModule):
         attend = module.attend
@@ -427,7 +427,7 @@ def _metric_moves(run: Run, names: Sequence[str]) -> Iterator[tuple[str, float, 
     """Yield each of some temperatures with which the metric changes, and the metric without and with that."""
     metric = run.request.program.metric
     plain_metric = run.evaluate(_VALIDATE)[metric] if names else 0.0
-    for name in run.values.perturbed(names):
+    for name in run.values.perturb_each(names):
         changed_metric = run.evaluate(_VALIDATE)[metric]
         # a sum in another order, or a product that is undone, rounds otherwise and no more
         if not math.isclose(changed_metric, plain_metric, rel_tol=_ROUNDED):
@@ -445,7 +445,7 @@ def _make_single_batch_loss(run: Run) -> Callable[[], Any]:
 
     def forward() -> Any:
         seed_generators(run.request.seed, "self-test")
-        with _silent(run.module), _collected(run) as losses:
+        with _silent(run.module), _collect_losses(run) as losses:
             loss: Any = run.module.training_step(batch, 0)
         return losses or (loss["loss"] if isinstance(loss, dict) else loss)
 
@@ -472,8 +472,8 @@ def _silent(module: L.LightningModule) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _collected(run: Run) -> Iterator[list[Tensor]]:
-    """Collect what a step under manual optimization would go back through, and let no optimizer step."""
+def _collect_losses(run: Run) -> Iterator[list[Tensor]]:
+    """Collect the losses that a manual optimization would backpropagate, without any optimizer step."""
     losses: list[Tensor] = []
     if run.module.automatic_optimization:
         yield losses

@@ -95,7 +95,7 @@ class PerItemMetricCallback(L.Callback):
 
     @contextlib.contextmanager
     def record_metric(self, module: L.LightningModule) -> Iterator[None]:
-        """Hear what the module logs, until the end of the context."""
+        """Record what the module logs, until the end of the context."""
         original_log, instance_log = module.log, module.__dict__.get("log")
 
         def log(name: str, value: Any, *args: Any, **kwargs: Any) -> None:
@@ -146,7 +146,7 @@ class PerItemMetricCallback(L.Callback):
         }
         for kind, units in units_by_kind.items():
             if units and _is_mean(units, metric):
-                return kind, _grouped(units)
+                return kind, _group_units(units)
         return None
 
 
@@ -159,8 +159,8 @@ def _is_mean(units: list[tuple[float, float]], metric: float) -> bool:
     return math.isclose(mean, metric, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE * 1e-3 * spread)
 
 
-def _grouped(units: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the units, neighbours taken together where there are too many."""
+def _group_units(units: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return at most ``MAX_UNITS`` units: neighbours are merged where there are more."""
     if len(units) <= MAX_UNITS:
         return units
     group_size = math.ceil(len(units) / MAX_UNITS)

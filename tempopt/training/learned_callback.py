@@ -216,13 +216,13 @@ class _Part:
         self.of.set_temperatures(self.logs.exp().clamp(LOWEST, HIGHEST).tolist())
 
 
-def learned_of(
+def build_learned_callback(
     attention: TemperedAttention,
     named_temperatures: Mapping[str, TemperatureTarget],
     request: RunRequest,
     ranks: Ranks,
 ) -> LearnedTemperatureCallback | None:
-    """Return what learns the temperatures of a run that is to learn them; None where they follow schedules.
+    """Return the callback that learns the temperatures of a run; None where they follow schedules.
 
     Args:
         attention: What tempers attention, if there is any.

@@ -75,8 +75,8 @@ class LoggerAdapter:
     package: ClassVar[str] = ""
     reserved_arguments: ClassVar[tuple[str, ...]] = ()
 
-    def named_arguments(self, arguments: Mapping[str, Any], label: RunLabel) -> dict[str, Any]:
-        """Return the arguments that a run's name and group follow from, whatever else is given."""
+    def label_arguments(self, arguments: Mapping[str, Any], label: RunLabel) -> dict[str, Any]:
+        """Return the logger's arguments for the run's name and group, which override given ones."""
         return {}
 
     def open(self, logger: Any, label: RunLabel, *, start: int, is_retry: bool) -> None:
@@ -93,11 +93,11 @@ class LoggerAdapter:
             _ = logger.experiment
 
     def close(self, logger: Any, outcome: RunEnd) -> None:
-        """Say how the run ended; the logger is finalized after that."""
+        """Log how the run ended; the logger is finalized after that."""
         logger.log_hyperparams({OUTCOME: outcome.state})
 
 
-def _versioned(arguments: Mapping[str, Any], label: RunLabel) -> dict[str, Any]:
+def _version_arguments(arguments: Mapping[str, Any], label: RunLabel) -> dict[str, Any]:
     if "name" in arguments:
         return {"version": f"{label.study}-{label.run}"}
     return {"name": label.study, "version": label.run}
@@ -107,9 +107,9 @@ class _TensorBoard(LoggerAdapter):
     package = "tensorboard"
     reserved_arguments = ("version",)
 
-    def named_arguments(self, arguments: Mapping[str, Any], label: RunLabel) -> dict[str, Any]:
+    def label_arguments(self, arguments: Mapping[str, Any], label: RunLabel) -> dict[str, Any]:
         # the placeholder would be shown as the run's value until its end
-        return {"default_hp_metric": False, **_versioned(arguments, label)}
+        return {"default_hp_metric": False, **_version_arguments(arguments, label)}
 
     def open(self, logger: TensorBoardLogger, label: RunLabel, *, start: int, is_retry: bool) -> None:
         # what was written beyond the checkpoint is taken back
@@ -124,8 +124,8 @@ class _TensorBoard(LoggerAdapter):
 class _Csv(LoggerAdapter):
     reserved_arguments = ("version",)
 
-    def named_arguments(self, arguments: Mapping[str, Any], label: RunLabel) -> dict[str, Any]:
-        return _versioned(arguments, label)
+    def label_arguments(self, arguments: Mapping[str, Any], label: RunLabel) -> dict[str, Any]:
+        return _version_arguments(arguments, label)
 
     def open(self, logger: CSVLogger, label: RunLabel, *, start: int, is_retry: bool) -> None:
         rows = [row for row in _rows(logger.log_dir) if int(row["step"]) < start]
@@ -143,7 +143,7 @@ class _Wandb(LoggerAdapter):
     package = "wandb"
     reserved_arguments = ("version", "id", "experiment")
 
-    def named_arguments(self, arguments: Mapping[str, Any], label: RunLabel) -> dict[str, Any]:
+    def label_arguments(self, arguments: Mapping[str, Any], label: RunLabel) -> dict[str, Any]:
         return {"name": label.run, "group": label.study, "job_type": label.kind, "id": _id(label)}
 
     def open(self, logger: WandbLogger, label: RunLabel, *, start: int, is_retry: bool) -> None:
@@ -164,7 +164,7 @@ class _MLFlow(LoggerAdapter):
     package = "mlflow"
     reserved_arguments = ("run_id",)
 
-    def named_arguments(self, arguments: Mapping[str, Any], label: RunLabel) -> dict[str, Any]:
+    def label_arguments(self, arguments: Mapping[str, Any], label: RunLabel) -> dict[str, Any]:
         tags = {**(arguments.get("tags") or {}), _ID: _id(label), "tempopt.service": label.study}
         return {"experiment_name": label.study, "run_name": label.run, "tags": tags}
 
@@ -247,7 +247,7 @@ class GivenLogger:
         for name, value in _PATIENCE.items():
             os.environ.setdefault(name, value)
         arguments = {**self.arguments.values({}), **self.more}
-        run_arguments = self.kind.named_arguments(arguments, label)
+        run_arguments = self.kind.label_arguments(arguments, label)
         # tags are added to, all else is left as it was given
         kept_arguments = {name: value for name, value in arguments.items() if name != "tags"}
         try:

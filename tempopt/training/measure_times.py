@@ -96,16 +96,16 @@ def measure(request: RunRequest, ranks: Ranks = ALONE, *, clock: Clock = time.mo
     start_time, channel = clock(), LocalChannel()
     run = Run(request, channel, ranks)
     try:
-        return _measured(run, channel, start_time, clock)
+        return _time_run(run, channel, start_time, clock)
     finally:
         run.detach()
 
 
-def _measured(run: Run, channel: LocalChannel, start_time: float, clock: Clock) -> Finished:
+def _time_run(run: Run, channel: LocalChannel, start_time: float, clock: Clock) -> Finished:
     request = run.request
     if request.program.weights is not None:
         run.execute()
-        return _finished(run, Times(start=clock() - start_time))
+        return _build_finished_message(run, Times(start=clock() - start_time))
     timer = StepTimer(clock)
     run.trainer.callbacks.insert(0, timer)  # type: ignore[attr-defined]
     data = run.trainer.limit_val_batches
@@ -114,9 +114,9 @@ def _measured(run: Run, channel: LocalChannel, start_time: float, clock: Clock) 
     assert timer.first is not None, "a training without a batch passed the dry run"
     # a training that is ended has its validations taken away
     run.trainer.limit_val_batches = data
-    validate = _evaluated(run, channel, timer, "validate", clock)
+    validate = _time_evaluation(run, channel, timer, "validate", clock)
     tests = any(evaluation.on == "test" for evaluation in request.evaluations)
-    count, ends = _planned(run.trainer, timer.batches)
+    count, ends = _count_validations(run.trainer, timer.batches)
     times = Times(
         start=max(0.0, timer.first - start_time - timer.step),
         step=timer.step,
@@ -124,17 +124,17 @@ def _measured(run: Run, channel: LocalChannel, start_time: float, clock: Clock) 
         validate=validate,
         validations=count,
         ends_validated=ends,
-        test=_evaluated(run, channel, timer, "test", clock) if tests else 0.0,
+        test=_time_evaluation(run, channel, timer, "test", clock) if tests else 0.0,
     )
-    return _finished(run, times)
+    return _build_finished_message(run, times)
 
 
-def _finished(run: Run, times: Times) -> Finished:
+def _build_finished_message(run: Run, times: Times) -> Finished:
     return replace(run.build_finished_message("complete", current_step(run.trainer)), times=times)
 
 
-def _evaluated(run: Run, channel: LocalChannel, timer: StepTimer, split: Any, clock: Clock) -> float:
-    """Return the seconds of one evaluation; of one that takes long, as its first batches let expect."""
+def _time_evaluation(run: Run, channel: LocalChannel, timer: StepTimer, split: Any, clock: Clock) -> float:
+    """Return the seconds of one evaluation, estimated from its first batches if it takes long."""
     seconds = 0.0
     for _ in range(2):
         start_time = clock()
@@ -150,8 +150,8 @@ def _evaluated(run: Run, channel: LocalChannel, timer: StepTimer, split: Any, cl
     return seconds
 
 
-def _planned(trainer: L.Trainer, batches: int) -> tuple[int, bool]:
-    """Return what :func:`validations` does of a whole training, given one that has trained some batches."""
+def _count_validations(trainer: L.Trainer, batches: int) -> tuple[int, bool]:
+    """Return :func:`validations` of a whole training, from one that has trained some batches."""
     a_step: float = trainer.accumulate_grad_batches
     if not trainer.lightning_module.automatic_optimization:
         a_step = batches / max(1, current_step(trainer))

@@ -56,7 +56,7 @@ class NamedValues:
         faults: list[AttachError | SpecError] = []
         for name, settings in values.items():
             try:
-                path = settings["value"] or _registered(module, name)
+                path = settings["value"] or _registered_buffer_path(module, name)
                 self._refuse_twice(find_number(module, path))
                 # as found nothing is written: a module holds that as its precision rounds it
                 schedule = schedule_of(parameters, name)
@@ -114,8 +114,8 @@ class NamedValues:
             for name, plan in plans.items():
                 self.attachments[name].keep(plan)
 
-    def perturbed(self, names: Sequence[str]) -> Iterator[str]:
-        """Hold each of some temperatures in turn at others than its own, and yield its name at each."""
+    def perturb_each(self, names: Sequence[str]) -> Iterator[str]:
+        """Hold each temperature in turn at other values than its own, and yield its name at each."""
         for name in names:
             attachment = self.attachments[name]
             plan = attachment.plan
@@ -134,8 +134,8 @@ class NamedValues:
             attachment.detach()
 
 
-def tempered_of(built: RunComponents, program: Program) -> TemperedAttention:
-    """Return what of a run's module follows attention's temperature: itself, or what is attached to it.
+def attach_attention_temperature(built: RunComponents, program: Program) -> TemperedAttention:
+    """Return the module if it is a TemperedModule, else attach attention's temperature to it.
 
     Raises:
         AttachError: The temperature cannot be put on this module.
@@ -184,8 +184,8 @@ def other_temperatures(module: L.LightningModule) -> str:
     )
 
 
-def _registered(module: L.LightningModule, name: str) -> str:
-    """Return where a module keeps the temperature that it registers by a name; AttachError if it does not."""
+def _registered_buffer_path(module: L.LightningModule, name: str) -> str:
+    """Return the buffer of a temperature that a module registers by this name; AttachError if it has none."""
     registered_names = module.registered_temperatures if isinstance(module, TemperedModule) else ()
     if name not in registered_names:
         registered_text = (

@@ -64,7 +64,7 @@ class LossyFile(io.FileIO):
         return num_bytes
 
     def forget(self) -> None:
-        """Have nothing to say of what was lost before: what follows goes to another file."""
+        """Forget earlier losses: what follows goes to another file."""
         self._lost, self.why = 0, None
 
 
@@ -86,16 +86,16 @@ class Output:
         sys.stdout, sys.stderr = self.streams
 
     def to(self, folder: str | None) -> None:
-        """Have all that is printed kept in a run's folder; nowhere if that is None or cannot be done."""
+        """Write all that is printed into a run's folder; discard it if that is None or cannot be done."""
         self._refused = ""
         for stream, file in zip(self.streams, self._files, strict=True):
             stream.flush()
             file.forget()
         try:
-            descriptor = _opened(Path(os.devnull) if folder is None else Path(folder) / LOG)
+            descriptor = _open_log(Path(os.devnull) if folder is None else Path(folder) / LOG)
         except OSError as error:
             self._refused = error.strerror or str(error)
-            descriptor = _opened(Path(os.devnull))
+            descriptor = _open_log(Path(os.devnull))
         # by file descriptor, so that what C code prints is kept too
         for file in self._files:
             os.dup2(descriptor, file.fileno())
@@ -110,6 +110,6 @@ class Output:
         return self._refused or next(filter(None, reasons), "")
 
 
-def _opened(path: Path) -> int:
+def _open_log(path: Path) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -43,7 +43,7 @@ from tempopt.training.data import NoTestDataError, seed_data, undivided_data_not
 from tempopt.training.entropy_control import EntropyControl, PlannedControl
 from tempopt.training.evaluate_only import PerItemMetricCallback, load_trained
 from tempopt.training.identity import run_code, run_identity
-from tempopt.training.learned_callback import learned_of
+from tempopt.training.learned_callback import build_learned_callback
 from tempopt.training.lightning_internals import disable_signal_handlers
 from tempopt.training.messages import (
     Channel,
@@ -59,7 +59,7 @@ from tempopt.training.messages import (
     Stop,
 )
 from tempopt.training.module import TemperedModule
-from tempopt.training.named_values import NamedValues, tempered_of
+from tempopt.training.named_values import NamedValues, attach_attention_temperature
 from tempopt.training.ranks import ALONE, BuffersCallback, RankEnvironment, Ranks, StopSignals
 from tempopt.training.steps import current_step, total_steps
 from tempopt.training.trackers import Trackers
@@ -104,12 +104,12 @@ class Run:
         self._plan = TemperatureParameters.from_mapping(built.temperature)
         self._target = built.control
         self._control: PlannedControl | None = None
-        self.tempered = tempered_of(built, request.program)
+        self.tempered = attach_attention_temperature(built, request.program)
         self.values = NamedValues(
             self.module, request.program.values, request.parameters, validate_at=request.program.validate_at
         )
         configure_untempered(self.module)
-        self.learned = learned_of(self.tempered, self.values.attachments, request, ranks)
+        self.learned = build_learned_callback(self.tempered, self.values.attachments, request, ranks)
         self._notes: list[str] = []
         self._code = run_code(self.module, self.datamodule)
         self._checkpoints = self._own_checkpoints()
@@ -166,14 +166,14 @@ class Run:
             SpecError: The metric was never logged, or the training has no known end.
         """
         try:
-            finished = self._executed()
+            finished = self._train_and_evaluate()
         except BaseException:
             self._trackers.close(None)
             raise
         self._trackers.close(finished, self._poll_stop())
         return dataclasses.replace(finished, notes=[*finished.notes, *self._trackers.new_faults()])
 
-    def _executed(self) -> Finished:
+    def _train_and_evaluate(self) -> Finished:
         try:
             resume = self._newest()
             self._trackers.open(self.module, self.datamodule, self._plan, resume=resume)
@@ -185,7 +185,7 @@ class Run:
                 return self.build_finished_message("diverged", self.diverged_at)
             self.wishes.exchange()
             if not self.wishes.leave:
-                return self._measured()
+                return self._run_evaluations()
         except EvaluationAbortedError:
             pass
         return self.build_finished_message("stopped", current_step(self.trainer))
@@ -234,7 +234,7 @@ class Run:
             self.trainer.validate(self.module, datamodule=self.datamodule, verbose=False)
         metrics = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
         metric_of(metrics, self.request.program.metric)
-        guarded(evaluation, metrics)
+        guard_values(evaluation, metrics)
         return metrics
 
     def build_finished_message(
@@ -330,7 +330,9 @@ class Run:
         assert options.get("devices", 1) == ranks.size, "a run was given to another number of ranks"
         callbacks: list[L.Callback] = [
             LambdaCallback(
-                on_train_start=lambda trainer, _: self._started(current_step(trainer), total_steps(trainer))
+                on_train_start=lambda trainer, _: self._send_start(
+                    current_step(trainer), total_steps(trainer)
+                )
             ),
             SeedCallback(self.request.seed, ranks),
         ]
@@ -363,7 +365,7 @@ class Run:
         disable_signal_handlers(trainer)
         return trainer
 
-    def _started(self, step: int, total_steps: int) -> None:
+    def _send_start(self, step: int, total_steps: int) -> None:
         # a module brings callbacks of its own when training begins
         refuse_control(self.trainer.callbacks, planned=self._target.controls)  # type: ignore[attr-defined]
         self._send(
@@ -396,7 +398,7 @@ class Run:
 
     def _evaluate_trained(self, path: str) -> Finished:
         load_trained(self.module, path)
-        self._started(0, 1)
+        self._send_start(0, 1)
         metrics_by_name: dict[str, dict[str, float]] = {}
         for split, evaluation in {
             evaluation.on: evaluation for evaluation in self._requested_evaluations()
@@ -423,7 +425,7 @@ class Run:
             }
         return self.build_finished_message("complete", 1, metrics_by_name)
 
-    def _measured(self) -> Finished:
+    def _run_evaluations(self) -> Finished:
         step = current_step(self.trainer)
         # at the end of a plan, or of a constant one, the current temperature is the final one
         scheduled: list[TemperatureTarget] = [self.tempered, *self.values.attachments.values()]
@@ -482,7 +484,7 @@ class Run:
 
 
 def measurements(request: RunRequest, metrics_by_name: Mapping[str, dict[str, float]]) -> dict[str, float]:
-    """Return by name what is kept of evaluations.
+    """Return the measurements of evaluations by name.
 
     Args:
         request: The run's request, whose evaluations say what they guard.
@@ -494,12 +496,12 @@ def measurements(request: RunRequest, metrics_by_name: Mapping[str, dict[str, fl
     values = {name: metric_of(metrics, request.program.metric) for name, metrics in metrics_by_name.items()}
     for evaluation in request.evaluations:
         if evaluation.name in metrics_by_name:
-            values |= guarded(evaluation, metrics_by_name[evaluation.name])
+            values |= guard_values(evaluation, metrics_by_name[evaluation.name])
     return values
 
 
-def guarded(evaluation: Evaluation, metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return by name what an evaluation guards.
+def guard_values(evaluation: Evaluation, metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the values of the metrics that an evaluation guards, by name of the guard.
 
     Raises:
         SpecError: It was never logged.

@@ -141,7 +141,7 @@ class Trackers:
             trainer.loggers = self._silent
 
     def close(self, finished: Finished | None, stop: Stop | None = None) -> None:
-        """Say in each of them how the run ended, and what was measured at its end.
+        """Log in each of them how the run ended, and what was measured at its end.
 
         Args:
             finished: How it did; None if it raised.
@@ -195,18 +195,18 @@ class Trackers:
         tracker.logger_config.kind.open(logger, label, start=start, is_retry=self._request.attempt > 1)
         tracker.finalize = logger.finalize
         for name in _GUARDED:
-            vars(logger)[name] = self._guarded(tracker, getattr(logger, name))
+            vars(logger)[name] = self._guard_log(tracker, getattr(logger, name))
         # Lightning would say it when the training is over, and evaluations are still to come
         vars(logger)["finalize"] = lambda status: None
 
-    def _guarded(self, tracker: _Tracker, log: Callable[..., None]) -> Callable[..., None]:
+    def _guard_log(self, tracker: _Tracker, log: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(log)
-        def guarded(*args: Any, **kwargs: Any) -> None:
+        def log_carefully(*args: Any, **kwargs: Any) -> None:
             if not tracker.lost:
                 with self._carefully(tracker):
                     log(*args, **kwargs)
 
-        return guarded
+        return log_carefully
 
     @contextlib.contextmanager
     def _carefully(self, tracker: _Tracker) -> Iterator[None]:
@@ -241,7 +241,7 @@ def hyperparameters(
     *,
     owners: Sequence[L.LightningModule | L.LightningDataModule | None] = (),
 ) -> dict[str, Any]:
-    """Return what a run is logged to have been trained with.
+    """Return the hyperparameters of a run as they are logged.
 
     Args:
         request: The run: its parameters, by the names that the study has for them, its seed and its ticket.

@@ -63,9 +63,9 @@ def configure_untempered(module: L.LightningModule) -> None:
     """
     if is_overridden("configure_optimizers", module):
         configure_optimizers = module.configure_optimizers
-        module.configure_optimizers = functools.partial(_configured, module, configure_optimizers)  # type: ignore[method-assign]
+        module.configure_optimizers = functools.partial(_configure_untempered, module, configure_optimizers)  # type: ignore[method-assign]
 
 
-def _configured(module: L.LightningModule, configure_optimizers: Callable[[], Any]) -> Any:
+def _configure_untempered(module: L.LightningModule, configure_optimizers: Callable[[], Any]) -> Any:
     with all_untempered(module):
         return configure_optimizers()

@@ -86,7 +86,7 @@ class AgentChannel:
         os._exit(1)
 
 
-def _failed(request: RunRequest, error: BaseException, ranks: Ranks) -> Failed:
+def _build_failed_message(request: RunRequest, error: BaseException, ranks: Ranks) -> Failed:
     from tempopt.training import gpu_memory
 
     kind = "error"
@@ -132,7 +132,7 @@ def _answer(request: RunRequest, channel: AgentChannel, ranks: Ranks) -> Finishe
             run.detach()
     except BaseException as error:
         traceback.print_exc()
-        return _failed(request, error, ranks)
+        return _build_failed_message(request, error, ranks)
 
 
 def main(descriptor: int, store: Path | None) -> None:

@@ -55,7 +55,7 @@ def test_planted_heads_are_named_and_random_ones_are_not(is_causal: bool, padded
         for layer in range(2):
             assert maps.should_capture(step)
             show_heads(maps, step, layer, heads)
-        maps.closed(step)
+        maps.finish_step(step)
         assert not maps.should_capture(step)
     maps_record = maps.to_json
     assert maps_record is not None and list(maps_record["moments"]) == ["start", "middle"]
@@ -71,7 +71,7 @@ def test_a_map_is_the_picture_of_the_first_input() -> None:
     maps = AttentionMaps(1)
     maps.begin(1)
     show_heads(maps, 0, 0, heads)
-    maps.closed(0)
+    maps.finish_step(0)
     assert maps.to_json is not None
     start = maps.to_json["moments"]["start"]
     visible = torch.ones(48, 48, dtype=torch.bool).tril() & heads.masking["attn_mask"][0, 0]
@@ -100,7 +100,7 @@ def test_all_maps_together_are_small(layers: int, heads: int) -> None:
     for step in range(3):
         for layer in range(layers):
             show_heads(maps, step, layer, layer_heads)
-        maps.closed(step)
+        maps.finish_step(step)
     assert maps.to_json is not None and list(maps.to_json["moments"]) == list(MOMENTS)
     for moment in maps.to_json["moments"].values():
         moment["measures"] = []
@@ -117,7 +117,7 @@ def test_what_is_too_large_for_a_picture_is_left_out_and_said() -> None:
     maps.begin(1)
     q = torch.zeros(1, 1, 5000, 2)
     maps.see(0, 0, q, q, scale=None, attn_mask=None, is_causal=True, valid_BQ=None)
-    maps.closed(0)
+    maps.finish_step(0)
     assert maps.to_json is not None and maps.to_json["moments"]["start"]["heads"] == []
     assert any("5000 x 5000 weights" in note for note in maps.to_json["notes"])
     assert any("takes two inputs" in note for note in maps.to_json["notes"])
@@ -130,7 +130,7 @@ def test_heads_that_share_keys_have_the_maps_of_their_own_queries() -> None:
     for maps, keys in ((grouped_maps, k), (full_maps, k.repeat_interleave(2, dim=1))):
         maps.begin(1)
         maps.see(0, 0, q, keys, scale=None, attn_mask=None, is_causal=False, valid_BQ=None)
-        maps.closed(0)
+        maps.finish_step(0)
     assert grouped_maps.to_json == full_maps.to_json
 
 

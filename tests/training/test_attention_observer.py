@@ -101,7 +101,7 @@ def test_an_attention_that_multiplies_matrices_itself_is_not_seen(request_for: A
     [
         "tempopt.attention.analysis.monitor.AttentionMonitor.update",
         "tempopt.training.attention_maps.AttentionMaps.see",
-        "tempopt.training.attention_maps.AttentionMaps.closed",
+        "tempopt.training.attention_maps.AttentionMaps.finish_step",
     ],
 )
 def test_attention_that_cannot_be_looked_at_ends_the_looking_and_not_the_run(

@@ -122,9 +122,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
         path.write_text(text)
         importlib.invalidate_caches()
 
-    room._prepared.cache_clear()
+    room._cached_factory.cache_clear()
     yield write
-    room._prepared.cache_clear()
+    room._cached_factory.cache_clear()
     for name in set(sys.modules) - before:
         if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):
             del sys.modules[name]

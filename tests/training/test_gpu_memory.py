@@ -12,7 +12,7 @@ from tempopt.training import gpu_memory
 from tempopt.training.messages import Failed, RunRequest
 from tempopt.training.ranks import ALONE
 from tempopt.training.run import Run
-from tempopt.training.worker import _failed
+from tempopt.training.worker import _build_failed_message
 
 CUDA = torch.device("cuda", 0)
 CPU = torch.device("cpu")
@@ -89,7 +89,7 @@ CUDA_ERRORS = [
 
 
 def failure_of(error: BaseException, request: RunRequest) -> Failed:
-    return _failed(request, error, ALONE)
+    return _build_failed_message(request, error, ALONE)
 
 
 @pytest.mark.parametrize("error", CUDA_ERRORS, ids=lambda error: str(error)[:30])

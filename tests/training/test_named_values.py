@@ -402,7 +402,7 @@ def test_a_metric_that_moves_by_rounding_alone_is_none_that_contains_the_tempera
     run = Run(request, listener())
     run.execute()
     validate = Evaluation(name="validate", on="validate")
-    moved = {run.evaluate(validate)["val_gap"] for _ in run.values.perturbed(["contrast"])}
+    moved = {run.evaluate(validate)["val_gap"] for _ in run.values.perturb_each(["contrast"])}
     assert len(moved) > 1
     assert max(moved) == pytest.approx(min(moved), rel=1e-5)
     assert dry_run(dataclasses.replace(request, task="dry_run"), listener()).state == "complete"
