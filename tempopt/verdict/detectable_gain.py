@@ -140,7 +140,7 @@ def expected_pairs(spec: StudySpec, *, gain: bool) -> float:
     """
     confirm = spec.study.seeds.confirm
     if gain and confirm.min < confirm.max:
-        return _simulated(confirm.min, confirm.max, alpha_for_verdict(1)).outcome(LARGE_GAIN)[1]
+        return _simulate_confirmations(confirm.min, confirm.max, alpha_for_verdict(1)).outcome(LARGE_GAIN)[1]
     steps = [end - start for start, end in pairwise((0, *confirm.looks))]
     chances = (math.comb(2 * look, look) / float(4**look) for look in range(len(steps)))
     return math.fsum(step * chance for step, chance in zip(steps, chances, strict=True))
@@ -149,12 +149,12 @@ def expected_pairs(spec: StudySpec, *, gain: bool) -> float:
 @lru_cache(maxsize=16)
 def _sequential_effect(first_look: int, max_pairs: int, alpha: float, power: float) -> float:
     """Return the effect that interim looks show with a probability, by simulated confirmations."""
-    simulated = _simulated(first_look, max_pairs, alpha)
+    simulated = _simulate_confirmations(first_look, max_pairs, alpha)
     return least_effect(lambda effect: simulated.outcome(effect)[0], power, halvings=_HALVINGS)
 
 
 @lru_cache(maxsize=4)
-def _simulated(first_look: int, max_pairs: int, alpha: float) -> Simulated:
+def _simulate_confirmations(first_look: int, max_pairs: int, alpha: float) -> Simulated:
     """Return simulated confirmations with looks after every ``first_look`` pairs, ``max_pairs`` at most."""
     looks = Pairs(min=first_look, max=max_pairs).looks
     limits = boundaries(tuple((look, alpha_spending(look, max_pairs)) for look in looks), alpha)
@@ -204,11 +204,11 @@ def estimate_noise(rows: Sequence[TicketRow], spec: StudySpec) -> NoiseEstimate 
         rows: The study's tickets.
         spec: Its spec.
     """
-    noise = _confirmed(rows, spec) or _on_common_seeds(rows, spec) or _single(rows)
+    noise = _confirmation_noise(rows, spec) or _on_common_seeds(rows, spec) or _single(rows)
     return noise if noise is not None and noise.deviation > 0 else None
 
 
-def _confirmed(rows: Sequence[TicketRow], spec: StudySpec) -> NoiseEstimate | None:
+def _confirmation_noise(rows: Sequence[TicketRow], spec: StudySpec) -> NoiseEstimate | None:
     rounds = sorted({row.round for row in rows if row.kind == "confirm"}, reverse=True)
     for of_round in rounds:
         differences = [

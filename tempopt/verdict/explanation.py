@@ -76,8 +76,8 @@ def arm_without(part: str) -> str:
     return f"without_{part}"
 
 
-def ablated(spec: StudySpec, arms: Mapping[Arm, Parameters]) -> dict[str, Parameters]:
-    """Return by part the winner with that part neutral, for each of its parts that is not.
+def ablate(spec: StudySpec, arms: Mapping[Arm, Parameters]) -> dict[str, Parameters]:
+    """Return the winner with one part made neutral, by part, for each part that is not neutral.
 
     What is no temperature and has a baseline (a normaliser, label smoothing) is a part, too, and the searched
     parameters of generation together are one. Without its schedule, or its control of the entropy, the winner
@@ -151,7 +151,7 @@ def explanation_tickets(
         return []
     has_begun = bool(of_kind(tickets, "choose", _SIMPLER, of_round=this_round))
     is_at_one = training_key(arms["search"]) == training_key(arms["twin"])
-    is_explained = explained_round(tickets, this_round) is not None
+    is_explained = round_of_explanation(tickets, this_round) is not None
     if is_at_one or is_explained or not (is_requested or spec.study.explain or has_begun):
         return []
     return _choosing_tickets(tickets, spec, arms) or _confirming_tickets(tickets, spec, arms, this_round)
@@ -164,14 +164,14 @@ def explanation_at_most(tickets: Sequence[TicketRow], spec: StudySpec, added: Se
     confirm = of_kind(tickets, "confirm", of_round=current_round(tickets))
     arms = confirmed_arms(confirm)
     confirmed = set(map(training_key, arms.values()))
-    ablations = set(map(training_key, ablated(spec, arms).values())) - confirmed
+    ablations = set(map(training_key, ablate(spec, arms).values())) - confirmed
     plans = {training_key(plan.parameters) for plan in simpler_plans(arms)} - confirmed - ablations
     num_arms = len(ablations) + bool(plans) + bool(_learned_sets(spec, arms))
     return len(added) + num_arms * len({ticket.pair for ticket in confirm})
 
 
-def explained_round(tickets: Sequence[TicketRow], of_round: int) -> int | None:
-    """Return in which of the rounds that a verdict rests on the winner was explained; None: in none."""
+def round_of_explanation(tickets: Sequence[TicketRow], of_round: int) -> int | None:
+    """Return the last round of a verdict in which the winner was explained; None: in none."""
     rounds = (
         round_number
         for round_number in rounds_of_verdict(tickets, of_round)
@@ -239,7 +239,7 @@ def _confirming_tickets(
     tickets: Sequence[TicketRow], spec: StudySpec, arms: Mapping[Arm, Parameters], this_round: int
 ) -> list[NewTicket]:
     """Return the runs on the confirming seeds; what is confirmed anyway is not trained again."""
-    params_by_arm = {arm_without(part): parameters for part, parameters in ablated(spec, arms).items()}
+    params_by_arm = {arm_without(part): parameters for part, parameters in ablate(spec, arms).items()}
     if plan := simplest(tickets, spec, arms, this_round):
         params_by_arm[SIMPLEST] = plan.parameters
     if (learned := _best_learned(tickets, spec, arms, this_round)) is not None:

@@ -98,7 +98,7 @@ def evaluate_guards(
     guards = []
     for spec in evidence.spec.study.guarded:
         values = values_by_name.get(guard_name(metric_name_for_kind("confirm", evidence.spec), spec.name), {})
-        runs = _measured(evidence, arm, values, kind), _measured(evidence, reference, values)
+        runs = _runs_by_round(evidence, arm, values, kind), _runs_by_round(evidence, reference, values)
         guards.append(_evaluate_guard(spec, evidence, *runs))
     return tuple(guards)
 
@@ -124,7 +124,7 @@ def guards_at_inference(
             guards.append(_without_test(spec, "not_measured", NOT_THERE))
             continue
         runs = [
-            eval_runs_by_round(_measured(evidence, "baseline", metric_values), split)
+            eval_runs_by_round(_runs_by_round(evidence, "baseline", metric_values), split)
             for metric_values in values
         ]
         guards.append(_evaluate_guard(spec, evidence, *runs))
@@ -138,10 +138,10 @@ def _by_name(measurements: Iterable[Measurement]) -> dict[str, dict[int, float]]
     return values_by_name
 
 
-def _measured(
+def _runs_by_round(
     evidence: Evidence, arm: str, values: Mapping[int, float], kind: Kind = "confirm"
 ) -> list[PairedRuns]:
-    """Return what the runs of an arm came to in a metric, round by round."""
+    """Return the values of an arm's runs in a metric, round by round."""
     runs_by_round = []
     for of_round in evidence.rounds:
         runs = evidence.tickets(kind, arm, of_round)
@@ -189,7 +189,7 @@ def _evaluate_guard(
         of_winner, of_baseline, side=spec.side, margin=spec.margin, relative=spec.relative
     )
     headroom_iterator = iter(headrooms)
-    answer = evidence.tested(
+    answer = evidence.test(
         [{pair: next(headroom_iterator) for pair in round_pairs} for round_pairs in pairs], "maximize"
     )
     assert answer is not None

@@ -93,7 +93,7 @@ def inference_only(
     for measurement in measurements:
         if math.isfinite(measurement.value):
             ticket_values.setdefault(measurement.ticket_id, {})[measurement.name] = measurement.value
-    tuned_by_arm = {arm: _tuned(evidence, arm, ticket_values) for arm in ("baseline", "twin", "search")}
+    tuned_by_arm = {arm: _tune_arm(evidence, arm, ticket_values) for arm in ("baseline", "twin", "search")}
     if tuned_by_arm["baseline"] is None:
         return None
     baseline, runs_of_baseline = tuned_by_arm["baseline"]
@@ -141,10 +141,10 @@ def _only(runs: Sequence[PairedRuns], pairs: Sequence[frozenset[int]]) -> list[P
     ]
 
 
-def _tuned(
+def _tune_arm(
     evidence: Evidence, arm: str, ticket_values: Mapping[int, Mapping[str, float]]
 ) -> tuple[TunedInference, list[PairedRuns]] | None:
-    """Return an arm at the plans that were picked for it, with the runs that they make of it."""
+    """Pick the best plan of inference for an arm; return the result and the arm's runs under that plan."""
     metric_name, split = metric_name_for_kind("confirm", evidence.spec), evidence.spec.study.confirm_on
     plan_values: dict[str, dict[_Pair, float]] = {}
     validation_values: dict[str, dict[_Pair, float]] = {}
@@ -167,7 +167,7 @@ def _tuned(
     plans = [plan for plan in plan_values if all(values.get(plan, {}).keys() >= pairs for values in both)]
     if not pairs or AS_TRAINED not in plans:
         return None
-    picking_pairs, counting_pairs = _divided(pairs, split)
+    picking_pairs, counting_pairs = _split_pairs(pairs, split)
     if not picking_pairs or not counting_pairs:
         return None
     plan = _best(evidence, validation_values, plans, picking_pairs)
@@ -189,15 +189,15 @@ def _tuned(
     picked_on = sum(
         not _counts(pair, split)
         for round_number in evidence.rounds
-        for pair in range(evidence.planned(round_number))
+        for pair in range(evidence.num_planned_pairs(round_number))
     )
     answer = dataclasses.replace(answer, dropped=answer.dropped - picked_on)
     curve = {candidate: fmean(validation_values[candidate][pair] for pair in pairs) for candidate in plans}
     return TunedInference(plan=plan, answer=answer, curve=curve), tuned_runs
 
 
-def _divided(pairs: set[_Pair], split: str) -> tuple[set[_Pair], set[_Pair]]:
-    """Return the pairs on which a plan is picked, and those on which it is counted.
+def _split_pairs(pairs: set[_Pair], split: str) -> tuple[set[_Pair], set[_Pair]]:
+    """Return the pairs on which a plan is picked, and those on which its gain is estimated.
 
     With test data they are all pairs, for both: picking looks at the validation data alone. Without, every
     other pair is for picking. Picking for each pair on all others would use each pair many times, so that the

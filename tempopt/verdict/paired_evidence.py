@@ -145,7 +145,7 @@ class PairedRuns:
 
     @classmethod
     def of(cls, tickets: Iterable[TicketRow]) -> PairedRuns:
-        """Return what runs came to."""
+        """Return the values of runs by pair, and the pairs that diverged."""
         tickets = list(tickets)
         values = {
             t.pair: t.value for t in tickets if is_usable(t) and t.pair is not None and t.value is not None
@@ -200,11 +200,11 @@ class Evidence:
             reference: The same of what it is compared with.
         """
         differences = self._differences(arm, reference)
-        test = self.tested(differences, self.spec.study.direction)
+        test = self.test(differences, self.spec.study.direction)
         if test is None:
             return None
         counted_pairs = [pair for round_differences in differences for pair in round_differences]
-        num_planned = sum(map(self.planned, self.rounds))
+        num_planned = sum(map(self.num_planned_pairs, self.rounds))
         return PairedResult(
             paired=test,
             dropped=num_planned - len(counted_pairs),
@@ -215,8 +215,8 @@ class Evidence:
             ),
         )
 
-    def tested(self, differences: Sequence[Mapping[int, float]], direction: Direction) -> PairedTest | None:
-        """Return what paired differences say; None if there is none.
+    def test(self, differences: Sequence[Mapping[int, float]], direction: Direction) -> PairedTest | None:
+        """Test paired differences over all rounds; None if there are no differences.
 
         Args:
             differences: By pair, round by round.
@@ -261,10 +261,10 @@ class Evidence:
     def has_all_pairs(self) -> bool:
         """Whether all pairs are there that the spec asks for, or more."""
         confirm = self.spec.study.seeds.confirm
-        return len(self.rounds) > 1 or self.planned(self.rounds[-1]) >= confirm.max
+        return len(self.rounds) > 1 or self.num_planned_pairs(self.rounds[-1]) >= confirm.max
 
-    def planned(self, of_round: int) -> int:
-        """Return the number of pairs that a round has tickets for."""
+    def num_planned_pairs(self, of_round: int) -> int:
+        """Return the number of pairs for which a round has tickets."""
         return pairs_of(of_kind(self._tickets, "confirm", of_round=of_round))
 
     def _looks(self, pairs: Iterable[int], of_round: int) -> tuple[Look, ...] | None:

@@ -172,7 +172,7 @@ class _Option:
         """The guards that it may not be recommended for."""
         return tuple(guard for guard in self.guards if guard.blocks_recommendation)
 
-    def passed_over(self, guards: tuple[GuardResult, ...]) -> BlockedOption:
+    def to_blocked_option(self, guards: tuple[GuardResult, ...]) -> BlockedOption:
         return BlockedOption(action=self.action, parameters=self.parameters, plan=self.plan, guards=guards)
 
 
@@ -190,7 +190,7 @@ def recommend(verdict: Verdict, evidence: Evidence) -> Recommendation:
         return _change_nothing(verdict, min_gain)
     options = [*_inference(verdict), *sorted(_other_trainings(verdict, evidence), key=_parts)]
     options.sort(key=lambda option: not option.beats_winner)
-    option, passed_over = _picked(verdict, options, min_gain)
+    option, passed_over = _pick_option(verdict, options, min_gain)
     if option is None:
         return _change_nothing(verdict, min_gain, passed_over=passed_over)
     widen = (
@@ -221,10 +221,10 @@ def _recommend_option(option: _Option, verdict: Verdict, spec: StudySpec, min_ga
     )
 
 
-def _picked(
+def _pick_option(
     verdict: Verdict, options: Sequence[_Option], min_gain: float
 ) -> tuple[_Option | None, tuple[BlockedOption, ...]]:
-    """Return what to do where a gain is shown, and what guards are in the way of; None: change nothing."""
+    """Return the option to recommend where a gain is shown (None: no change), and those that guards block."""
     if verdict.guards_kept:
         candidates = [option for option in options if option.replaces_winner(min_gain)]
     else:
@@ -235,7 +235,7 @@ def _picked(
     for option in candidates:
         if not (broken_guards := option.in_the_way):
             return option, tuple(passed_over)
-        passed_over.append(option.passed_over(broken_guards))
+        passed_over.append(option.to_blocked_option(broken_guards))
     if not verdict.guards_kept:
         return None, tuple(passed_over)
     winner = _Option(
@@ -272,11 +272,11 @@ def _none_shown(verdict: Verdict, evidence: Evidence, min_gain: float) -> Recomm
             option.gain.significant and test.p_value < ALONE_SHARE * test.alpha and test.gain >= min_gain
         )
         if is_enough_alone and option.in_the_way:
-            passed_over.append(option.passed_over(option.in_the_way))
+            passed_over.append(option.to_blocked_option(option.in_the_way))
         elif is_enough_alone:
             recommendation = _recommend_option(option, verdict, evidence.spec, min_gain)
-            return replace(recommendation, excluded=_excluded(verdict))
-    excluded = _excluded(verdict)
+            return replace(recommendation, excluded=_gain_upper_bound(verdict))
+    excluded = _gain_upper_bound(verdict)
     possible = excluded is None or excluded >= min_gain
     is_given = evidence.spec.study.min_gain is not None and min_gain > 0
     if is_given and possible and not verdict.total.worse and not verdict.at_one:
@@ -298,14 +298,14 @@ def _change_nothing(
         action_without_training="change_nothing",
         parameters=verdict.baseline_params,
         min_gain=min_gain,
-        excluded=_excluded(verdict),
+        excluded=_gain_upper_bound(verdict),
         pairs=pairs,
         passed_over=tuple(passed_over),
     )
 
 
-def _excluded(verdict: Verdict) -> float | None:
-    """Return above what no gain is compatible with the pairs; None where nothing bounds it."""
+def _gain_upper_bound(verdict: Verdict) -> float | None:
+    """Return an upper bound of the gain, which is at least 0; None where nothing bounds it."""
     total = verdict.total
     # where τ = 1 has diverged the gain is a lower bound, which excludes nothing above
     bounded = not any(answer.reference_diverged for answer in total.components)
@@ -409,11 +409,11 @@ def _more_pairs(evidence: Evidence, min_gain: float) -> MorePairs | None:
         if pairs is None:
             return None
         needed.append(pairs)
-    return _priced(evidence, max(needed)) if needed else None
+    return _estimate_cost(evidence, max(needed)) if needed else None
 
 
-def _priced(evidence: Evidence, pairs: int) -> MorePairs:
-    num_done = sum(map(evidence.planned, evidence.rounds))
+def _estimate_cost(evidence: Evidence, pairs: int) -> MorePairs:
+    num_done = sum(map(evidence.num_planned_pairs, evidence.rounds))
     tickets = {
         ticket.id: ticket
         for of_round in evidence.rounds

@@ -104,7 +104,7 @@ def inference_constants(spec: StudySpec, temperature: str = "") -> list[float]:
         temperature: Which temperature: attention's, the empty text, or the name of another.
     """
     baseline_tau = spec.temperatures[temperature].as_found or 1.0 if temperature else 1.0
-    low, high = (bound / baseline_tau for bound in _searched(spec, temperature))
+    low, high = (bound / baseline_tau for bound in _searched_range(spec, temperature))
     first_power, last_power = (math.log2(low / _BEYOND), math.log2(high * _BEYOND))
     first_power, last_power = min(first_power, 0.0), max(last_power, 0.0)
     step = max(_FINEST, math.ceil((last_power - first_power) / _PLANS / _FINEST) * _FINEST)
@@ -112,7 +112,7 @@ def inference_constants(spec: StudySpec, temperature: str = "") -> list[float]:
     return [baseline_tau * 2.0 ** (power * step) for power in powers if power]
 
 
-def _searched(spec: StudySpec, temperature: str) -> tuple[float, float]:
+def _searched_range(spec: StudySpec, temperature: str) -> tuple[float, float]:
     levels: list[float] = []
     for name in GROUPS["level"]:
         match spec.search.get(join_name(temperature, name)):

@@ -240,7 +240,7 @@ def compare_tickets(tickets: Sequence[TicketRow], spec: StudySpec) -> list[NewTi
     """
     this_round = current_round(tickets)
     num_pairs = pairs_of(of_kind(tickets, "confirm", of_round=this_round))
-    sets = _undecided(tickets, spec, this_round) if num_pairs else spec.compared_sets
+    sets = _undecided_sets(tickets, spec, this_round) if num_pairs else spec.compared_sets
     if not sets:
         return []
     upto = next(look for look in spec.study.seeds.confirm.looks if look > num_pairs)
@@ -257,7 +257,7 @@ def more_compare_pairs(tickets: Sequence[TicketRow], spec: StudySpec, count: int
     """
     this_round = current_round(tickets)
     confirm = of_kind(tickets, "confirm", of_round=this_round)
-    if not confirm or not are_over(confirm) or _undecided(tickets, spec, this_round):
+    if not confirm or not are_over(confirm) or _undecided_sets(tickets, spec, this_round):
         return []
     return _pairs(tickets, spec, spec.compared_sets, range(count), this_round + 1)
 
@@ -270,7 +270,7 @@ def remaining_comparison_runs(tickets: Sequence[TicketRow], spec: StudySpec) -> 
     if is_round_of_added_pairs(tickets, this_round):
         return 0
     if confirm and are_over(confirm):
-        sets = len(_undecided(tickets, spec, this_round))
+        sets = len(_undecided_sets(tickets, spec, this_round))
     else:
         sets = sum(ticket.pair == num_pairs - 1 for ticket in confirm)
     return sets * (spec.study.seeds.confirm.max - num_pairs)
@@ -292,8 +292,8 @@ def _sets(spec: StudySpec) -> tuple[ComparedSet, list[ComparedSet]]:
     return spec.compared_sets[0], spec.compared_sets[1:]
 
 
-def _undecided(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> list[ComparedSet]:
-    """Return the sets of a round, all of whose tickets are over, that need more pairs.
+def _undecided_sets(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> list[ComparedSet]:
+    """Return the sets that need more pairs after a round whose tickets are all over.
 
     A variant gets no more once it is shown to be better or to be worse than the reference. Where each two
     sets are compared, all of them get more until each comparison is decided.
@@ -332,7 +332,7 @@ def evaluate_comparison(
     reference, variants = _sets(spec)
     for of_round in range(current_round(tickets), -1, -1):
         confirm = of_kind(tickets, "confirm", of_round=of_round)
-        if not confirm or not are_over(confirm) or _undecided(tickets, spec, of_round):
+        if not confirm or not are_over(confirm) or _undecided_sets(tickets, spec, of_round):
             continue
         looks = _evidence(tickets, spec, of_round, variants[0].name).verdict
         pairs = _set_pairs(tickets, spec, of_round) if spec.study.all_pairs else ()

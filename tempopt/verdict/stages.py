@@ -177,7 +177,7 @@ _MIN_ADDED_PAIRS = 2
 def failed_runs_to_requeue(
     tickets: Sequence[TicketRow], spec: StudySpec
 ) -> tuple[list[TicketRow], list[NewTicket]]:
-    """Return the failed tickets that wait again, and fresh pairs in place of those that a verdict lacks.
+    """Return the failed tickets to repeat, and fresh pairs in place of those that a verdict lacks.
 
     Pairs that come in after a verdict are another look at its question. They are a round of their own, as
     pairs that a person adds are, with its share of the level. What nothing depends on any more stays failed;
@@ -195,7 +195,7 @@ def failed_runs_to_requeue(
         for ticket in tickets
         if ticket.state == "failed" and _counts(ticket, tickets, spec, confirm, has_verdict)
     ]
-    lost = _lost_pairs(tickets, this_round) if has_verdict else 0
+    lost = _num_missing_pairs(tickets, this_round) if has_verdict else 0
     count = max(_MIN_ADDED_PAIRS, lost) if lost > 0 else 0
     return tickets_to_requeue, further_pairs(tickets, spec, count) if count else []
 
@@ -241,7 +241,7 @@ def _counts(
     return ticket.kind == "choose" and not confirm
 
 
-def _lost_pairs(tickets: Sequence[TicketRow], this_round: int) -> int:
+def _num_missing_pairs(tickets: Sequence[TicketRow], this_round: int) -> int:
     """Return how many pairs the verdict of a round lacks, less those that were added since."""
     first_round, *added_rounds = rounds_of_verdict(tickets, this_round)
     confirm_tickets = [

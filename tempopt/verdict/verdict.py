@@ -15,7 +15,7 @@ from tempopt.storage.rows import Measurement, Parameters, TicketRow
 from tempopt.storage.ticket_queries import Arm, are_over, current_round, of_kind, to_maximize
 from tempopt.temperature import is_scheduled, training_key
 from tempopt.training.messages import CONTROLLED_CURVE
-from tempopt.verdict.explanation import SIMPLEST, ablated, arm_without, explained_round, simplest
+from tempopt.verdict.explanation import SIMPLEST, ablate, arm_without, round_of_explanation, simplest
 from tempopt.verdict.guards import GuardResult, evaluate_guards, guards_at_inference
 from tempopt.verdict.inference import InferenceOnly, inference_only
 from tempopt.verdict.learned import Ends, Learned, evaluate_learned_arm, final_temperatures
@@ -243,14 +243,14 @@ def find_valid_earlier_verdict(latest: Verdict, earlier: Sequence[Verdict]) -> V
         if (
             recommendation is not None
             and recommendation.action_without_training != "change_nothing"
-            and not _taken_back(verdict, latest)
+            and not _is_refuted(verdict, latest)
         ):
             return verdict
     return None
 
 
-def _taken_back(earlier: Verdict, latest: Verdict) -> bool:
-    """Return whether a verdict shows that a change which an earlier one recommends is not worth making.
+def _is_refuted(earlier: Verdict, latest: Verdict) -> bool:
+    """Return whether a later verdict shows that a change recommended by an earlier one is not worth making.
 
     The later verdict does so if it is about the same parameters, and shows that they are worse, that they
     gain less than ``study.min_gain``, or that they break a guard.
@@ -350,7 +350,7 @@ def _arm_of(arms: dict[Arm, Parameters], parameters: Parameters) -> Arm | None:
 
 def _ablation_evidence(tickets: Sequence[TicketRow], evidence: Evidence) -> Evidence | None:
     """Return the pairs on which the winner was taken apart, None if it was not, or not yet."""
-    of_round = explained_round(tickets, evidence.rounds[-1])
+    of_round = round_of_explanation(tickets, evidence.rounds[-1])
     if of_round is None or not are_over(of_kind(tickets, "ablation", of_round=of_round)):
         return None
     return Evidence(tickets, evidence.spec, of_round, alone=True)
@@ -358,7 +358,7 @@ def _ablation_evidence(tickets: Sequence[TicketRow], evidence: Evidence) -> Evid
 
 def _parts(evidence: Evidence, arms: dict[Arm, Parameters]) -> tuple[GainPart, ...]:
     parts = []
-    for name, parameters in ablated(evidence.spec, arms).items():
+    for name, parameters in ablate(evidence.spec, arms).items():
         runs = _runs_with(evidence, arms, parameters, arm_without(name))
         answer = evidence.compare(evidence.runs("search"), runs)
         if answer is not None:

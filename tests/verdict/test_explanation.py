@@ -12,7 +12,7 @@ from scipy import stats
 from tempopt.storage.rows import TicketRow
 from tempopt.storage.ticket_queries import Arm, arms_of
 from tempopt.temperature import LEARNED, LR_RATIOS, active_groups, to_neutral, training_key
-from tempopt.verdict.explanation import ablated, explanation_tickets, simpler_plans, simplest
+from tempopt.verdict.explanation import ablate, explanation_tickets, simpler_plans, simplest
 from tempopt.verdict.paired_evidence import is_confirmation_complete
 from tempopt.verdict.pairs import more_pairs
 from tempopt.verdict.verdict import Verdict
@@ -59,7 +59,7 @@ def run_study(fixed_spec: Any, judge: Any) -> Any:
 
 
 def test_each_part_that_is_not_neutral_is_taken_away_by_itself(fixed_spec: Any) -> None:
-    ablations = ablated(fixed_spec({"search": SPACE}), ARMS)
+    ablations = ablate(fixed_spec({"search": SPACE}), ARMS)
     assert list(ablations) == ["schedule", "level", "length_scaling"]
     # without its schedule the winner has the best constant in its place
     assert training_key(ablations["schedule"]) == training_key(ARMS["constant_twin"])
@@ -90,7 +90,7 @@ def test_what_is_no_temperature_and_has_a_baseline_is_a_part_too(fixed_spec: Any
     }
     arms: dict[Arm, dict[str, Any]] = {"search": winner, "twin": to_neutral(winner), "baseline": {"lr": 0.3}}
     spec = fixed_spec({"search": space})
-    ablations = ablated(spec, arms)
+    ablations = ablate(spec, arms)
     assert set(ablations) >= {"level", "normaliser", "label_smoothing", "heads"}
     assert "lr" not in ablations and "schedule" not in ablations
     assert ablations["label_smoothing"] == {**winner, "label_smoothing": 0.0}
@@ -100,7 +100,7 @@ def test_what_is_no_temperature_and_has_a_baseline_is_a_part_too(fixed_spec: Any
     }
     at_baseline = {**winner, "label_smoothing": 0.0, "heads": None, "normaliser": "softmax"}
     del at_baseline["top_k"]
-    assert list(ablated(spec, {**arms, "search": at_baseline})) == ["level"]
+    assert list(ablate(spec, {**arms, "search": at_baseline})) == ["level"]
 
 
 def test_simpler_plans_keep_one_part_or_all_but_one(fixed_spec: Any) -> None:

@@ -23,7 +23,7 @@ _AT_ONCE = 2_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A mean difference and where it may lie.
+    """A mean difference with its interval.
 
     Args:
         difference: Mean over all data, in the unit of the values.
@@ -69,7 +69,7 @@ def paired_bootstrap(
     units = len(weights_U)
     if units < FEWEST or values_DU.ndim != 2 or values_DU.shape[1] != units:
         raise ValueError(f"given {units} units and values of shape {values_DU.shape}; at least {FEWEST}.")
-    means_DR = _resampled(values_DU, weights_U, np.random.default_rng(seed), resamples)
+    means_DR = _resample_means(values_DU, weights_U, np.random.default_rng(seed), resamples)
     tail = float(norm.cdf(math.sqrt(units / (units - 1)) * t.ppf((1 - confidence) / 2, units - 1)))
     low_D, high_D = np.quantile(means_DR, (tail, 1 - tail), axis=1)
     mean_D = values_DU @ weights_U / weights_U.sum()
@@ -80,10 +80,10 @@ def paired_bootstrap(
     ]
 
 
-def _resampled(
+def _resample_means(
     values_DU: NDArray[np.float64], weights_U: NDArray[np.float64], draw: np.random.Generator, resamples: int
 ) -> NDArray[np.float64]:
-    """Return the weighted means of each row on so many resamples of the units."""
+    """Return the weighted mean of each row on each resample of the units, shape (D, R)."""
     units = len(weights_U)
     weighted = np.vstack([values_DU * weights_U, weights_U]).T
     parts, remaining = [], resamples

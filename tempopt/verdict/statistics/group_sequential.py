@@ -1,4 +1,4 @@
-"""At which p a t test that is looked at several times counts: exact boundaries, and how a level is spent.
+"""Group-sequential t test: exact boundaries for several looks at the data, and how a level is spent.
 
 Pairs come in groups, and after each group Student's test may end it. Successive t statistics of normal
 differences are no sums of known variance, and boundaries that take them for such keep the level only nearly
@@ -71,7 +71,7 @@ def boundaries(looks: tuple[Look, ...], alpha: float) -> tuple[float, ...]:
     assert 0 < alpha < 1, alpha
     from scipy.special import ndtr
 
-    scores = _crossed(looks, np.array([alpha / 2]))[:, 0]
+    scores = _crossing_scores(looks, np.array([alpha / 2]))[:, 0]
     return tuple(min(1.0, 2 * float(p)) for p in ndtr(-scores))
 
 
@@ -147,13 +147,13 @@ def _table(looks: tuple[Look, ...]) -> tuple[Floats, Floats]:
     """Return scores at which the last look is crossed, ascending, and those of the levels at which it is."""
     from scipy.special import ndtr
 
-    crossed = _crossed(looks, ndtr(-_LEVELS))[-1]
+    crossed = _crossing_scores(looks, ndtr(-_LEVELS))[-1]
     # beyond the grid's ends nothing is told apart
     rising = np.concatenate([[True], np.diff(crossed) > 0])
     return crossed[rising], _LEVELS[rising]
 
 
-def _crossed(looks: tuple[Look, ...], levels_L: Floats) -> Floats:
+def _crossing_scores(looks: tuple[Look, ...], levels_L: Floats) -> Floats:
     """Return the score at which each look (row) is crossed at each one-sided level (column)."""
     from scipy.special import ndtr
 
@@ -163,16 +163,16 @@ def _crossed(looks: tuple[Look, ...], levels_L: Floats) -> Floats:
     last_n, spent_share, last_share = 1, 0.0, 0.0
     for n, share in looks:
         if n > last_n > 1:
-            above_ZL = _moved(_kernel(last_n, n), above_ZL, scores[-1], wanted_L)
+            above_ZL = _advance(_kernel(last_n, n), above_ZL, scores[-1], wanted_L)
             spent_share = last_share
         wanted_L = levels_L * (share - spent_share)
-        scores.append(_solved(above_ZL / plain_Z, wanted_L) if n > 1 else np.full(len(levels_L), math.inf))
+        scores.append(_solve(above_ZL / plain_Z, wanted_L) if n > 1 else np.full(len(levels_L), math.inf))
         last_n, last_share = n, share
     return np.array(scores)
 
 
-def _solved(ratio_ZL: Floats, wanted_L: Floats) -> Floats:
-    """Return the scores at which the chance of being above is what is wanted; inf where that is nothing.
+def _solve(ratio_ZL: Floats, wanted_L: Floats) -> Floats:
+    """Solve for the scores at which the chance of being above equals ``wanted_L``; inf where that is 0.
 
     Chances fall by orders of magnitude along the grid, their ratio to the unconditional ones does not: so
     that is what is interpolated (by a cubic through four points).
@@ -199,7 +199,7 @@ def _score_at(position: Floats) -> Floats:
     return np.asarray(position * _STEP - _REACH)
 
 
-def _moved(kernel_XC: Floats, above_ZL: Floats, crossed_L: Floats, wanted_L: Floats) -> Floats:
+def _advance(kernel_XC: Floats, above_ZL: Floats, crossed_L: Floats, wanted_L: Floats) -> Floats:
     """Return the chance of having crossed at no look so far and being above each score at the next one.
 
     Args:
@@ -250,7 +250,9 @@ def _kernel(pairs_before: int, pairs_after: int) -> Floats:
     if pairs_after - pairs_before < _SMOOTH_FROM:
         # with few new pairs the chance has kinks, which only the kernel of one pair resolves
         none, nothing = np.full(_CELLS, _REACH), np.zeros(_CELLS)
-        return _moved(_kernel_of_one(pairs_after - 1), _kernel(pairs_before, pairs_after - 1), none, nothing)
+        return _advance(
+            _kernel_of_one(pairs_after - 1), _kernel(pairs_before, pairs_after - 1), none, nothing
+        )
     upper_XZ = _upper(pairs_before, pairs_after, _SCORES)
     cells_XC = (upper_XZ[:, :-1] + upper_XZ[:, 1:]) * (13 / 24)
     cells_XC[:, 1:] -= upper_XZ[:, :-2] / 24

@@ -158,7 +158,7 @@ def paired_test(
         low, high, p = (
             informative_stages[0].alone(alpha)
             if len(informative_stages) == 1
-            else _combined(informative_stages, gain, alpha)
+            else _combine_stages(informative_stages, gain, alpha)
         )
         if len(informative_stages) == 1 and (gain > 0) != (fmean(informative_stages[0].gains) > 0):
             # a single pair that was added has turned the sign, of which it can show nothing
@@ -416,8 +416,8 @@ class _Evidence:
         return min(1.0, p / self._share) if self._share > 0 else 1.0
 
 
-def _combined(stages: Sequence[_Evidence], gain: float, alpha: float) -> tuple[float, float, float]:
-    """Return the ends of the interval and the two-sided p that stages have together."""
+def _combine_stages(stages: Sequence[_Evidence], gain: float, alpha: float) -> tuple[float, float, float]:
+    """Return the ends of the interval and the two-sided p of several stages combined."""
 
     def p_of(against: float, sign: int) -> float:
         from scipy.special import ndtr
