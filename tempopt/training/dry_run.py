@@ -188,7 +188,10 @@ def dry_run(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fini
     refuse_unread_generation(run.module, request.space)
     finished = run.build_finished_message("complete", current_step(run.trainer), {"validate": run.logged})
     finished = dataclasses.replace(
-        finished, initial_temperatures=found_temperatures, evaluated=read_names, trained=_trained_values(run)
+        finished,
+        initial_temperatures=found_temperatures,
+        evaluated=read_names,
+        trained=_values_in_optimizers(run),
     )
     run.detach()
     # The spec's own Trainer may not fit the data, as with a val_check_interval that is never reached.
@@ -390,7 +393,7 @@ def _require_read(run: Run) -> None:
         raise AttachError("\n".join(faults))
 
 
-def _trained_values(run: Run) -> list[str]:
+def _values_in_optimizers(run: Run) -> list[str]:
     """Return the named temperatures that the module's own optimizers hold where nothing is written."""
     groups = (group for optimizer in run.trainer.optimizers for group in optimizer.param_groups)
     optimized_ids = {id(parameter) for group in groups for parameter in group["params"]}
