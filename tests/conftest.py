@@ -60,7 +60,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Leave out folders of tiers that do not run: importing what they need takes seconds."""
     excluded = re.match(r"not \((.*)\)$", config.getoption("markexpr"))
     if excluded and collection_path.parent == _TESTS:
-        return collection_path.name in _PARTS and collection_path.name in excluded[1].split(" or ") or None
+        return (collection_path.name in _PARTS and collection_path.name in excluded[1].split(" or ")) or None
     return None
 
 
