@@ -122,7 +122,7 @@ class _StandardFirst:
 
 
 def find_modules_in(folder: str) -> None:
-    """Have a folder's modules found before those that are installed, and after the standard library's.
+    """Put a folder on the import path before installed packages, and after the standard library.
 
     A person's ``random.py`` is then not what torch imports, and their ``data.py`` is not another package's.
     """

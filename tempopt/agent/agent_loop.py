@@ -466,7 +466,7 @@ class Agent:
     # ---- leaving
 
     def _leave(self) -> None:
-        """Have runs write a checkpoint and stop, and return their tickets, within the grace time."""
+        """Stop runs at a checkpoint within the grace time, and release their tickets."""
         deadline = time.monotonic() + self._spec.resources_here.grace
         # whatever happens now, a second Ctrl-C or a worker that dies, the tickets are to be returned
         with contextlib.suppress(KeyboardInterrupt, Exception):

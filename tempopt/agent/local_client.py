@@ -195,7 +195,7 @@ class LocalStudyClient(StudyClient):
         return write_result.claimed_ticket
 
     def _delete_needless(self, refused_ids: Collection[int]) -> None:
-        """Delete the checkpoints that the store names no more, now that it has been told all.
+        """Delete the checkpoints that the store no longer names, once all changes are delivered.
 
         Args:
             refused_ids: Ids of tickets that are others' by now, with their files.

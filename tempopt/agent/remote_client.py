@@ -1,4 +1,4 @@
-"""A study behind a server as one agent sees it: told over HTTP, decided there.
+"""A study behind a server as one agent sees it: reports go over HTTP, decisions come back.
 
 While the server is away training continues; what happens is kept, on disk too, and delivered in its order.
 """
@@ -137,7 +137,7 @@ class AgentRpcClient:
         return SyncResponse.model_validate(answer)
 
     def leave(self, study_id: int) -> None:
-        """Have what was given and not begun wait again."""
+        """Release the tickets that were received and not begun."""
         request = Leave(study=self._study, study_id=study_id, agent=self.agent, session=self._session)
         self._connection.post("/api/agents/leave", request.model_dump(mode="json"), timeout=10.0)
 
@@ -470,7 +470,7 @@ class _Poll:
         threading.Thread(target=ask, name="tempopt-take", daemon=True).start()
 
     def give_back(self) -> None:
-        """Have a ticket that this may bring, or has brought, wait again: its agent has left."""
+        """Release a ticket that the answer has, or will have, since the agent has left."""
         self.answer.add_done_callback(self._release)
 
     def _release(self, answer: Future[SyncResponse]) -> None:

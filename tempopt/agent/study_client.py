@@ -136,7 +136,7 @@ class StudyClient(abc.ABC):
         return has_delivered
 
     def heartbeat(self, ticket: TicketRow, seconds: float, *, step: int | None = None) -> None:
-        """Have a lease renewed with the next delivery: its run has moved, and has so long for the next.
+        """Renew a lease with the next delivery, since its run has made progress.
 
         Args:
             step: Optimizer steps that it has done; None: not known yet.

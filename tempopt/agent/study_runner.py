@@ -81,12 +81,12 @@ class StudyRunner:
         self._checkpoints = stored_url or normalize_checkpoint_url(folder)
 
     def run(self) -> StudyResult:
-        """Return the study's result when there is nothing left to do, or it was told to rest."""
+        """Return the study's result when there is nothing left to do, or it was paused."""
         self.run_until_idle()
         return load(self._store, self._spec.study.name, needs_measurements=True)
 
     def run_until_idle(self) -> None:
-        """Work until nothing is left to do, the study was told to rest, or its turn is over."""
+        """Work until nothing is left to do, the study is paused, or its turn is over."""
         spec, store = self._spec, self._store
         validate_sampler_and_pruner(spec)
         name = spec.study.name

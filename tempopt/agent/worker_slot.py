@@ -102,7 +102,7 @@ class WorkerSlot:
             self.log_from = (folder / LOG).stat().st_size
 
     def send(self, request: RunRequest) -> None:
-        """Have the worker begin the run of its ticket."""
+        """Send the run of its ticket to the worker."""
         self.phase, self.process = Phase.PREPARING, Process.USED
         self.started_at = self.last_progress_at = time.monotonic()
         self.worker.send(request)

@@ -98,13 +98,13 @@ class _Module:
         return "\n".join([*head, "", *used_imports, "", *self._constants]).strip("\n") + "\n" + body
 
     def need(self, name: str) -> None:
-        """Take in what a name stands for in the running program, and all that it needs."""
+        """Add what a name stands for in the running program, and all that it needs."""
         self._waiting.append((name, False))
         while self._waiting:
             self._take(*self._waiting.pop(0))
 
     def _take(self, name: str, hint: bool = False) -> None:
-        """Take in one name, after those that have to be there when it is defined.
+        """Add one name, after those that have to be there when it is defined.
 
         Args:
             hint: Whether it is used in an annotation alone, which does without it.

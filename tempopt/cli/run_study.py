@@ -154,7 +154,7 @@ def _command(command: str, name: str, arguments: argparse.Namespace) -> str:
 
 
 def _report_comparison(result: StudyResult, arguments: argparse.Namespace, report: str | None) -> int:
-    """Say what a comparison that is over has found, and return the exit code.
+    """Print the result of a comparison that is over, and return the exit code.
 
     Args:
         result: It.

@@ -122,7 +122,7 @@ def _is_unfinished(ending: ExitInfo) -> bool:
 
 
 def _is_preempted(job: str) -> bool:
-    """Return whether Slurm has told this job to make room for another one.
+    """Return whether Slurm preempts this job.
 
     One that ends within the grace time of its partition is not queued again by Slurm itself.
     """

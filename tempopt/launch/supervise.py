@@ -62,7 +62,7 @@ class RestartPolicy:
         self._short = 0
 
     def next_restart_delay(self, seconds: float) -> float | None:
-        """Take note of a death; return the seconds until the next life, None if there is to be none.
+        """Count a death; return the seconds until the restart, None if there is none.
 
         Args:
             seconds: For how long it had lived.

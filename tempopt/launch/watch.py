@@ -44,7 +44,7 @@ class StudyPoller:
         self._failures = {row.id: row.failures for row in self._cached_tickets()}
 
     def poll(self) -> StudyState | None:
-        """Tell what is new and return the study's state, None while it has not been begun.
+        """Report news and return the study's state, None while it has not been begun.
 
         Raises:
             StudyFailed: It was deleted.

@@ -357,7 +357,7 @@ class SearchArms:
         reports: Mapping[int, float],
         guards: Mapping[str, float] | None = None,
     ) -> None:
-        """Take in how a ticket ended.
+        """Record the end of a ticket.
 
         Args:
             ticket: The ticket.

@@ -252,7 +252,7 @@ class History:
         reports: Mapping[int, float],
         guards: Mapping[str, float] | None = None,
     ) -> None:
-        """Take in how ticket ``number`` ended; a diverged run comes as pruned, without reports.
+        """Record the end of ticket ``number``; a diverged run counts as pruned, without reports.
 
         Args:
             guards: What it measured of guarded metrics, by name.

@@ -175,7 +175,7 @@ async def _wait_for_answer(
 
 @router.post("/leave", summary="Leave a study")
 def leave(body: Leave, request: Request, principal: Asking, shared: Shared) -> LeaveResponse:
-    """Let what the agent was given wait again; what its runs have done was told before."""
+    """Release the tickets of an agent that leaves; it has reported its runs before."""
     annotate_audit(request, study=body.study, detail=body.agent)
     principal.check(body.study)
     agent = full_name(body.agent, principal)

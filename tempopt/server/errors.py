@@ -72,7 +72,7 @@ def as_refusal(error: Exception) -> ApiError | None:
 
 
 def install(app: FastAPI) -> None:
-    """Have every error of an app answered in this one form."""
+    """Install handlers that answer every error of an app in this form."""
 
     def answer_refusal(request: Request, error: Exception) -> JSONResponse:
         refusal = as_refusal(error)

@@ -64,7 +64,7 @@ def healthy() -> dict[str, str]:
 
 @router.get("/readyz", include_in_schema=False)
 async def ready(shared: Shared) -> dict[str, str]:
-    """Return that the server can serve: its database answers, and it was not told to end."""
+    """Return that the server can serve: its database answers, and it is not shutting down."""
     if shared.is_shutting_down.is_set():
         raise ApiError(503, "leaving", "The server is about to end.")
     try:

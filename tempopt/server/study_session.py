@@ -120,7 +120,7 @@ class StudySession:
         return {key: value for key, value in serialize(now).items() if key not in ("workers", "elapsed")}
 
     def register_agent(self, agent: str, session: str) -> None:
-        """Take note of an agent.
+        """Register an agent.
 
         Raises:
             ApiError: Another one of that name is at work.
@@ -135,7 +135,7 @@ class StudySession:
                 )
 
     def release_agent(self, agent: str, session: str = "") -> int:
-        """Let what an agent holds wait again; return how many tickets that are.
+        """Release the tickets that an agent holds, and return their number.
 
         Args:
             session: Its session, which is given no ticket any more: a request for one may be under way.
@@ -271,7 +271,7 @@ class StudySession:
         return pruned_steps
 
     def _know(self, attempts: Mapping[int, int]) -> None:
-        """Have the picture of the study hold tickets as the store has them, if an agent knows of more."""
+        """Refresh tickets of the cached study from the store if an agent knows of newer ones."""
         rows = {id: self.cache.tickets.get(id) for id in attempts}
         if None in rows.values():
             self.cache.read()
@@ -505,7 +505,7 @@ class _Outbox(WriteQueue):
         return bool(len(self) or self._renew)
 
     def flush(self, take: ClaimRequest | None = None, *, version: int | None = None) -> WriteResult:
-        """Say everything in one transaction."""
+        """Write all changes in one transaction."""
         try:
             return super().flush(take, version=version)
         finally:

@@ -184,7 +184,7 @@ def stop(study: WritableStudy, shared: Shared) -> lifecycle.StopResult:
 
 @router.post("/{name}/resume", summary="Resume a study, and let it grow")
 def resume(body: StudyExtension, study: WritableStudy, shared: Shared) -> StudyActionResponse:
-    """Let a study that was paused go on, with more trials or pairs, or with failed runs again."""
+    """Resume a paused study, with more trials or pairs, or with failed runs again."""
     notes: list[str] = []
     request = ResumeRequest(study=study.name, **asdict(body))
     prepare_resume(shared.store, study, request, on_note=notes.append, check_schedules=check_schedules)

@@ -161,7 +161,7 @@ class _Ticket:
         return state
 
     def take_in(self, changes: Sequence[Change]) -> None:
-        """Take in what happened, in its order."""
+        """Apply the changes in their order."""
         for event in changes:
             assert self.state == "running", "nothing happens to a run after its end"
             match event:

@@ -1,4 +1,4 @@
-"""What a study's tickets tell about it: which are over, of what kind and round, and what they came to."""
+"""Queries on a study's tickets: which are over, of what kind and round, and their values."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ class TemperatureCallback(TemperedCallback):
 
 
 class LossScaleCallback(TemperedCallback):
-    """Tell a module by what factor Lightning scales its loss, so that an auxiliary term keeps its weight.
+    """Pass Lightning's scale of the loss to a module, so that an auxiliary term keeps its weight.
 
     Lightning divides the loss by ``accumulate_grad_batches`` and multiplies it by a gradient scaler's scale.
     """

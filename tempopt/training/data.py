@@ -339,7 +339,7 @@ class NoTestDataError(SpecError):
 
 @contextlib.contextmanager
 def use_test_loaders(owner: L.LightningModule | L.LightningDataModule) -> Iterator[None]:
-    """Have the owner of the dataloaders of a run give the test data for validation.
+    """Make the owner of a run's dataloaders return the test data for validation.
 
     Raises:
         NoTestDataError: There are none, once they are asked for.

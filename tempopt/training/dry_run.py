@@ -463,7 +463,7 @@ def _first(loaders: Any) -> Any:
 
 @contextlib.contextmanager
 def _silent(module: L.LightningModule) -> Iterator[None]:
-    """Let a step be called outside of a loop, where Lightning would not let it log."""
+    """Return a context in which a step can be called outside of a loop: its logging does nothing."""
     names = ("log", "log_dict")
     for name in names:
         module.__dict__[name] = lambda *args, **kwargs: None

@@ -398,7 +398,7 @@ class TemperedModule(L.LightningModule):
         ]
 
     def set_loss_scale(self, loss_scale: float) -> None:
-        """Say by what factor the loss is multiplied before its gradient is taken, and so the entropy."""
+        """Set the factor by which the loss and the entropy term are multiplied before the backward pass."""
         self.auxiliary_weight.fill_(loss_scale)
 
     def observed(self, observe: Observe) -> AbstractContextManager[None]:
@@ -507,7 +507,7 @@ class TemperedModule(L.LightningModule):
             checkpoint["tempopt_temperatures"] = list(self._override_temperatures)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take up the progress and the temperatures that :meth:`on_save_checkpoint` kept."""
+        """Restore the progress and the temperatures that :meth:`on_save_checkpoint` saved."""
         temperatures = checkpoint.get("tempopt_temperatures")
         self._override_temperatures = (
             None if temperatures is None else check_temperatures(temperatures, self.num_layers)

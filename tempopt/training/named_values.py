@@ -94,13 +94,13 @@ class NamedValues:
         return {name: attachment.initial_temperature for name, attachment in self.attachments.items()}
 
     def validate_at(self, temperature: str) -> None:
-        """Have validation run at the ``final`` temperatures or at the ``current`` ones."""
+        """Select the temperatures of validation: ``final`` or ``current``."""
         for callback in self.callbacks:
             callback.validate_at = temperature
 
     @contextlib.contextmanager
     def other_plans(self, parameters: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
-        """Have some of the temperatures follow other plans.
+        """Return a context in which some of the temperatures follow other plans.
 
         Args:
             parameters: The temperature parameters of each, under their bare names, by its name.

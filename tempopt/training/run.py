@@ -275,7 +275,7 @@ class Run:
         return device
 
     def _compile(self, mode: str | None) -> dict[str, Any]:
-        """Have the steps of the module compiled, unless ``mode`` is None; return arguments of its Trainer."""
+        """Compile the steps of the module unless ``mode`` is None; return arguments of its Trainer."""
         self._compile_faults: Callable[[], list[str]] = list
         if mode is None:
             return {}

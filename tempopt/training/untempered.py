@@ -57,7 +57,7 @@ class Untempered:
 
 
 def configure_untempered(module: L.LightningModule) -> None:
-    """Have a module's optimizers made of its parameters, also where it finds them by attributes.
+    """Make a module configure its optimizers on its parameters, also where it finds them by attributes.
 
     What a tempered projection has for its weight is the product with a factor, which is no parameter.
     """

@@ -108,7 +108,7 @@ class Session:
         return self.ledger.user
 
     def close(self) -> None:
-        """Have the agents of this session save their runs and leave, and close the store."""
+        """Make the agents of this session save their runs and leave, and close the store."""
         self._closing.set()
         self._watcher.join()
         self._launcher.close()

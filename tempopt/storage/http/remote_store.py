@@ -76,7 +76,7 @@ class RemoteStore(Store):
         return self.server.post(study_path(name, verb), body)
 
     def ask_to_delete(self, name: str, *, force: bool) -> Any:
-        """Have a study deleted, even at work if forced; return what came of it, as plain data."""
+        """Delete a study, even at work if forced; return the result as plain data."""
         return self.server.request("DELETE", study_path(name), params={"force": force})
 
     # ---- reading
