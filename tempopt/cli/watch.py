@@ -31,9 +31,12 @@ def show_live(arguments: argparse.Namespace) -> None:
         with progress_for_stream(sys.stdout) as observer:
             watch = StudyPoller(store, name, observer)
             state: StudyState | None = "running"
+            last_state = state
             while state != "done":
-                before, state = state, watch.poll_patiently()
-                if state != before and state in notes:
-                    observer.note(notes[state])
+                state = watch.poll_patiently()
+                if watch.is_reachable and state != last_state:
+                    last_state = state
+                    if state in notes:
+                        observer.note(notes[state])
                 if state != "done":
                     time.sleep(arguments.watch)

@@ -76,8 +76,8 @@ def test_a_gain_that_is_not_decided_names_the_pairs_that_decide_it(carry_out: Ru
     assert todo.endswith("Until they are trained, change nothing.")
     namespace = parse_command(command)
     assert (namespace.command, namespace.name) == ("resume", result.name)
-    extra_tickets = more_pairs(result.runs, result.spec, namespace.pairs)
-    assert f"{namespace.pairs} more pairs ({len(extra_tickets)} runs, " in todo
+    extra_tickets = more_pairs(result.runs, result.spec, namespace.add_pairs)
+    assert f"{namespace.add_pairs} more pairs ({len(extra_tickets)} runs, " in todo
     assert "; a pair is one fresh seed, trained with the winner and with what it is compared with)" in todo
 
 
