@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import os
 import re
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
+_TESTS = Path(__file__).parent
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Workers of all tests are forked from one process only if they have the same PYTHONPATH.
+os.environ["PYTHONPATH"] = f"{_TESTS / 'training'}{os.pathsep}{_TESTS.parent}"
+# Imports and collection make millions of objects and free few, so that looking for garbage takes seconds.
+gc.disable()
 
+import alembic.util
 import pytest
 from hypothesis import settings
 
@@ -29,6 +39,27 @@ def pytest_xdist_auto_num_workers() -> int:
 pytest_plugins = ["tests.browser_fixtures", "tests.study_fixtures", "tests.training_fixtures"]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """Collect garbage from here on, but not among what tests and libraries are made of."""
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _load_migrations_once() -> Iterator[None]:
+    """Keep the modules of migrations, of which Alembic executes all whenever a storage is opened."""
+    load = alembic.util.load_python_file
+    load_once = functools.cache(load)
+
+    def load_python_file(folder: str, name: str) -> ModuleType:
+        return (load_once if Path(folder).name == "versions" else load)(folder, name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(alembic.util, "load_python_file", load_python_file)
+        yield
+
+
 @pytest.fixture(scope="session")
 def _no_settings(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(tmp_path_factory.mktemp("settings"))
@@ -42,7 +73,6 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch, _no_settings: str
     monkeypatch.setenv("XDG_CONFIG_HOME", _no_settings)
 
 
-_TESTS = Path(__file__).parent
 # Fixtures and parameters that only a machine with servers, their drivers or a browser can have.
 _FIXTURES = {
     "a_slurm": "service",

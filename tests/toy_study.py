@@ -105,9 +105,8 @@ def reports(url: str = URL) -> list[tuple[int, str, float]]:
 
 
 def work_in(folder: Path, patch: pytest.MonkeyPatch) -> None:
-    """Go to a folder, with the toy modules in reach of workers."""
+    """Go to a folder, in which agents use one thread."""
     patch.chdir(folder)
-    patch.setenv("PYTHONPATH", f"{TOYS}{os.pathsep}{REPOSITORY}")
     patch.setenv("OMP_NUM_THREADS", "1")
 
 

@@ -32,13 +32,11 @@ from tempopt.training.messages import (
 )
 
 REPOSITORY = Path(__file__).parents[2]
-TRAINING_TESTS = REPOSITORY / "tests" / "training"
 
 
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., WorkerProcess]]:
     """Return a function that starts a worker, forked or cold, where a placement says."""
-    monkeypatch.setenv("PYTHONPATH", f"{TRAINING_TESTS}{os.pathsep}{REPOSITORY}")
     monkeypatch.chdir(tmp_path)
     workers: list[WorkerProcess] = []
 
@@ -165,11 +163,12 @@ def test_a_worker_sees_its_own_card_and_not_where_the_studies_are_and_who_the_ag
         "Path('seen.json').write_text(json.dumps(state))\n"
         "class Curious(Toy): ...\n"
     )
-    worker = start(start_method, gpus=("GPU-first",), threads=2)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    worker = start(start_method, gpus=("GPU-first",), threads=1)
     request = with_model(request_for(trainer={"accelerator": "cpu"}), "curious.Curious")
     results(carry_out(worker, request))
     env_vars, first_path, leads_group = json.loads((tmp_path / "seen.json").read_text())
-    assert (env_vars["CUDA_VISIBLE_DEVICES"], env_vars["OMP_NUM_THREADS"]) == ("GPU-first", "2")
+    assert (env_vars["CUDA_VISIBLE_DEVICES"], env_vars["OMP_NUM_THREADS"]) == ("GPU-first", "1")
     assert (env_vars["TEMPOPT_TRACEBACK"], env_vars["ANYTHING_ELSE"]) == ("1", "said")
     assert not [name for name in env_vars if name.startswith("TEMPOPT_STORAGE")]
     assert not set(env_vars) & {"SLURM_PROCID", "RANK", "LOCAL_RANK", "WORLD_SIZE"}

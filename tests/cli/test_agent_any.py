@@ -8,6 +8,7 @@ import pytest
 
 from tempopt import cli
 from tempopt.agent import any_agent
+from tempopt.agent.study_creation import ensure_study_exists
 from tempopt.service.extend import prepare_search
 from tempopt.service.requests import SearchRequest
 from tempopt.spec.study_spec import StudySpec
@@ -58,11 +59,13 @@ def test_an_empty_database_has_no_study_yet_and_a_missing_file_is_refused(folder
 def test_an_unfinished_study_that_failed_here_is_named_and_in_the_exit_code(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    model = {"class_path": "elsewhere.Toy"}
     with open_store("sqlite:///tempopt.db") as store:
-        begin(store, "toy")
+        spec = StudySpec.parse(toy_spec(**SMALL) | {"model": model}, source="the test")
+        ensure_study_exists(store, spec, None, checkpoints=str(Path("runs").absolute()))
     assert cli.main(["agent", "--any", "--until-idle", "0.2", "--workers", "1"]) == cli.FAILED
     stdout = capsys.readouterr().out
-    assert "Skips toy for 15 s: model.class_path: " in stdout and "toy_modules" in stdout
+    assert "Skips toy for 15 s: model.class_path: " in stdout and "elsewhere" in stdout
     assert stdout.rstrip().endswith("Failed here, and not done: toy.")
 
 

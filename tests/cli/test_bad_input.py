@@ -24,9 +24,6 @@ from tempopt.storage.rows import NewTicket
 from tests.cli.conftest import SECRET, WRITTEN, holds_no_password
 from tests.servers import descendants, empty_database, find_or_start
 
-REPOSITORY = Path(__file__).parents[2]
-TOYS = REPOSITORY / "tests" / "training"
-
 SPEC = """\
 study:
   {name: toy, metric: val_loss, direction: minimize, trials: 2, parallel: 1, candidates: 1,
@@ -76,7 +73,7 @@ def start(folder: Path) -> Iterator[Start]:
         process = subprocess.Popen(
             [sys.executable, "-m", "tempopt", *words],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{TOYS}", **environment},
+            env={**os.environ, **environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -96,7 +93,6 @@ def start(folder: Path) -> Iterator[Start]:
 def run_failing(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Runner:
     """Return a runner that gives what a command said on stderr, and sees that it was one message."""
     monkeypatch.chdir(folder)
-    monkeypatch.setenv("PYTHONPATH", f"{REPOSITORY}{os.pathsep}{TOYS}")
 
     def run(*words: str, code: int = 2, **environment: str) -> str:
         capfd.readouterr()
