@@ -2,47 +2,49 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from tempopt import cli
 
 SERVER = ("fastapi", "h11", "httpx", "prometheus_client", "starlette", "uvicorn")
+MCP = ("mcp", "mcp_types")
+# Commands in one process without the packages, with workers that train nothing.
 _CODE = """
-import sys
+import contextlib, io, json, sys
 for name in sys.argv[1].split():
     sys.modules[name] = None
 from tempopt import cli
-sys.exit(cli.main(sys.argv[2:]))
+from tests import fake_worker
+fake_worker.install()
+results = []
+for line in sys.argv[2:]:
+    with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.redirect_stderr(text):
+        exit_code = cli.main(line.split())
+    results.append([exit_code, text.getvalue()])
+print(json.dumps(results))
 """
+# The extra that a command names where it is missing; None: it needs none.
+COMMANDS = {
+    "check max_retrieval": None,
+    "token create --name a --scope view": None,
+    "serve": "server",
+    "list --storage http://127.0.0.1:9": "server",
+    "agent toy --server http://127.0.0.1:9": "server",
+    "mcp": "mcp",
+}
 
 
-def _run(folder: Path, packages: tuple[str, ...], *words: str) -> tuple[int, str]:
-    command = [sys.executable, "-c", _CODE, " ".join(packages), *words]
-    process = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    return process.returncode, process.stdout + process.stderr
-
-
-@pytest.mark.parametrize(
-    "words", [("check", "max_retrieval"), ("token", "create", "--name", "a", "--scope", "view")]
-)
-def test_a_database_needs_no_package_of_the_server(tmp_path: Path, words: tuple[str, ...]) -> None:
-    code, output = _run(tmp_path, SERVER, *words)
-    assert code == 0, output
-
-
-@pytest.mark.parametrize(
-    ("packages", "extra", "words"),
-    [
-        (SERVER, "server", ("serve",)),
-        (SERVER, "server", ("list", "--storage", "http://127.0.0.1:9")),
-        (SERVER, "server", ("agent", "toy", "--server", "http://127.0.0.1:9")),
-        (("mcp", "mcp_types"), "mcp", ("mcp",)),
-    ],
-)
-def test_a_missing_extra_is_named(
-    tmp_path: Path, packages: tuple[str, ...], extra: str, words: tuple[str, ...]
-) -> None:
-    code, output = _run(tmp_path, packages, *words)
-    assert code == 2 and f"pip install 'tempopt[{extra}]'" in output and "Traceback" not in output
+def test_a_missing_extra_is_named_and_the_rest_needs_none(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _CODE, " ".join(SERVER + MCP), *COMMANDS]
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    results = zip(COMMANDS.items(), json.loads(process.stdout), strict=True)
+    for (line, extra), (exit_code, output) in results:
+        if extra is None:
+            assert exit_code == cli.EXIT_OK, (line, output)
+        else:
+            assert exit_code == cli.USAGE and f"pip install 'tempopt[{extra}]'" in output, (line, output)
+            assert "Traceback" not in output

@@ -1,11 +1,14 @@
-"""One process that takes and begins tickets until there are none, run by test_claims as a program of its own.
+"""Processes that take and begin tickets until there are none, run by test_claims as a program of its own.
 
-Says "ready" on its standard output, begins when a line comes in, and then prints ticket:trial for each claim.
+They are forked from one that has all imported, begin at the same moment, and print ticket:trial for each
+claim.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
+from multiprocessing.synchronize import Barrier
 
 from sqlalchemy import create_engine
 
@@ -16,7 +19,7 @@ from tempopt.storage.schema import connect
 from tests.storage.scenes import HOUR, PARAMETERS, SAMPLED, TRIAL
 
 
-def main(url: str, study_id: str, agent: str, form: str) -> None:
+def claim(url: str, study_id: str, agent: str, form: str, barrier: Barrier) -> None:
     """Take every ticket that can be had, and begin each one."""
     database = connect(url, create=False)
     if form == "plain":
@@ -24,8 +27,7 @@ def main(url: str, study_id: str, agent: str, form: str) -> None:
         database._writer.dispose()
         database._writer = create_engine(database.address.url, connect_args={"timeout": 60})
     with Store(database) as store:
-        print("ready", flush=True)
-        sys.stdin.readline()
+        barrier.wait()
         claims: dict[int, int | None] = {}
         claim_texts: list[str] = []
         while True:
@@ -42,7 +44,23 @@ def main(url: str, study_id: str, agent: str, form: str) -> None:
                 number = None
             claims[ticket.id] = number
             claim_texts.append(f"{ticket.id}:{number}")
-        print(*claim_texts, flush=True)
+        # one write, which the others do not come between
+        sys.stdout.write("".join(f"{text}\n" for text in claim_texts))
+
+
+def main(url: str, study_id: str, num_processes: str, form: str) -> None:
+    """Let processes claim tickets, and exit with 1 if one of them failed."""
+    context = multiprocessing.get_context("fork")
+    barrier = context.Barrier(int(num_processes))
+    processes = [
+        context.Process(target=claim, args=(url, study_id, f"agent-{n}", form, barrier))
+        for n in range(int(num_processes))
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    sys.exit(any(process.exitcode for process in processes))
 
 
 if __name__ == "__main__":

@@ -21,23 +21,22 @@ from tests.storage.scenes import PARAMETERS, SAMPLED, TRIAL, new_ticket, take_ne
 
 def test_agents_that_begin_at_one_moment_make_one_study(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/tempopt.db"
+    # forked from one process that has everything imported
     program = (
-        "import sys\n"
+        "import multiprocessing, optuna\n"
         "from tempopt.storage.optuna_calls import make_study\n"
-        "print('ready', flush=True)\n"
-        "input()\n"
-        f"make_study({url!r}, name='toy', direction='minimize', metric='val_loss')\n"
+        "context = multiprocessing.get_context('fork')\n"
+        "barrier = context.Barrier(4)\n"
+        "def make():\n"
+        "    barrier.wait()\n"
+        f"    make_study({url!r}, name='toy', direction='minimize', metric='val_loss')\n"
+        "agents = [context.Process(target=make) for _ in range(4)]\n"
+        "for agent in agents: agent.start()\n"
+        "for agent in agents: agent.join()\n"
+        "raise SystemExit(any(agent.exitcode for agent in agents))\n"
     )
-    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    agents = [subprocess.Popen([sys.executable, "-c", program], **options) for _ in range(4)]  # type: ignore[call-overload]
-    for agent in agents:
-        assert agent.stdout.readline() == "ready\n"
-    for agent in agents:
-        agent.stdin.write("\n")
-        agent.stdin.flush()
-    for agent in agents:
-        _, stderr = agent.communicate(timeout=240)
-        assert agent.returncode == 0, stderr
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
+    assert process.returncode == 0, process.stderr
     assert optuna.get_all_study_names(url) == ["toy"]
 
 
