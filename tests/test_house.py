@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import shlex
 import subprocess
@@ -37,6 +38,11 @@ def _repository_files() -> list[Path]:
 
 def _sources() -> list[Path]:
     return sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+
+@functools.cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def _tool(*command: str) -> str:
@@ -80,10 +86,7 @@ def test_the_version_is_said_once_more_only() -> None:
 
 
 def test_every_module_begins_with_what_it_owns() -> None:
-    silent = [
-        path for path in _sources() if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-    ]
-    assert not silent
+    assert not [path for path in _sources() if not ast.get_docstring(_tree(path))]
 
 
 def test_files_are_short_enough_to_read() -> None:
@@ -96,7 +99,7 @@ def test_files_are_short_enough_to_read() -> None:
 
 def _functions(path: Path) -> Iterator[tuple[str, int]]:
     """Yield name and number of lines of every function's body, its docstring not counted."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(_tree(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             # a signature is one line for each argument, however many a class has to have
             body = node.body[1:] if ast.get_docstring(node) is not None else node.body

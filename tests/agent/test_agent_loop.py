@@ -174,8 +174,9 @@ def test_an_agent_may_die_between_any_two_writes(
 
 def test_a_killed_worker_takes_no_agent_and_no_ticket_with_it() -> None:
     killer = Watcher(training, lambda: os.kill(worker_pids(os.getpid())[0], signal.SIGKILL))
-    result = search(toy_spec(trainer={"max_steps": 40}), storage=URL, workers=2, observer=killer)
-    assert result.tickets["search"].done == 8
+    spec = toy_spec(**{**SMALL, "trials": 3}, trainer={"max_steps": 40})
+    result = search(spec, storage=URL, workers=2, observer=killer)
+    assert result.tickets["search"].done == 3
     assert any("SIGKILL" in note for note in killer.notes)
     assert result.verdict is not None
 
@@ -183,7 +184,8 @@ def test_a_killed_worker_takes_no_agent_and_no_ticket_with_it() -> None:
 def test_a_diverging_run_is_final_counted_apart_and_never_a_value() -> None:
     space = {"temperature_init": {"low": 0.25, "high": 4.0}, "diverge_at": [-1, 9]}
     # a sampler that names the sets with the best values, and so none that has only diverged
-    result = search(toy_spec(space=space, trials=10, sampler="random"), storage=URL, workers=1)
+    spec = toy_spec(space=space, **{**SMALL, "trials": 6}, sampler="random")
+    result = search(spec, storage=URL, workers=1)
     diverged_tickets = [t for t in tickets() if t.kind == "search" and t.outcome == "diverged"]
     assert diverged_tickets and result.trials["diverged"] == len(diverged_tickets)
     assert all((t.value, t.diverged_at, t.attempt) == (None, 10, 1) for t in diverged_tickets)

@@ -50,6 +50,6 @@ def test_test_sequences_are_new_for_each_run_and_never_those_of_validation() -> 
 def test_it_learns_an_easy_case_in_a_plain_trainer(fit: Fit) -> None:
     module = AssociativeRecall(vocabulary=16, d_model=32)
     data = AssociativeRecallData(num_pairs=2, vocabulary=16, pairs=(2, 4), num_sequences=64)
-    logged = fit(module, data, steps=200).callback_metrics
+    logged = fit(module, data, steps=130).callback_metrics
     assert logged["val_accuracy_2"] > 0.8
     assert logged["val_success"] == float(logged["val_accuracy"] > 0.5)

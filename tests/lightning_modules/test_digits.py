@@ -55,7 +55,7 @@ def test_labels_stay_with_their_images() -> None:
 @pytest.mark.parametrize("module_class", [DigitsViT, StockDigits])
 def test_a_few_epochs_teach_most_digits(module_class: type[L.LightningModule], fit: Fit) -> None:
     L.seed_everything(0, verbose=False)
-    trainer = fit(module_class(), DigitsData(), steps=180)
+    trainer = fit(module_class(), DigitsData(), steps=120)
     assert trainer.callback_metrics["val_accuracy"] > 0.5
     assert trainer.callback_metrics["val_loss"] < 1.8
 

@@ -114,7 +114,7 @@ def test_the_metrics_are_accuracy_and_cross_entropy_of_the_labels(validate: Vali
 
 def test_a_student_learns_more_from_its_teacher_than_from_the_labels_alone(fit: Fit) -> None:
     def accuracy(mix: float) -> float:
-        trainer = fit(student(mix=mix), TaughtDigits(), steps=300)
+        trainer = fit(student(mix=mix), TaughtDigits(), steps=200)
         return trainer.callback_metrics["val_accuracy"].item()
 
     alone = accuracy(0.0)

@@ -139,16 +139,16 @@ def test_a_best_tenth_of_few_trials_is_called_a_hint(confirmed_result: StudyResu
 
 
 def test_many_trials_are_thinned_no_record_is_lost_and_the_best_tenth_is_that_of_all() -> None:
-    result = make(World(trials=4000, confirmed=False, reports=0, ends=["complete"])).result()
+    result = make(World(trials=2500, confirmed=False, reports=0, ends=["complete"])).result()
     history, landscape = (PLOTS[key].data(result) for key in ("history", "landscape"))
-    assert history.out_of == landscape.out_of == 4000 > len(landscape.points)
+    assert history.out_of == landscape.out_of == 2500 > len(landscape.points)
     assert 2000 <= len(history.trials) <= 2000 + len(history.best)
     assert {number for number, _ in history.best} <= {trial.number for trial in history.trials}
-    best = sorted(runs_of(result, "search"), key=lambda run: -(run.value or 0.0))[:400]
+    best = sorted(runs_of(result, "search"), key=lambda run: -(run.value or 0.0))[:250]
     ends = [TemperatureParameters.from_mapping(run.parameters or {}).plan(1).schedule for run in best]
-    assert landscape.best == (sum(schedule(0.0) > schedule(1.0) for schedule in ends), 400)
-    assert f"{len(history.trials)} of 4000 trials are drawn" in history.caption()
-    assert f"{len(landscape.points)} of 4000 trials are drawn" in landscape.caption()
+    assert landscape.best == (sum(schedule(0.0) > schedule(1.0) for schedule in ends), 250)
+    assert f"{len(history.trials)} of 2500 trials are drawn" in history.caption()
+    assert f"{len(landscape.points)} of 2500 trials are drawn" in landscape.caption()
 
 
 def test_a_run_away_loss_hides_neither_constant_nor_baseline(confirmed_result: StudyResult) -> None:

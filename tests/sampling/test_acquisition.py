@@ -37,7 +37,7 @@ def exact(mean: np.ndarray, change: np.ndarray) -> float:
     return integral - float(mean.max())
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(st.integers(0, 10_000))
 def test_the_knowledge_gradient_is_the_integral_that_defines_it(seed: int) -> None:
     mean, covariance = posterior(seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -10,14 +11,15 @@ from typing import Literal
 import optuna
 import pytest
 
-from tempopt.api.calls import resume, search
+from tempopt.api.calls import resume
 from tempopt.cli import main
 from tempopt.errors import StorageError, UsageError
 from tempopt.service import study_file
 from tempopt.service.studies import load_study
 from tempopt.storage.opening import open_store
+from tests import fake_worker
 from tests.servers import empty_database
-from tests.toy_study import URL, begin_study, facts, has_searched, read_study, reports, toy_spec
+from tests.toy_study import URL, EndedStudy, begin_study, facts, has_searched, reports, toy_spec, work_in
 
 FILE = Path("toy.tempopt")
 
@@ -47,11 +49,12 @@ def optuna_trials(url: str) -> list[tuple[object, ...]]:
 
 @pytest.mark.usefixtures("fake_workers")
 @pytest.mark.parametrize("num_done", [0, 3, None])
-def test_a_study_goes_on_elsewhere_to_the_same_numbers(num_done: int | None, tmp_path: Path) -> None:
-    undisturbed = read_study(search(toy_spec(), storage=URL, workers=1))
+def test_a_study_goes_on_elsewhere_to_the_same_numbers(
+    undisturbed_fake: EndedStudy, num_done: int | None, tmp_path: Path
+) -> None:
     source_url, target_url = f"sqlite:///{tmp_path / 'here.db'}", f"sqlite:///{tmp_path / 'there.db'}"
     if num_done is None:
-        search(toy_spec(), storage=source_url, workers=1)
+        shutil.copy(undisturbed_fake.folder / "tempopt.db", tmp_path / "here.db")
     else:
         begin_study(toy_spec(), source_url, has_searched(num_done))
     dump_report = study_file.dump(source_url, "toy", FILE)
@@ -64,14 +67,13 @@ def test_a_study_goes_on_elsewhere_to_the_same_numbers(num_done: int | None, tmp
     if num_done is None:
         assert optuna_trials(target_url) == optuna_trials(source_url) != []
     result = resume("toy", storage=target_url, workers=1)
-    assert facts(target_url) == undisturbed.facts and reports(target_url) == undisturbed.reports
-    assert result.to_json()["verdict"] == undisturbed.result.to_json()["verdict"]
+    assert facts(target_url) == undisturbed_fake.facts and reports(target_url) == undisturbed_fake.reports
+    assert result.to_json()["verdict"] == undisturbed_fake.result.to_json()["verdict"]
 
 
 @pytest.mark.service
 @pytest.mark.usefixtures("fake_workers")
-def test_from_any_database_to_any(other_database: str, tmp_path: Path) -> None:
-    undisturbed = read_study(search(toy_spec(), storage=URL, workers=1))
+def test_from_any_database_to_any(other_database: str, undisturbed_fake: EndedStudy, tmp_path: Path) -> None:
     source_url = f"sqlite:///{tmp_path / 'here.db'}"
     begin_study(toy_spec(), source_url, has_searched(4))
     study_file.dump(source_url, "toy", FILE)
@@ -82,7 +84,7 @@ def test_from_any_database_to_any(other_database: str, tmp_path: Path) -> None:
     assert study_contents(back_url) == study_contents(source_url)
     for url in (other_database, back_url):
         resume("toy", storage=url, workers=1)
-        assert facts(url) == undisturbed.facts and reports(url) == undisturbed.reports
+        assert facts(url) == undisturbed_fake.facts and reports(url) == undisturbed_fake.reports
 
 
 @pytest.mark.usefixtures("fake_workers")
@@ -99,12 +101,28 @@ def test_a_study_is_loaded_under_another_name_and_beside_no_other() -> None:
     assert load_study(URL, "toy").state != "done"
 
 
+@pytest.fixture(scope="module")
+def begun_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the database of a study that was left after its first trial."""
+    folder = tmp_path_factory.mktemp("begun")
+    with pytest.MonkeyPatch.context() as patch:
+        work_in(folder, patch)
+        fake_worker.install(patch)
+        begin_study(toy_spec(), URL, has_searched(1))
+    return folder / "tempopt.db"
+
+
+@pytest.fixture
+def begun_study(begun_database: Path, toy_folder: None) -> None:
+    """Copy that database into the current folder."""
+    shutil.copy(begun_database, "tempopt.db")
+
+
 @pytest.mark.parametrize("state", ["paused", "done"])
-@pytest.mark.usefixtures("fake_workers")
+@pytest.mark.usefixtures("begun_study")
 def test_a_study_that_is_done_is_not_to_be_resumed(
     state: Literal["paused", "done"], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    begin_study(toy_spec(), URL, has_searched(1))
     with open_store(URL) as store:
         store.set_state(store.load_study("toy").id, state)
     study_file.dump(URL, "toy", FILE)
@@ -112,9 +130,8 @@ def test_a_study_that_is_done_is_not_to_be_resumed(
     assert ("tempopt resume" in capsys.readouterr().out) == (state == "paused")
 
 
-@pytest.mark.usefixtures("fake_workers")
+@pytest.mark.usefixtures("begun_study")
 def test_no_secret_is_in_the_file() -> None:
-    begin_study(toy_spec(), URL, has_searched(1))
     with open_store(URL) as store:
         study = store.load_study("toy")
         store.set_checkpoints(study.id, "s3://key:hush@bucket/folder")
@@ -124,8 +141,7 @@ def test_no_secret_is_in_the_file() -> None:
 
 
 @pytest.fixture
-def dump_bytes(fake_workers: None) -> bytes:
-    begin_study(toy_spec(), URL, has_searched(1))
+def dump_bytes(begun_study: None) -> bytes:
     study_file.dump(URL, "toy", FILE)
     return gzip.decompress(FILE.read_bytes())
 

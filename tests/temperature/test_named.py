@@ -261,7 +261,7 @@ def test_neutral_values_of_a_named_temperature_are_those_found() -> None:
     assert values["temperature_init"] == values["warmup_start"] == 1.0
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(partial_params(), partial_params(), partial_params(), AS_FOUND_TAUS, AS_FOUND_TAUS)
 def test_no_temperature_acts_on_another(
     attention: dict[str, Any],

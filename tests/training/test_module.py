@@ -121,7 +121,7 @@ def test_a_positive_lambda_raises_the_entropy_and_a_negative_one_lowers_it() -> 
         module = Small(entropy_lambda=entropy_lambda, length_scaling="log_n")
         with torch.no_grad():
             module.q_proj[0].weight *= 3
-        trainer(max_epochs=20).fit(module, loader(), loader(4))
+        trainer(max_epochs=14).fit(module, loader(), loader(4))
         x = next(iter(loader()))[0]
         with torch.no_grad():
             return float(attention_entropy(module.q_proj[0](x)[:, None], x[:, None]).mean())

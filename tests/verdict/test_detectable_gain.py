@@ -155,7 +155,7 @@ def test_confirmed_pairs_tell_their_differences(make_spec: Any, whole_study: Any
 def test_ranges_hold_the_smallest_gain_as_often_as_they_say(make_spec: Any, correlation: float) -> None:
     # three runs at one at least tell how much seeds differ
     spec = make_spec(PLANS, trials=6, arms={"baseline": 3}, candidates=3)
-    able, studies, difference = detectable(spec), 120, math.sqrt(2 * (1 - correlation))
+    able, studies, difference = detectable(spec), 60, math.sqrt(2 * (1 - correlation))
     coverage: dict[str, list[bool]] = {"baseline": [], "choose": [], "confirm": []}
     for number in range(studies):
 

@@ -44,7 +44,7 @@ def upper(p_value: float, n: int) -> float:
 def test_each_look_is_the_first_that_crosses_a_side_as_often_as_it_may(
     looks: tuple[Look, ...], alpha: float
 ) -> None:
-    studies = 600_000
+    studies = 200_000
     differences = np.random.default_rng(5).standard_normal((studies, looks[-1][0]))
     going_on, previous_share = np.ones(studies, dtype=bool), 0.0
     for (n, share), p_value in zip(looks, boundaries(looks, alpha), strict=True):

@@ -164,6 +164,7 @@ def test_more_pairs_than_can_be_enumerated_are_sampled_and_always_the_same() -> 
 
 
 @both
+@settings(max_examples=40)
 @given(differences=six_or_eight, alpha=st.sampled_from([0.05, 0.02, 0.0625, 0.3]), is_looked_at=st.booleans())
 def test_p_is_below_the_level_exactly_where_the_interval_excludes_zero(
     test: str, differences: list[float], alpha: float, is_looked_at: bool

@@ -217,9 +217,9 @@ def test_more_pairs_are_as_many_as_show_what_is_worth_having_in_four_of_five_stu
     earlier = [StageDifferences(differences=tuple(gains))]
     tests = [
         paired_test(draw.normal(0.06, 0.1, pairs.pairs).tolist(), earlier=earlier, **options)
-        for _ in range(600)
+        for _ in range(300)
     ]
-    assert np.mean([test.significant for test in tests]) == pytest.approx(0.8, abs=0.05)
+    assert np.mean([test.significant for test in tests]) == pytest.approx(0.8, abs=0.07)
     # the winner's and those at tau = 1
     assert pairs.runs == 2 * pairs.pairs
     assert pairs.seconds == pytest.approx(2.0 * pairs.runs)

@@ -103,15 +103,15 @@ def simulation(make_spec: Any, make_ticket: Any, run_ticket: Any) -> Callable[..
 def test_where_nothing_helps_a_fortieth_of_the_studies_claims_a_gain_at_most(
     simulation: Any, noise: str
 ) -> None:
-    for test, (claims, num_covered) in simulation(noise, 300).items():
-        assert is_within_level(claims, 300, ALPHA / 2), (test, claims)
-        assert is_within_level(300 - num_covered, 300), (test, num_covered)
+    for test, (claims, num_covered) in simulation(noise, 150).items():
+        assert is_within_level(claims, 150, ALPHA / 2), (test, claims)
+        assert is_within_level(150 - num_covered, 150), (test, num_covered)
 
 
 @pytest.mark.parametrize("noise", [long_but(name, {"normal"}, name) for name in NOISES])
 def test_the_intervals_cover_a_gain_that_is_there(simulation: Any, noise: str) -> None:
-    for test, (_, num_covered) in simulation(noise, 200, gain=0.5).items():
-        assert is_within_level(200 - num_covered, 200), (test, num_covered)
+    for test, (_, num_covered) in simulation(noise, 100, gain=0.5).items():
+        assert is_within_level(100 - num_covered, 100), (test, num_covered)
 
 
 @pytest.mark.long
@@ -126,8 +126,8 @@ def test_estimating_on_the_seeds_that_chose_would_be_caught(
 
 
 def test_a_gain_of_three_times_the_noise_is_found_nearly_always(simulation: Any) -> None:
-    for claims, _ in simulation("normal", 100, gain=3.0).values():
-        assert claims > 90
+    for claims, _ in simulation("normal", 50, gain=3.0).values():
+        assert claims > 45
 
 
 # ---- worlds in which other parameters matter
