@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import enum
+import functools
 import importlib
 import inspect
 from collections.abc import Mapping
@@ -192,8 +193,12 @@ class Arguments:
         return "trainer" if self.section == "trainer" else f"{self.section}.init_args"
 
 
+@functools.lru_cache(maxsize=64)
 def _parser(cls: type, argument_name: str | None = None) -> tuple[ArgumentParser, list[str]]:
-    """Return a parser of a class's arguments (or of one of them), and their names."""
+    """Return a parser of a class's arguments (or of one of them), and their names.
+
+    It is cached, since jsonargparse reads docstrings and annotations of all arguments to make it.
+    """
     from jsonargparse import ArgumentParser
 
     parser = ArgumentParser(exit_on_error=False)
