@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import importlib.metadata
 import os
 import re
 import signal
@@ -11,16 +12,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-_TESTS = Path(__file__).parent
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Workers of all tests are forked from one process only if they have the same PYTHONPATH.
-os.environ["PYTHONPATH"] = f"{_TESTS / 'training'}{os.pathsep}{_TESTS.parent}"
-# Imports and collection make millions of objects and free few, so that looking for garbage takes seconds.
-gc.disable()
 
 import alembic.util
 import pytest
 from hypothesis import settings
+
+_TESTS = Path(__file__).parent
+# Workers of all tests are forked from one process only if they have the same PYTHONPATH.
+os.environ["PYTHONPATH"] = f"{_TESTS / 'training'}{os.pathsep}{_TESTS.parent}"
+
+# Imports and collection make millions of objects and free few, so that looking for garbage takes seconds.
+gc.disable()
+
+# Lightning reads the entry points of all packages for every Trainer.
+importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)
 
 # Derandomised, so that what passes here passes everywhere; no deadline, since machines differ.
 settings.register_profile("house", deadline=None, derandomize=True, database=None)
