@@ -332,7 +332,7 @@ class LocalStudyClient(StudyClient):
     def _build_claim_request(self, held_ids: list[int]) -> ClaimRequest:
         self._last_claim_at = time.monotonic()
         return ClaimRequest(
-            limits=self.cache.limits(),
+            max_number_by_kind=self.cache.max_number_by_kind(),
             lease=initial_lease_seconds(self._spec.study.lease),
             max_attempts=self._spec.study.max_attempts,
             dead=self.cache.dead_agents(),

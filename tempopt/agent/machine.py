@@ -65,12 +65,15 @@ def visible(mask: str, uuids_by_card: Sequence[Sequence[str]] | None = None) -> 
             known.
     """
     tokens = [token.strip() for token in mask.split(",")]
-    prefix = next((prefix for prefix in ("GPU-", "MIG-") if tokens[0].startswith(prefix)), "")
+    uuid_prefix = next((prefix for prefix in ("GPU-", "MIG-") if tokens[0].startswith(prefix)), "")
     cards: list[str] = []
     for token in tokens:
         if token in cards:
             return []
-        if not (_is_index(token, uuids_by_card) if not prefix else _is_uuid(token, prefix, uuids_by_card)):
+        is_card = (
+            _is_uuid(token, uuid_prefix, uuids_by_card) if uuid_prefix else _is_index(token, uuids_by_card)
+        )
+        if not is_card:
             break
         cards.append(token)
     return cards
@@ -82,9 +85,9 @@ def _is_index(token: str, uuids_by_card: Sequence[Sequence[str]] | None) -> bool
     )
 
 
-def _is_uuid(token: str, prefix: str, uuids_by_card: Sequence[Sequence[str]] | None) -> bool:
+def _is_uuid(token: str, uuid_prefix: str, uuids_by_card: Sequence[Sequence[str]] | None) -> bool:
     # the older names of instances (MIG-GPU-.../1/0) are none that the library lists
-    if not token.startswith(prefix) or len(token) == len(prefix):
+    if not token.startswith(uuid_prefix) or len(token) == len(uuid_prefix):
         return False
     if uuids_by_card is None or token.startswith("MIG-GPU-"):
         return True

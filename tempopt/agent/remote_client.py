@@ -276,7 +276,7 @@ class RemoteStudyClient(StudyClient):
         take = None
         if held_ids is not None:
             take = ClaimRequest(
-                limits={}, lease=self._spec.study.lease, max_attempts=1, held_ticket_ids=held_ids
+                max_number_by_kind={}, lease=self._spec.study.lease, max_attempts=1, held_ticket_ids=held_ids
             )
         self.outbox.flush(take)
         return self._absorb(self._answer)

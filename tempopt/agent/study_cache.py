@@ -209,7 +209,7 @@ class StudyCache:
         """Whether no ticket that is known of is left to do."""
         return not self._unfinished_kinds()
 
-    def limits(self) -> dict[Kind, int | None]:
+    def max_number_by_kind(self) -> dict[Kind, int | None]:
         """Return the kinds of which a ticket may be begun, and the highest number that may be, None: any."""
         bounds: dict[Kind, int | None] = {}
         for kind in self._unfinished_kinds():
@@ -236,7 +236,7 @@ class StudyCache:
 
     def open_tickets(self) -> Iterator[TicketRow]:
         """Yield the tickets from the first that is not over to the last that may begin."""
-        for kind, limit in self.limits().items():
+        for kind, limit in self.max_number_by_kind().items():
             for id in self._of_kind[kind][self._first_open[kind] :]:
                 if limit is not None and self.tickets[id].number > limit:
                     break

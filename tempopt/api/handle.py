@@ -65,11 +65,11 @@ class StudyHandle:
             return "failed"
         if not self._open:
             return "done" if load_study(self._store.url, self.name).state == "done" else "paused"
-        at_work = self._launch.at_work()
+        unended_job_ids = self._launch.unended_job_ids()
         study = find_study(self._store, self.name)
         if study is not None and study.state == "done":
             return "done"
-        if not at_work:
+        if not unended_job_ids:
             return "failed" if self._launch.errors() else "paused"
         if study is None:
             return "starting"

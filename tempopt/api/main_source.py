@@ -67,8 +67,8 @@ def definition(value: Any) -> Definition | str:
     source = _find_definition(name, codes)
     if source is None:
         return "has no source that can be read"
-    node, text, file = source
-    if isinstance(node, ast.ClassDef) and (added := _added_methods(node, file, codes)):
+    node, text, source_filename = source
+    if isinstance(node, ast.ClassDef) and (added := _added_methods(node, source_filename, codes)):
         return f"was given {', '.join(added)} after its definition: write that into the class"
     postponed = any(code.co_flags & __future__.annotations.compiler_flag for _, code in codes)
     return _read(name, node, text, postponed=postponed)
@@ -110,7 +110,9 @@ def _first_line(node: _Definition) -> int:
     return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
-def _added_methods(node: ast.ClassDef, file: str | None, codes: list[tuple[str, CodeType]]) -> list[str]:
+def _added_methods(
+    node: ast.ClassDef, source_filename: str | None, codes: list[tuple[str, CodeType]]
+) -> list[str]:
     """Return the methods that the program added to a class, or replaced, after its definition."""
     plain = {
         statement.name
@@ -125,7 +127,7 @@ def _added_methods(node: ast.ClassDef, file: str | None, codes: list[tuple[str, 
         if _is_of_program(code.co_filename)
         and not (
             name in bound_names
-            and (name not in plain or (code.co_filename == file and code.co_firstlineno in span))
+            and (name not in plain or (code.co_filename == source_filename and code.co_firstlineno in span))
         )
     ]
 

@@ -198,7 +198,7 @@ class StudyLaunch:
             self._forget(waiting_ids)
             return
         deadline = time.monotonic() + self._grace
-        while (active_ids := self.at_work()) and time.monotonic() < deadline:
+        while (active_ids := self.unended_job_ids()) and time.monotonic() < deadline:
             time.sleep(0.2)
         self._take_back(active_ids)
         self._forget(self._ids)
@@ -209,7 +209,7 @@ class StudyLaunch:
             if ids:
                 self._launcher.cancel(ids)
 
-    def at_work(self) -> list[str]:
+    def unended_job_ids(self) -> list[str]:
         """Return the ids of the jobs that have not ended."""
         return [job.id for job in self._launcher.jobs(self._ids) if job.state not in _TERMINAL_JOB_STATES]
 

@@ -93,7 +93,11 @@ def find(result: StudyData, storage: str = "") -> list[Finding]:
         findings, cost = comparison_findings(result), cost_line(result)
     else:
         verdict = result.verdict
-        findings = _open(result) if verdict is None else list(_verdict_findings(result, verdict, storage))
+        findings = (
+            _findings_without_verdict(result)
+            if verdict is None
+            else list(_verdict_findings(result, verdict, storage))
+        )
         findings += facts("rounds", ledger_lines(result))
         cost = _cost(result)
     return [*findings, *facts("lost", _missing(result, storage)), Finding(kind="cost", text=cost)]
@@ -277,7 +281,8 @@ def _constants(result: StudyData, verdict: Verdict) -> Iterator[Finding]:
         yield Finding(kind="schedule", text=text, state="not_shown")
 
 
-def _open(result: StudyData) -> list[Finding]:
+def _findings_without_verdict(result: StudyData) -> list[Finding]:
+    """Return why there is no verdict, and the best trial so far."""
     best = result.best
     if best is None and result.state == "done":
         text = f"No verdict: {result.name} is over, and no search trial is complete."

@@ -373,12 +373,12 @@ class StudySession:
         max_seconds = max(elapsed, 0.0) + _SLACK_SECONDS
         cards = max(self.spec.resource_need(gpus=True).gpus, float(self.spec.ranks))
         if isinstance(change, RunEnded):
-            agent_outcomes = change.outcomes
+            reported_outcomes = change.outcomes
             outcomes = dataclasses.replace(
-                agent_outcomes,
-                seconds=min(agent_outcomes.seconds, max_seconds),
-                checkpoint_seconds=min(agent_outcomes.checkpoint_seconds, max_seconds),
-                gpu_seconds=min(agent_outcomes.gpu_seconds, max_seconds * cards),
+                reported_outcomes,
+                seconds=min(reported_outcomes.seconds, max_seconds),
+                checkpoint_seconds=min(reported_outcomes.checkpoint_seconds, max_seconds),
+                gpu_seconds=min(reported_outcomes.gpu_seconds, max_seconds * cards),
             )
             return dataclasses.replace(change, outcomes=outcomes)
         seconds, gpu_seconds = min(change.seconds, max_seconds), min(change.gpu_seconds, max_seconds * cards)

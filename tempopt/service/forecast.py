@@ -194,7 +194,7 @@ def forecast_study(
         detectable=detectable(spec),
         noise=noise,
         noise_study=noise_study,
-        limited=spec.study.limits.ends,
+        limited=spec.study.limits.limit_names,
     )
 
 

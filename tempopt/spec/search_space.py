@@ -72,7 +72,7 @@ def parse_search(
         raise CollectedSpecError(
             [("search", f"given {section!r}. Say what is searched, as in search: {example}.")]
         )
-    lines: list[tuple[str, str]] = []
+    problems: list[tuple[str, str]] = []
     domains: dict[str, Domain] = {}
     for name, domain in section.items():
         problem = name_problem(name, model_args, temperatures=temperatures)
@@ -84,11 +84,11 @@ def parse_search(
         except SpecError as error:
             problem = str(error)
         if problem is not None:
-            lines.append((f"search.{name}", problem))
-    for name, problem in when_problems(domains).items() if not lines else ():
-        lines.append((f"search.{name}.when", problem))
-    if lines:
-        raise CollectedSpecError(lines)
+            problems.append((f"search.{name}", problem))
+    for name, problem in when_problems(domains).items() if not problems else ():
+        problems.append((f"search.{name}.when", problem))
+    if problems:
+        raise CollectedSpecError(problems)
     return domains
 
 
@@ -244,12 +244,12 @@ def parse_sets(
             f"given {len(raw_sets)} parameter sets, but study.trials is {max_sets}. Give at most that many"
         )
         raise CollectedSpecError([(path, f"{message}, or more trials.")])
-    lines: list[tuple[str, str]] = []
+    problems: list[tuple[str, str]] = []
     sets: list[dict[str, Any]] = []
     for index, raw_set in enumerate(raw_sets):
         if not raw_set:
             message = "given no value. Give at least one searched name, or take the set out."
-            lines.append((f"{path}.{index}", message))
+            problems.append((f"{path}.{index}", message))
         parameters: dict[str, Any] = {}
         for name, value in raw_set.items():
             try:
@@ -257,13 +257,13 @@ def parse_sets(
                     raise SpecError(unknown("searched name", name, search))
                 parameters[name] = domain_contains(search[name], value)
             except SpecError as error:
-                lines.append((f"{path}.{index}.{name}", str(error)))
+                problems.append((f"{path}.{index}.{name}", str(error)))
         for name in parameters:
             if problem := find_excluding_condition(search, parameters, name):
-                lines.append((f"{path}.{index}.{name}", problem))
+                problems.append((f"{path}.{index}.{name}", problem))
         sets.append(parameters)
-    if lines:
-        raise CollectedSpecError(lines)
+    if problems:
+        raise CollectedSpecError(problems)
     return sets
 
 

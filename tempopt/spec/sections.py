@@ -170,7 +170,7 @@ class StudyLimits(SpecSection):
     standard_errors: _PositiveLimit = None
 
     @property
-    def ends(self) -> tuple[str, ...]:
+    def limit_names(self) -> tuple[str, ...]:
         """Names of the limits that are set, each of which may end the search."""
         return tuple(name for name in type(self).model_fields if getattr(self, name) is not None)
 

@@ -287,7 +287,7 @@ def _write_beside(connection: Connection, tickets: Sequence[_Ticket]) -> None:
             "ticket_id": t.row.id,
             "attempt": t.row.attempt,
             "agent": t.row.agent,
-            "text": _end_of(t.log),
+            "text": _log_tail(t.log),
             "written": now(),
         }
         for t in tickets
@@ -309,7 +309,7 @@ def _forget_after(connection: Connection, ticket_id: int, step: int) -> None:
     connection.execute(delete(MEASUREMENT).where(*conditions, MEASUREMENT.c.step > step))
 
 
-def _end_of(log: str) -> str:
-    """Return the end of a log that is kept, whole characters only."""
+def _log_tail(log: str) -> str:
+    """Return the last bytes of a log, as many as are stored, in whole characters."""
     text = (sanitize_text(log) or "").encode()
     return text[-MAX_LOG:].decode(errors="ignore")

@@ -190,8 +190,8 @@ class ClaimRequest:
     """Which ticket an agent would take, and what it knows of those that others hold.
 
     Args:
-        limits: Take only of these kinds, in the order of the kinds, and of each only numbers up to the
-            one given (None: all of them).
+        max_number_by_kind: The kinds to take from, in their order, each with the highest number that may be
+            taken (None: any).
         lease: Seconds, > 0, within which the run has to show progress (see ``Store.write``).
         max_attempts: Failures after which a ticket is not tried again, >= 1.
         dead: Names of agents that are known to have died.
@@ -200,7 +200,7 @@ class ClaimRequest:
             could not renew theirs either.
     """
 
-    limits: Mapping[Kind, int | None]
+    max_number_by_kind: Mapping[Kind, int | None]
     lease: float
     max_attempts: int
     dead: Collection[str] = ()

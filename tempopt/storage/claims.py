@@ -27,7 +27,11 @@ def claim_ticket(
 ) -> TicketRow | None:
     """Return tickets of dead or expired holders to waiting, then claim the next; None: there is none."""
     _reclaim(connection, study_id, agent, request)
-    conditions = (TICKET.c.study_id == study_id, TICKET.c.state == "waiting", up_to(request.limits))
+    conditions = (
+        TICKET.c.study_id == study_id,
+        TICKET.c.state == "waiting",
+        up_to(request.max_number_by_kind),
+    )
     # A paused study gives out no tickets, even before its agents know.
     running = select(STUDY.c.state).where(STUDY.c.id == study_id).scalar_subquery() == "running"
     # SQLite leaves FOR UPDATE out: there the transaction has begun IMMEDIATE and is alone.

@@ -53,14 +53,14 @@ def sqlite_engine(address: DatabaseUrl, begin: str) -> Engine:
     def begin_transaction(connection: Connection) -> None:
         # SQLite writes on into a file that has been deleted, and will never be read
         before = connection.info.get("file")
-        if before is not None and before != _file(address, file_id=before):
+        if before is not None and before != _file_identity(address, file_id=before):
             connection.invalidate()
             raise StorageError(
                 f"The database file {address.url.database} was deleted or replaced while it was in use. "
                 "Put it back, or begin again in another one."
             )
         connection.exec_driver_sql(begin)
-        connection.info["file"] = before or _file(address, file_id=None)
+        connection.info["file"] = before or _file_identity(address, file_id=None)
 
     return engine
 
@@ -86,7 +86,7 @@ def _writable(path: Path) -> bool:
     return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
-def _file(address: DatabaseUrl, *, file_id: tuple[int, int] | None) -> tuple[int, int] | None:
+def _file_identity(address: DatabaseUrl, *, file_id: tuple[int, int] | None) -> tuple[int, int] | None:
     """Return what tells the file at an SQLite address from every other, None if there is none.
 
     Args:

@@ -108,13 +108,13 @@ def of_kinds(kinds: Iterable[Kind] | None) -> ColumnElement[bool]:
     return true() if kinds is None else TICKET.c.stage.in_([STAGES[kind] for kind in kinds])
 
 
-def up_to(limits: Mapping[Kind, int | None]) -> ColumnElement[bool]:
+def up_to(max_number_by_kind: Mapping[Kind, int | None]) -> ColumnElement[bool]:
     """Return the condition that a ticket is of these kinds and numbered no higher than each says."""
     # By stage and number alone, which the index holds, so that MySQL reads and locks only what fits.
-    free = [STAGES[kind] for kind, last_number in limits.items() if last_number is None]
+    free = [STAGES[kind] for kind, last_number in max_number_by_kind.items() if last_number is None]
     bound = [
         and_(TICKET.c.stage == STAGES[kind], TICKET.c.number <= last_number)
-        for kind, last_number in limits.items()
+        for kind, last_number in max_number_by_kind.items()
         if last_number is not None
     ]
     return or_(TICKET.c.stage.in_(free) if free else false(), *bound)

@@ -339,8 +339,10 @@ def _withdraw(connection: Connection, study_id: int, *conditions: ColumnElement[
         batch = rows[start : start + MANY]
         condition = TICKET.c.id.in_([row.id for row in batch])
         connection.execute(update(TICKET).where(condition).values(state="withdrawn", agent=None, lease=None))
-        closed = TrialChange(end=TrialEnd(outcome="failed", error="withdrawn: the search was stopped"))
-        trials = {row.trial_id: closed for row in batch if row.trial_id is not None}
+        closing_change = TrialChange(
+            end=TrialEnd(outcome="failed", error="withdrawn: the search was stopped")
+        )
+        trials = {row.trial_id: closing_change for row in batch if row.trial_id is not None}
         optuna_tables.write_trials(connection, trials)
     if rows:
         queries.change_study(connection, study_id, version=STUDY.c.version + 1)

@@ -129,13 +129,11 @@ def drop_unused_params(parameters: Mapping[str, Any], *, own_known: bool = True)
     Raises:
         SpecError: if a strategy is not known.
     """
-    effective_parameters: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, group in groups_of(parameters).items():
-        group_parameters = _effective(group, own_known=own_known)
-        effective_parameters |= {
-            join_name(name, bare_name): value for bare_name, value in group_parameters.items()
-        }
-    return effective_parameters
+        effective_parameters = _effective(group, own_known=own_known)
+        result |= {join_name(name, bare_name): value for bare_name, value in effective_parameters.items()}
+    return result
 
 
 def _effective(parameters: Mapping[str, Any], *, own_known: bool) -> dict[str, Any]:

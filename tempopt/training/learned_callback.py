@@ -61,7 +61,7 @@ class LearnedTemperatureCallback(L.Callback):
         self._lr_ratio = lr_ratio
         self._ranks = ranks
         self._heads: HeadTemperatures | None = None
-        self._parts: dict[str, _Part] = {}
+        self._groups: dict[str, _LearnedGroup] = {}
         self._optimizer: torch.optim.Optimizer | None = None
         self._loaded: dict[str, Any] | None = None
         self._reached: set[str] = set()
@@ -91,42 +91,42 @@ class LearnedTemperatureCallback(L.Callback):
             self._heads = self._per_head.learn_heads()
         for name, holder in self._tempered.items():
             names = [name or str(layer) for layer in range(len(holder.temperatures))]
-            self._join(trainer, name, _Part(name, names, holder))
+            self._join(trainer, name, _LearnedGroup(name, names, holder))
         if self._loaded is not None:
             self._take_up(trainer, self._loaded)
             self._loaded = None
 
-    def _join(self, trainer: L.Trainer, key: str, part: _Part) -> None:
+    def _join(self, trainer: L.Trainer, key: str, learned_group: _LearnedGroup) -> None:
         """Begin to learn temperatures, from those that they have."""
-        self._parts[key] = part
+        self._groups[key] = learned_group
         if self._optimizer is None:
-            self._optimizer = _optimizer(trainer.optimizers[0], part.logs)
+            self._optimizer = _build_optimizer(trainer.optimizers[0], learned_group.log_taus)
         else:
-            self._optimizer.add_param_group({"params": [part.logs]})
-        part.write()
-        new_curves = {name: tau for name, tau in part.values.items() if name not in self.curves}
+            self._optimizer.add_param_group({"params": [learned_group.log_taus]})
+        learned_group.write()
+        new_curves = {name: tau for name, tau in learned_group.values.items() if name not in self.curves}
         self._recorded.record(current_step(trainer), new_curves)
 
     def _join_heads(self, trainer: L.Trainer) -> None:
         """Begin to learn the heads of layers that have attended on any rank, and are not learned yet."""
         heads = self._heads
-        if heads is None or all(f"{layer}." in self._parts for layer in range(len(heads.counts))):
+        if heads is None or all(f"{layer}." in self._groups for layer in range(len(heads.counts))):
             return
         shares = self._ranks.mean([float(count > 0) for count in heads.counts])
         mean = self._ranks.mean([float(count) for count in heads.counts])
         for layer, (share, count) in enumerate(zip(shares, mean, strict=True)):
-            if share and f"{layer}." not in self._parts:
+            if share and f"{layer}." not in self._groups:
                 layer_heads = heads.begin(layer, round(count / share))
-                self._join(trainer, f"{layer}.", _Part("", layer_heads.names, layer_heads))
+                self._join(trainer, f"{layer}.", _LearnedGroup("", layer_heads.names, layer_heads))
 
     def _take_up(self, trainer: L.Trainer, state: dict[str, Any]) -> None:
         for key, logs in state["parts"]:
-            if key not in self._parts:
+            if key not in self._groups:
                 assert self._heads is not None
                 layer_heads = self._heads.begin(int(key.rstrip(".")), len(logs))
-                self._join(trainer, key, _Part("", layer_heads.names, layer_heads))
-            self._parts[key].logs.copy_(torch.tensor(logs, dtype=torch.float64))
-            self._parts[key].write()
+                self._join(trainer, key, _LearnedGroup("", layer_heads.names, layer_heads))
+            self._groups[key].log_taus.copy_(torch.tensor(logs, dtype=torch.float64))
+            self._groups[key].write()
         if self._optimizer is not None:
             self._optimizer.load_state_dict(state["optimizer"])
 
@@ -140,16 +140,16 @@ class LearnedTemperatureCallback(L.Callback):
         # with a gradient scaler the step of the weights is left out as well
         if self._optimizer is not None and all(map(math.isfinite, gradients)):
             gradient_iterator = iter(gradients)
-            for part in self._parts.values():
-                part.logs.grad = torch.tensor(
-                    [next(gradient_iterator) for _ in part.names], dtype=torch.float64
+            for learned_group in self._groups.values():
+                learned_group.log_taus.grad = torch.tensor(
+                    [next(gradient_iterator) for _ in learned_group.names], dtype=torch.float64
                 )
             for group in self._optimizer.param_groups:
                 group["lr"] = self._lr_ratio * float(optimizer.param_groups[0]["lr"])
             self._optimizer.step()
-            for part in self._parts.values():
-                part.logs.clamp_(math.log(LOWEST), math.log(HIGHEST))
-                part.write()
+            for learned_group in self._groups.values():
+                learned_group.log_taus.clamp_(math.log(LOWEST), math.log(HIGHEST))
+                learned_group.write()
         if self._recorded.is_due(current_step(trainer) + 1):
             self._note(current_step(trainer) + 1)
 
@@ -157,14 +157,17 @@ class LearnedTemperatureCallback(L.Callback):
         """Return the gradient with respect to each ln τ, the mean over all ranks; 0 where none was left."""
         scale, gradients = loss_scale(trainer), list[float]()
         parameter_ids = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        for part in self._parts.values():
-            log_gradients = part.of.log_gradients()
+        for learned_group in self._groups.values():
+            log_gradients = learned_group.holder.log_gradients()
             if log_gradients is None:
-                gradients += [0.0] * len(part.names)
+                gradients += [0.0] * len(learned_group.names)
                 continue
-            self._reached.add(part.temperature)
+            self._reached.add(learned_group.temperature)
             # a gradient scaler has put those of the module's parameters right already
-            is_unscaled = isinstance(part.of, ValueAttachment) and id(part.of.tensor) in parameter_ids
+            is_unscaled = (
+                isinstance(learned_group.holder, ValueAttachment)
+                and id(learned_group.holder.tensor) in parameter_ids
+            )
             gradients += log_gradients if is_unscaled else [value / scale for value in log_gradients]
         return self._ranks.mean(gradients)
 
@@ -172,14 +175,14 @@ class LearnedTemperatureCallback(L.Callback):
         self._note(current_step(trainer))
 
     def _note(self, step: int) -> None:
-        for part in self._parts.values():
-            self._recorded.record(step, part.values)
+        for learned_group in self._groups.values():
+            self._recorded.record(step, learned_group.values)
 
     def state_dict(self) -> dict[str, Any]:
         if self._optimizer is None:
             return {}
         return {
-            "parts": [[key, part.logs.tolist()] for key, part in self._parts.items()],
+            "parts": [[key, learned_group.log_taus.tolist()] for key, learned_group in self._groups.items()],
             "optimizer": self._optimizer.state_dict(),
             "curves": self._recorded.state_dict(),
         }
@@ -190,7 +193,7 @@ class LearnedTemperatureCallback(L.Callback):
             self._recorded.load_state_dict(state_dict["curves"])
 
 
-class _Part:
+class _LearnedGroup:
     """Temperatures that are learned from the same step on.
 
     Args:
@@ -202,18 +205,18 @@ class _Part:
     def __init__(
         self, temperature: str, names: list[str], holder: TemperatureTarget | PerHeadTemperatures
     ) -> None:
-        self.temperature, self.names, self.of = temperature, names, holder
-        self.logs = torch.tensor([math.log(tau) for tau in holder.temperatures], dtype=torch.float64)
+        self.temperature, self.names, self.holder = temperature, names, holder
+        self.log_taus = torch.tensor([math.log(tau) for tau in holder.temperatures], dtype=torch.float64)
 
     @property
     def values(self) -> dict[str, float]:
         """The temperatures by the names of their curves."""
-        logs = zip(self.names, self.logs.tolist(), strict=True)
+        logs = zip(self.names, self.log_taus.tolist(), strict=True)
         return {f"{LEARNED_CURVE}{name}": math.exp(log) for name, log in logs}
 
     def write(self) -> None:
         """Put the temperatures in force."""
-        self.of.set_temperatures(self.logs.exp().clamp(LOWEST, HIGHEST).tolist())
+        self.holder.set_temperatures(self.log_taus.exp().clamp(LOWEST, HIGHEST).tolist())
 
 
 def build_learned_callback(
@@ -243,11 +246,11 @@ def build_learned_callback(
     return LearnedTemperatureCallback(tempered, lr_ratio=lr_ratio, per_head=per_head, ranks=ranks)
 
 
-def _optimizer(base: torch.optim.Optimizer, logs: Tensor) -> torch.optim.Optimizer:
+def _build_optimizer(base: torch.optim.Optimizer, log_taus: Tensor) -> torch.optim.Optimizer:
     """Return an optimizer of one vector like another, without weight decay."""
     kind = type(base)
     if kind.__module__.partition(".")[0] != "torch" or kind.__name__ not in _OPTIMIZERS:
-        return torch.optim.Adam([logs], weight_decay=0.0)
+        return torch.optim.Adam([log_taus], weight_decay=0.0)
     parameters = inspect.signature(kind).parameters
     options = {
         name: value for name, value in base.defaults.items() if name in parameters and name not in _KERNELS
@@ -255,4 +258,4 @@ def _optimizer(base: torch.optim.Optimizer, logs: Tensor) -> torch.optim.Optimiz
     if "weight_decay" in parameters:
         options["weight_decay"] = 0.0
     options["lr"] = float(options["lr"])
-    return kind([logs], **options)
+    return kind([log_taus], **options)

@@ -284,5 +284,7 @@ def _next_step(checkpoint: Path) -> int:
     """Return the step that is logged next by a run that resumes from a checkpoint."""
     content = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
     # one that was written before the study had a logger knows only the optimizer's steps
-    state = content["callbacks"].get(TemperatureLogger.__qualname__, {"next_step": content["global_step"]})
-    return int(state["next_step"])
+    logger_state = content["callbacks"].get(
+        TemperatureLogger.__qualname__, {"next_step": content["global_step"]}
+    )
+    return int(logger_state["next_step"])

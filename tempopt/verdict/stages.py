@@ -127,14 +127,14 @@ def count_tickets_to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
     this_round = current_round(tickets)
     if is_round_of_added_pairs(tickets, this_round):
         return 0
-    pairs, tunes = spec.study.seeds.confirm.max, bool(spec.other_names)
+    max_pairs = spec.study.seeds.confirm.max
     if confirm := of_kind(tickets, "confirm", of_round=this_round):
         num_arms = len(join_arms(deciding_arms(confirm)))
         is_over = are_over(confirm) and is_confirmation_complete(tickets, spec, this_round)
-        return 0 if is_over else num_arms * (pairs - pairs_of(confirm))
-    num_arms = 2 + (tunes or bool(spec.method_names))
+        return 0 if is_over else num_arms * (max_pairs - pairs_of(confirm))
+    num_arms = 2 + bool(spec.other_names or spec.method_names)
     num_tuning = 0 if has_tuned(tickets, spec, this_round) else spec.num_tuning
-    return num_tuning + _to_choose(tickets, spec, this_round) + num_arms * pairs
+    return num_tuning + _to_choose(tickets, spec, this_round) + num_arms * max_pairs
 
 
 def _to_choose(tickets: Sequence[TicketRow], spec: StudySpec, this_round: int) -> int:

@@ -65,7 +65,7 @@ class ClientScene:
 
     def take(self, agent: str, kind: Kind) -> TicketRow:
         """Have another agent take a ticket."""
-        request = ClaimRequest(limits={kind: 0}, lease=60.0, max_attempts=3)
+        request = ClaimRequest(max_number_by_kind={kind: 0}, lease=60.0, max_attempts=3)
         ticket = self.store.take_ticket(self.study.id, agent, request)
         assert ticket is not None
         return ticket

@@ -42,7 +42,9 @@ def cache(store: Store, spec: StudySpec) -> StudyCache:
 
 
 def take(store: Store, cache: StudyCache, agent: str, *, lease: float = 60.0) -> TicketRow:
-    ticket = store.take_ticket(1, agent, ClaimRequest(limits=cache.limits(), lease=lease, max_attempts=3))
+    ticket = store.take_ticket(
+        1, agent, ClaimRequest(max_number_by_kind=cache.max_number_by_kind(), lease=lease, max_attempts=3)
+    )
     assert ticket is not None
     if ticket.parameters is not None:
         return ticket
@@ -70,12 +72,12 @@ def end_row(ticket: TicketRow, value: float) -> TicketRow:
 
 
 def test_only_tickets_whose_past_is_known_may_begin(cache: StudyCache, store: Store) -> None:
-    assert cache.limits() == {"baseline": 1, "constant": 1}
+    assert cache.max_number_by_kind() == {"baseline": 1, "constant": 1}
     first = take(store, cache, "me")
     cache.apply_ticket(first, {})
     cache.apply_ticket(end_row(first, 0.5), {4: 0.5})
     # the only baseline ticket is over; constants wait for their own past
-    assert cache.limits() == {"constant": 1}
+    assert cache.max_number_by_kind() == {"constant": 1}
 
 
 @pytest.mark.parametrize("sampler", ["knowledge_gradient", "tpe"])
@@ -87,16 +89,16 @@ def test_search_trials_wait_for_the_first_design_with_the_sampler_that_learns_fr
     waits = sampler == "knowledge_gradient"
     begun_tickets = []
     for agent in ("first", "second"):
-        assert ("search" in cache.limits()) == (not waits)
+        assert ("search" in cache.max_number_by_kind()) == (not waits)
         begun_tickets.append(take(store, cache, agent))
         cache.refresh()
     assert [ticket.kind for ticket in begun_tickets] == ["baseline", "constant"]
     # running is not over
-    assert ("search" in cache.limits()) == (not waits)
+    assert ("search" in cache.max_number_by_kind()) == (not waits)
     for ticket in begun_tickets:
         end(store, ticket, 0.5)
     cache.refresh()
-    assert cache.limits() == {"search": 1}
+    assert cache.max_number_by_kind() == {"search": 1}
 
 
 def test_limits_of_guards_are_settled_once_the_runs_at_one_are_over(
@@ -104,13 +106,13 @@ def test_limits_of_guards_are_settled_once_the_runs_at_one_are_over(
 ) -> None:
     spec = make_spec(trials=4, arms={"baseline": 1, "constant": 1}, guards={"val_loss": "<= +2%"}, parallel=2)
     cache = open_cache(store, spec)
-    assert cache.limits() == {"baseline": 1, "constant": 1}
+    assert cache.max_number_by_kind() == {"baseline": 1, "constant": 1}
     assert cache.constraints({"val_loss": 2.1}) == {}  # the limit may yet move
     end(store, take(store, cache, "another"), 0.5, guards={"validate/guard:val_loss": 2.0})
     cache.refresh()
     assert cache.constraints({"val_loss": 2.1}) == {"val_loss": pytest.approx(2.1 - 2.0 * 1.02)}
     assert cache.constraints({"val_loss": math.nan}) == cache.constraints({}) == {}
-    assert cache.limits() == {"constant": 1}
+    assert cache.max_number_by_kind() == {"constant": 1}
     # what others have measured is known, whether it is told as news or read anew
     assert cache.arms._baseline_results == {0: (0.5, {"val_loss": 2.0})}
     assert StudyCache(spec, cache.study, store).arms._baseline_results == cache.arms._baseline_results
@@ -122,7 +124,7 @@ def test_what_another_agent_ended_lets_more_begin(cache: StudyCache, store: Stor
     assert cache.done["constant"] == 0
     cache.refresh()
     assert (cache.done["baseline"], cache.done["constant"]) == (1, 2)
-    assert cache.limits() == {"search": 1}
+    assert cache.max_number_by_kind() == {"search": 1}
 
 
 @pytest.mark.parametrize("is_ended", [True, False])

@@ -29,7 +29,9 @@ def study(folder: Path) -> None:
             study.id, [NewTicket(kind="search", arm="search", number=i, seed=i) for i in range(2)]
         )
         store.take_ticket(
-            study.id, "far:7:0:1", ClaimRequest(limits={"search": None}, lease=60.0, max_attempts=3)
+            study.id,
+            "far:7:0:1",
+            ClaimRequest(max_number_by_kind={"search": None}, lease=60.0, max_attempts=3),
         )
 
 

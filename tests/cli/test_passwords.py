@@ -112,7 +112,7 @@ def url(tmp_path: Path) -> Iterator[str]:
         secret_url = plain_url.replace("postgres@", f"postgres:{WRITTEN}@")
         with open_store(secret_url) as store:
             study = begin(store, "pairs")
-            ticket = take_next(store, study, limits={"search": None})
+            ticket = take_next(store, study, max_number_by_kind={"search": None})
             store.begin(ticket.id, 1, {"temperature_init": 1.0}, {"temperature_init": 1.0}, None)
             text = f"connecting to {secret_url}\nas {SECRET}"
             store.write(study.id, [make_end(ticket, log=text)], agent="agent", lease=HOUR)

@@ -57,7 +57,7 @@ def begun_studies() -> None:
 
 
 def _take(store: Store, study: StudyRow, kind: Kind, agent: str = FAR, lease: float = HOUR) -> TicketRow:
-    return take_next(store, study, agent, limits={kind: None}, lease=lease)
+    return take_next(store, study, agent, max_number_by_kind={kind: None}, lease=lease)
 
 
 def _begin(*agents: str, lease: float = HOUR) -> None:

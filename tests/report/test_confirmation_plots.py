@@ -145,7 +145,7 @@ def test_a_search_that_has_chosen_one_is_said_to_have_nothing_to_compare() -> No
     assert (data.mean.test.gain, data.mean.test.ci_low, data.mean.test.ci_high) == (0.0, -math.inf, math.inf)
     assert list(PLOTS["constant"].data(result).arms) == ["baseline"]
     entropies = PLOTS["entropy"].data(result)
-    assert entropies.heads["search"] == entropies.heads["baseline"]
+    assert entropies.shares_by_arm["search"] == entropies.shares_by_arm["baseline"]
 
 
 def test_each_temperature_at_inference_has_its_mean(tuned_result: StudyResult) -> None:

@@ -204,9 +204,11 @@ def test_entropies_are_means_over_the_confirming_runs(confirmed_result: StudyRes
     ]
     step = data.steps[5]
     step_index = data.steps.index(step)
-    assert data.heads["baseline"][1, 2][step_index] == pytest.approx(fmean(points[step] for points in curves))
-    heads = [data.heads["search"][0, head][step_index] for head in range(4)]
-    assert data.layer("search", 0)[step_index] == pytest.approx(fmean(heads))
+    assert data.shares_by_arm["baseline"][1, 2][step_index] == pytest.approx(
+        fmean(points[step] for points in curves)
+    )
+    head_shares = [data.shares_by_arm["search"][0, head][step_index] for head in range(4)]
+    assert data.layer("search", 0)[step_index] == pytest.approx(fmean(head_shares))
 
 
 def test_entropies_that_are_no_numbers_are_not_there(confirmed_result: StudyResult) -> None:
@@ -224,11 +226,11 @@ def test_entropies_that_are_no_numbers_are_not_there(confirmed_result: StudyResu
         return replace(confirmed_result, measured=measured_curves)
 
     data = PLOTS["entropy"].data(drop_entropies("baseline", {"entropy/0/1"}))
-    assert (0, 1) not in data.heads["baseline"] and (0, 1) in data.heads["search"]
+    assert (0, 1) not in data.shares_by_arm["baseline"] and (0, 1) in data.shares_by_arm["search"]
     partial_result = drop_entropies("baseline", {f"entropy/2/{head}" for head in range(4)})
     assert len(PLOTS["entropy"].figure(PLOTS["entropy"].data(partial_result)).data) == 5 + 2
     single_data = PLOTS["entropy"].data(drop_entropies("baseline", None))
-    assert list(single_data.heads) == ["search"]
+    assert list(single_data.shares_by_arm) == ["search"]
     for caption in (data.caption(), single_data.caption()):
         assert "nan" not in caption and "-100" not in caption
 
@@ -238,13 +240,13 @@ def test_heads_that_are_unusual_are_told_by_arm_with_the_rate_of_false_alarms(
 ) -> None:
     entropies = PLOTS["entropy"].data(confirmed_result)
     steady = {(layer, head): (0.5 + 0.02 * head,) * 24 for layer in range(3) for head in range(4)}
-    heads = {"search": {**steady, (1, 2): (0.995,) * 24}, "baseline": steady}
-    data = replace(entropies, steps=tuple(range(24)), heads=heads)
+    shares_by_arm = {"search": {**steady, (1, 2): (0.995,) * 24}, "baseline": steady}
+    data = replace(entropies, steps=tuple(range(24)), shares_by_arm=shares_by_arm)
     assert data.findings()["baseline"] == []
     (finding,) = data.findings()["search"]
     assert (finding.kind, finding.layer, finding.head) == ("dead_head", 1, 2)
     assert f"Worth a look: winner: {finding.evidence} {finding.advice} Of models" in data.caption()
-    healthy = replace(data, heads={"baseline": steady})
+    healthy = replace(data, shares_by_arm={"baseline": steady})
     assert healthy.caption().endswith(
         "No layer and no head is unusual. "
         "Of models in which no head is unusual, about 1 % are said to have one."

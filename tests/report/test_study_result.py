@@ -201,7 +201,7 @@ def test_a_study_is_loaded_from_the_store(make_spec: Any, tmp_path: Path) -> Non
         row = store.create_study("pairs", spec.to_json(), spec.identity())
         store.add_tickets(row.id, [NewTicket(kind="baseline", arm="baseline", number=0, seed=3)])
         ticket = store.take_ticket(
-            row.id, "here", ClaimRequest(limits={"baseline": None}, lease=60.0, max_attempts=3)
+            row.id, "here", ClaimRequest(max_number_by_kind={"baseline": None}, lease=60.0, max_attempts=3)
         )
         assert ticket is not None
         store.begin(ticket.id, ticket.attempt, {"temperature_init": 1.0}, {}, None)

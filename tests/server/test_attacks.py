@@ -26,7 +26,7 @@ def secret(running_server: RunningServer) -> int:
         parameters = {"temperature_init": SECRET, "temperature_final": 1.0, "schedule": "linear"}
         outcomes = RunOutcome(outcome="complete", value=SECRET, steps=24, seconds=1.0)
         criteria = ClaimRequest(
-            limits={"search": ticket.number}, lease=60.0, max_attempts=3, held_ticket_ids=[]
+            max_number_by_kind={"search": ticket.number}, lease=60.0, max_attempts=3, held_ticket_ids=[]
         )
         taken_ticket = running_server.store.take_ticket(row.id, f"agent-{ticket.number}", criteria)
         assert taken_ticket is not None

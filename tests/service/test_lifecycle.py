@@ -40,7 +40,7 @@ class Scene:
 
     def take(self, kind: Kind = "search", agent: str = FAR, lease: float = HOUR) -> TicketRow:
         """Take the next ticket of a kind for an agent."""
-        return take_next(self.store, self.study, agent, limits={kind: None}, lease=lease)
+        return take_next(self.store, self.study, agent, max_number_by_kind={kind: None}, lease=lease)
 
     def write(self, *changes: Change, agent: str = FAR) -> None:
         """Write what an agent has to say."""

@@ -34,7 +34,9 @@ def claim(url: str, study_id: str, agent: str, form: str, barrier: Barrier) -> N
             ticket = store.take_ticket(
                 int(study_id),
                 agent,
-                ClaimRequest(limits={"search": None}, lease=HOUR, max_attempts=3, held_ticket_ids=claims),
+                ClaimRequest(
+                    max_number_by_kind={"search": None}, lease=HOUR, max_attempts=3, held_ticket_ids=claims
+                ),
             )
             if ticket is None:
                 break

@@ -24,7 +24,12 @@ def new_ticket(number: int, kind: Kind = "search", **fields: Any) -> NewTicket:
 def take(store: Store, study_id: int, agent: str = "agent", **fields: Any) -> TicketRow | None:
     """Take the next ticket of any kind; an agent of these tests knows all its tickets unless it says so."""
     held_ids = [t.id for t in store.tickets(study_id) if t.agent == agent]
-    options = {"limits": ALL, "lease": HOUR, "max_attempts": 3, "held_ticket_ids": held_ids} | fields
+    options = {
+        "max_number_by_kind": ALL,
+        "lease": HOUR,
+        "max_attempts": 3,
+        "held_ticket_ids": held_ids,
+    } | fields
     return store.take_ticket(study_id, agent, ClaimRequest(**options))
 
 

@@ -113,7 +113,7 @@ class Tickets(RuleBasedStateMachine):
         dead_agents = dead_agents - {agent}
         self.reclaim(agent, dead_agents, knows, expired)
         criteria = ClaimRequest(
-            limits=limits(last),
+            max_number_by_kind=max_number_by_kind(last),
             lease=HOUR,
             max_attempts=MAX_ATTEMPTS,
             dead=dead_agents,
@@ -193,7 +193,7 @@ class Tickets(RuleBasedStateMachine):
     def end_and_take(self, run: TicketRow, last: int | None, expired: bool, version: int) -> Any:
         agent = agent_of(run)
         criteria = ClaimRequest(
-            limits=limits(last),
+            max_number_by_kind=max_number_by_kind(last),
             lease=HOUR,
             max_attempts=MAX_ATTEMPTS,
             held_ticket_ids=self.ids_held_by(agent),
@@ -255,7 +255,7 @@ class Tickets(RuleBasedStateMachine):
         assert list(by_ticket.values()) == self.reports
 
 
-def limits(last: int | None) -> dict[Kind, int | None]:
+def max_number_by_kind(last: int | None) -> dict[Kind, int | None]:
     return {"search": last}
 
 

@@ -109,14 +109,16 @@ def test_a_ticket_that_its_agent_does_not_know_of_is_given_out_again(
     """The answer to its taking was lost on the way, and perhaps a long outage followed."""
     if is_over:
         expire(store, ticket)
-    retaken = store.take_ticket(study.id, "agent", ClaimRequest(limits=ALL, lease=HOUR, max_attempts=1))
+    retaken = store.take_ticket(
+        study.id, "agent", ClaimRequest(max_number_by_kind=ALL, lease=HOUR, max_attempts=1)
+    )
     assert retaken is not None
     assert (retaken.id, retaken.attempt, retaken.failures, retaken.error) == (ticket.id, 2, 0, None)
     assert (
         store.take_ticket(
             study.id,
             "agent",
-            ClaimRequest(limits=ALL, lease=HOUR, max_attempts=1, held_ticket_ids=[ticket.id]),
+            ClaimRequest(max_number_by_kind=ALL, lease=HOUR, max_attempts=1, held_ticket_ids=[ticket.id]),
         )
         is None
     )
@@ -131,7 +133,7 @@ def silent_ticket(store: Store, study: StudyRow, optuna_study: optuna.Study, tic
     store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL)
     expire(store, ticket)
     store.add_tickets(study.id, [new_ticket(0, "baseline")])
-    assert take_next(store, study, "second", limits={"baseline": None}).id != ticket.id
+    assert take_next(store, study, "second", max_number_by_kind={"baseline": None}).id != ticket.id
     return ticket
 
 
@@ -194,7 +196,7 @@ def test_work_that_comes_after_the_ticket_has_failed_for_good_or_was_withdrawn_i
     store.add_tickets(study.id, [new_ticket(0), new_ticket(1)])
     first, second = take_next(store, study, "one"), take_next(store, study, "two")
     assert take(store, study.id, "other", dead=["one"], max_attempts=1) is None
-    assert take(store, study.id, "other", dead=["two"], limits={}) is None
+    assert take(store, study.id, "other", dead=["two"], max_number_by_kind={}) is None
     store.withdraw(study.id, ["search"])
     for ticket in (first, second):
         reply = store.write(study.id, [make_end(ticket)], agent=ticket.agent or "", lease=HOUR)
@@ -231,7 +233,7 @@ def test_an_attempt_of_the_same_number_by_another_agent_is_refused(
 ) -> None:
     """What an agent could not deliver to one database may meet another with the same ids."""
     if is_over:
-        assert take(store, study.id, "second", limits={}, dead=["agent"]) is None
+        assert take(store, study.id, "second", max_number_by_kind={}, dead=["agent"]) is None
     ticket_before = only_ticket(store, study.id)
     reply = store.write(
         study.id,
@@ -274,13 +276,15 @@ def test_the_tickets_of_agents_can_be_given_back(store: Store, study: StudyRow) 
 
 
 @pytest.mark.parametrize("backend", ["postgresql", "mariadb"], indirect=True)
-@pytest.mark.parametrize("limits", [ALL, {"baseline": 5, "search": 5}, {"constant": 0, "search": None}])
+@pytest.mark.parametrize(
+    "max_number_by_kind", [ALL, {"baseline": 5, "search": 5}, {"constant": 0, "search": None}]
+)
 def test_an_uncommitted_claim_does_not_block_other_claims(
-    store: Store, study: StudyRow, limits: dict[str, int | None]
+    store: Store, study: StudyRow, max_number_by_kind: dict[str, int | None]
 ) -> None:
     """A server locks the rows that it reads: of what one taker has passed, another must find the rest."""
     store.add_tickets(study.id, [new_ticket(n) for n in range(6)])
-    criteria = ClaimRequest(limits=limits, lease=HOUR, max_attempts=3)  # type: ignore[arg-type]
+    criteria = ClaimRequest(max_number_by_kind=max_number_by_kind, lease=HOUR, max_attempts=3)  # type: ignore[arg-type]
     is_taken, may_end = threading.Event(), threading.Event()
     first: list[TicketRow | None] = []
 
@@ -293,8 +297,8 @@ def test_an_uncommitted_claim_does_not_block_other_claims(
     thread.start()
     try:
         assert is_taken.wait(30)
-        second = take_next(store, study, "quick", limits=limits)
-        third = take_next(store, study, "quick", limits=limits)
+        second = take_next(store, study, "quick", max_number_by_kind=max_number_by_kind)
+        third = take_next(store, study, "quick", max_number_by_kind=max_number_by_kind)
     finally:
         may_end.set()
         thread.join()

@@ -334,7 +334,7 @@ def test_trials_of_tickets_that_are_withdrawn_are_closed_and_no_others(
     store.release(study.id, ["agent"])
     assert take_next(store, study, "alive", dead=["dead"]).number == 0
     store.release(study.id, ["alive"])
-    alive_ticket = take_next(store, study, "alive", limits={"search": 0})
+    alive_ticket = take_next(store, study, "alive", max_number_by_kind={"search": 0})
     assert store.withdraw(study.id, ["search"]) == 3
     states = [t.state for t in store.tickets(study.id)]
     assert states == ["running", "withdrawn", "done", "withdrawn", "withdrawn"]

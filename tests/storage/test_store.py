@@ -237,7 +237,7 @@ def test_what_is_withdrawn_is_not_begun_and_what_was_begun_goes_on(store: Store,
     store.add_tickets(
         study.id, [new_ticket(0, "baseline"), *(new_ticket(n) for n in range(3)), new_ticket(0, "choose")]
     )
-    take_next(store, study, limits={"search": None})
+    take_next(store, study, max_number_by_kind={"search": None})
     assert store.withdraw(study.id, ["baseline", "search"]) == 3
     states = [(t.kind, t.state) for t in store.tickets(study.id)]
     assert states == [
@@ -257,8 +257,8 @@ def test_a_ticket_that_was_taken_and_not_begun_is_withdrawn_with_the_others(
     store: Store, study: StudyRow
 ) -> None:
     store.add_tickets(study.id, [new_ticket(n) for n in range(3)])
-    own_ticket = take_next(store, study, limits={"search": None})
-    other_ticket = take_next(store, study, agent="another", limits={"search": None})
+    own_ticket = take_next(store, study, max_number_by_kind={"search": None})
+    other_ticket = take_next(store, study, agent="another", max_number_by_kind={"search": None})
     version = store.load_study(study.name).version
     assert store.withdraw_from(own_ticket, version=version - 1) is None
     stale = replace(other_ticket, attempt=other_ticket.attempt + 1, number=9)
@@ -297,13 +297,13 @@ def test_only_the_kinds_and_numbers_that_are_wanted_are_taken(store: Store, stud
         study.id,
         [new_ticket(0, "baseline"), *(new_ticket(n, "search") for n in range(3)), new_ticket(0, "choose")],
     )
-    assert take(store, study.id, limits={"constant": None}) is None
-    assert take(store, study.id, limits={}) is None
-    limits = {"choose": None, "search": 1}
-    order = [take_next(store, study, limits=limits) for _ in range(3)]
+    assert take(store, study.id, max_number_by_kind={"constant": None}) is None
+    assert take(store, study.id, max_number_by_kind={}) is None
+    max_number_by_kind = {"choose": None, "search": 1}
+    order = [take_next(store, study, max_number_by_kind=max_number_by_kind) for _ in range(3)]
     assert [(t.kind, t.number) for t in order] == [("search", 0), ("search", 1), ("choose", 0)]
-    assert take(store, study.id, limits=limits) is None
-    assert take_next(store, study, limits={"search": 2}).number == 2
+    assert take(store, study.id, max_number_by_kind=max_number_by_kind) is None
+    assert take_next(store, study, max_number_by_kind={"search": 2}).number == 2
     assert [t.kind for t in store.tickets(study.id, kinds=["baseline", "choose"])] == ["baseline", "choose"]
 
 
@@ -338,7 +338,8 @@ def test_news_lists_started_tickets_from_a_number_on(store: Store, study: StudyR
         study.id, [new_ticket(n, kind) for kind in ("baseline", "search", "confirm") for n in range(3)]
     )
     taken_tickets = [
-        take_next(store, study, limits={kind: None}) for kind in ("baseline", "search", "search", "confirm")
+        take_next(store, study, max_number_by_kind={kind: None})
+        for kind in ("baseline", "search", "search", "confirm")
     ]
     store.write(study.id, [make_end(taken_tickets[1])], agent="agent", lease=HOUR)
     news = store.news(study.id, {"search": 1, "confirm": 0})

@@ -263,8 +263,8 @@ _REMEDY: dict[str, str] = {
 
 
 def _of_layer(kind: Kind, layer: int, middle: float) -> Anomaly:
-    bound = f"below {COLLAPSED}" if kind == "collapse" else f"above {DISPERSED}"
-    evidence = f"Half of the heads of layer {layer} have H / ln n {bound}; the median is {middle:.3f}."
+    bound_text = f"below {COLLAPSED}" if kind == "collapse" else f"above {DISPERSED}"
+    evidence = f"Half of the heads of layer {layer} have H / ln n {bound_text}; the median is {middle:.3f}."
     return Anomaly(kind=kind, layer=layer, evidence=evidence, advice=_REMEDY[kind])
 
 

@@ -147,8 +147,8 @@ class ConstantAndLearned:
         if not self.paths:
             return self.why_not_learned
         ends = [
-            f"{p.name} from {style.number(p.first)} to {style.number(p.mean[-1])}"
-            for p in self.paths[:_MAX_PATHS]
+            f"{path.name} from {style.number(path.first)} to {style.number(path.mean[-1])}"
+            for path in self.paths[:_MAX_PATHS]
         ]
         num_more = len(self.paths) - len(ends)
         return (

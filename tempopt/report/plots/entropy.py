@@ -39,18 +39,18 @@ class EntropyData:
     Args:
         steps: Optimizer steps.
         label: Name of the baseline, in a word.
-        heads: Arm (``search``, ``baseline``) to layer and head to the share at each step, NaN where it
-            was not measured; a head without any number is left out.
+        shares_by_arm: Arm (``search``, ``baseline``) to (layer, head) to the share at each step, NaN where
+            it was not measured. A head without any number is left out.
     """
 
     steps: tuple[int, ...]
     label: str
-    heads: Mapping[str, Mapping[Head, tuple[float, ...]]]
+    shares_by_arm: Mapping[str, Mapping[Head, tuple[float, ...]]]
 
     @property
     def layers(self) -> tuple[int, ...]:
         """The layers that were measured."""
-        return tuple(sorted({layer for heads in self.heads.values() for layer, _ in heads}))
+        return tuple(sorted({layer for heads in self.shares_by_arm.values() for layer, _ in heads}))
 
     def name(self, arm: str) -> str:
         """Return the name of an arm."""
@@ -58,7 +58,7 @@ class EntropyData:
 
     def layer(self, arm: str, layer: int) -> tuple[float, ...]:
         """Return the mean over the heads of a layer at each step."""
-        rows = [row for (row_layer, _), row in self.heads[arm].items() if row_layer == layer]
+        rows = [row for (row_layer, _), row in self.shares_by_arm[arm].items() if row_layer == layer]
         return tuple(_mean(column) for column in zip(*rows, strict=True)) if rows else ()
 
     def caption(self) -> str:
@@ -69,24 +69,24 @@ class EntropyData:
             "layer."
         )
         ends = [
-            f"{100 * _mean([next(v for v in reversed(row) if v == v) for row in heads.values()]):.0f} %"
-            for heads in self.heads.values()
+            f"{100 * _mean([next(v for v in reversed(row) if v == v) for row in rows.values()]):.0f} %"
+            for rows in self.shares_by_arm.values()
         ]
         if len(ends) == 2:
             text += f" At the end the winner is at {ends[0]} and {self.label} at {ends[1]}."
         text += " Below, each row is a head: the darker (on dark ground: the lighter), the more even."
-        num_heads = len({head for arm in self.heads.values() for head in arm})
+        num_heads = len({head for arm in self.shares_by_arm.values() for head in arm})
         if num_heads > _MAX_HEADS:
             text += f" {_MAX_HEADS} of {num_heads} heads are drawn."
         return f"{text} {self._unusual()}"
 
     def findings(self) -> dict[str, list[Anomaly]]:
         """Return what is unusual about layers and heads, by arm."""
-        return {arm: anomalies(self._history(arm)) for arm in self.heads}
+        return {arm: anomalies(self._history(arm)) for arm in self.shares_by_arm}
 
     def _history(self, arm: str) -> MonitorReport:
         histories = []
-        for (layer, head), row in self.heads[arm].items():
+        for (layer, head), row in self.shares_by_arm[arm].items():
             points = [(s, v) for s, v in zip(self.steps, row, strict=True) if math.isfinite(v)]
             steps, values = zip(*points, strict=True)
             head_fields: dict[str, Any] = {"statistic": "entropy", "layer": layer, "head": head}
@@ -96,7 +96,7 @@ class EntropyData:
     def _unusual(self) -> str:
         findings = [(arm, finding) for arm, of_arm in self.findings().items() for finding in of_arm]
         if not findings:
-            num_heads = min(map(len, self.heads.values()))
+            num_heads = min(map(len, self.shares_by_arm.values()))
             hint = "There are too few heads to compare them." if num_heads <= FEWEST_PEERS else _CHANCE
             return f"No layer and no head is unusual. {hint}"
         evidence: dict[tuple[str, str], list[str]] = {}
@@ -111,8 +111,8 @@ class EntropyData:
         """Return the entropy of each head at the start and at the end."""
         rows = tuple(
             (self.name(arm), f"{layer}.{head}", *(v if v == v else None for v in (row[0], row[-1])))
-            for arm, heads in self.heads.items()
-            for (layer, head), row in sorted(heads.items())
+            for arm, shares_by_head in self.shares_by_arm.items()
+            for (layer, head), row in sorted(shares_by_head.items())
         )
         return style.Table(columns=("arm", "head", "at first", "at last"), rows=rows[:_MAX_ROWS])
 
@@ -139,20 +139,20 @@ def entropy_data(result: StudyResult) -> EntropyData:
             "way in which this model is tempered cannot see its attention weights."
         )
     steps = sorted({step for heads in points.values() for of_head in heads.values() for step in of_head})
-    means = {
+    shares_by_arm = {
         arm: {
             head: tuple(_mean(of_head.get(step, [])) for step in steps)
             for head, of_head in sorted(heads.items())
         }
         for arm, heads in points.items()
     }
-    return EntropyData(steps=tuple(steps), label=baseline_label(result.spec), heads=means)
+    return EntropyData(steps=tuple(steps), label=baseline_label(result.spec), shares_by_arm=shares_by_arm)
 
 
 def plot_entropy(data: EntropyData) -> go.Figure:
     """Return a line for each layer and arm; below, a map of heads over steps for each arm."""
-    arms = list(data.heads)
-    heads = sorted({head for arm in arms for head in data.heads[arm]})
+    arms = list(data.shares_by_arm)
+    heads = sorted({head for arm in arms for head in data.shares_by_arm[arm]})
     shown_heads = [heads[index] for index in style.evenly(len(heads), _MAX_HEADS)]
     map_height = 50 + 16 * min(len(shown_heads), 24)
     fig = make_subplots(
@@ -193,12 +193,14 @@ def plot_entropy(data: EntropyData) -> go.Figure:
     return fig
 
 
-def _head_map(data: EntropyData, arm: str, heads: Sequence[Head]) -> go.Heatmap:
+def _head_map(data: EntropyData, arm: str, shown_heads: Sequence[Head]) -> go.Heatmap:
     nothing = (math.nan,) * len(data.steps)
     return go.Heatmap(
         x=np.array(data.steps, dtype=np.int32),
-        y=[f"{layer}.{head}" for layer, head in heads],
-        z=np.array([data.heads[arm].get(head, nothing) for head in heads], dtype=np.float32).round(4),
+        y=[f"{layer}.{head}" for layer, head in shown_heads],
+        z=np.array(
+            [data.shares_by_arm[arm].get(head, nothing) for head in shown_heads], dtype=np.float32
+        ).round(4),
         coloraxis="coloraxis",
         hovertemplate=f"{data.name(arm)}, head %{{y}}, step %{{x}}: %{{z:.1%}}<extra></extra>",
     )
@@ -208,7 +210,7 @@ def _layer_lines(data: EntropyData) -> list[go.Scatter]:
     layers = [data.layers[index] for index in style.evenly(len(data.layers), _MAX_LAYERS)]
     traces = []
     for arm, colour, dash in (("search", style.WINNER, "solid"), ("baseline", style.BASELINE, "dash")):
-        for index, layer in enumerate(layers if arm in data.heads else ()):
+        for index, layer in enumerate(layers if arm in data.shares_by_arm else ()):
             if not (values := data.layer(arm, layer)):
                 continue
             trace = style.lines(

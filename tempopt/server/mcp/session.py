@@ -321,7 +321,7 @@ class Session:
     def is_working_on(self, name: str) -> bool:
         """Return whether an agent of this session is at work on a study, or about to be."""
         launch = self._launches.get(name)
-        return launch is not None and bool(launch.at_work())
+        return launch is not None and bool(launch.unended_job_ids())
 
     # ---- while studies run
 
