@@ -1,8 +1,9 @@
 """The agent: takes tickets, has them trained, reports what comes back and says how they ended.
 
-It trains nothing itself and decides nothing by the clock: what a ticket gets and whether it is pruned
-follow from the study's seed and the results that the ticket may know (frozen_history.py). Any number of
-agents may be at work on one study; they meet in the store and nowhere else.
+It trains nothing itself. No result depends on the clock: what a ticket gets and whether it is pruned follow
+from the study's seed and the results that the ticket may know (frozen_history.py). Time only decides when
+the agent asks and waits, and when it takes a worker for dead. Any number of agents may be at work on one
+study; they meet in the store and nowhere else.
 """
 
 from __future__ import annotations
@@ -69,8 +70,10 @@ class Turn:
     found_no_run: bool = False
     reason: str = ""
 
-    def ends(self, *, idle_seconds: float, has_looked: bool) -> bool:
-        """Return whether an agent without a run in progress leaves now.
+    def decide_to_leave(self, *, idle_seconds: float, has_looked: bool) -> bool:
+        """Decide whether an agent without a run in progress leaves now, and note why it does.
+
+        Sets ``reason`` and, where there was no run to begin, ``found_no_run``.
 
         Args:
             idle_seconds: Seconds since it had one.
@@ -116,9 +119,9 @@ class Agent:
         self._client = client
         client.listeners = AgentCallbacks(abandon=self._abandon, prune=self._prune)
         self._disk = DiskErrorTracker(spec, folders, note=observer.note)
-        self._clock = self._worked = time.monotonic()
+        self._started_at = self._last_busy_at = time.monotonic()
         self._idle_until = 0.0
-        self._pause = 0.0
+        self._poll_seconds = 0.0
         self._losses = 0
         self._announced_devices = {_PLAIN}
 
@@ -128,7 +131,7 @@ class Agent:
         return self._pool.workers
 
     def run(self) -> None:
-        """Work until every ticket of every stage is over, or the study is paused.
+        """Work until every ticket of every stage is over, the study is paused, or the agent's turn ends.
 
         Raises:
             StudyFailed: Nothing can be trained, workers die before they begin, the store stays away, or
@@ -143,11 +146,12 @@ class Agent:
             except BaseException:
                 self._leave()
                 raise
-        self._look()
+        self._update_observer()
 
     def _work_on(self, interrupt: Interrupt) -> None:
         while True:
             try:
+                # claiming the next ticket delivers the end of a run, too
                 if not (self._client.urgent and self._pool.idle_workers()):
                     self._client.flush()
                 if self._client.state == "paused":
@@ -158,85 +162,87 @@ class Agent:
                 if self._should_leave():
                     self._leave()
                     return
-                self._assign()
+                self._assign_tickets()
             except StoreUnavailableError:
                 self._idle_until = time.monotonic() + _LISTEN_SECONDS
-            self._tend()
-            self._look()
-            self._listen(interrupt)
-            self._watch()
+            self._begin_waiting_runs()
+            self._update_observer()
+            self._wait_for_messages(interrupt)
+            self._end_stalled_workers()
 
     def _should_leave(self) -> bool:
-        """Return whether the agent is to leave for another study."""
+        """Return whether the agent leaves for another study; update its turn."""
         if self._turn is None:
             return False
         now, is_busy = time.monotonic(), bool(self._pool.held_ticket_ids())
         if is_busy or not self._pool.idle_workers():
-            self._worked = now
+            self._last_busy_at = now
         self._turn.has_trained |= is_busy
-        return not is_busy and self._turn.ends(
-            idle_seconds=now - self._worked, has_looked=self._client.last_empty_poll_at > self._worked
+        return not is_busy and self._turn.decide_to_leave(
+            idle_seconds=now - self._last_busy_at,
+            has_looked=self._client.last_empty_poll_at > self._last_busy_at,
         )
 
     def _abandon(self, refused_ids: Collection[int]) -> None:
-        for work in self._pool.all:
-            ticket = work.ticket
+        for slot in self._pool.all:
+            ticket = slot.ticket
             if ticket is not None and ticket.id in refused_ids:
                 self._observer.note(
                     f"{ticket.kind} {ticket.number} was given to another agent meanwhile; what was trained "
                     "of it here is discarded."
                 )
                 self._client.stop_renewing(ticket)
-                work.abandon()
+                slot.abandon()
 
     def _prune(self, ticket: int, attempt: int) -> None:
-        """End a run as pruned, which was decided elsewhere."""
-        for work in self._pool.all:
-            if work.matches(ticket, attempt) and work.stopped is None and not work.waiting:
-                work.stopped = "pruned"
-                work.worker.send(Stop(ticket=ticket, attempt=attempt))
+        """End a run as pruned: the server, which has all reports, has decided so."""
+        for slot in self._pool.all:
+            if slot.matches(ticket, attempt) and slot.stopped is None and not slot.waiting:
+                slot.stopped = "pruned"
+                slot.worker.send(Stop(ticket=ticket, attempt=attempt))
 
-    def _assign(self) -> None:
+    def _assign_tickets(self) -> None:
         self._idle_until = max(self._idle_until, self._disk.until)
         takes_runs = self._turn is None or self._turn.better is None
         while takes_runs and (free := self._pool.idle_workers()) and time.monotonic() >= self._idle_until:
             ticket = self._client.next_ticket(self._pool.held_ticket_ids())
             if ticket is not None:
-                self._pause = 0.0
-                self._begin(free[0], ticket)
+                self._poll_seconds = 0.0
+                self._begin_run(free[0], ticket)
                 continue
             # runs of equal length end close together, and the first of them lets the others go on
-            self._pause = min(max(_SOONEST_SECONDS, _LONGER * self._pause), THOROUGH_SECONDS)
-            self._idle_until = time.monotonic() + self._pause
+            self._poll_seconds = min(max(_SOONEST_SECONDS, _LONGER * self._poll_seconds), THOROUGH_SECONDS)
+            self._idle_until = time.monotonic() + self._poll_seconds
             self._pool.share()
 
-    def _tend(self) -> None:
-        for work in self._pool.restart_and_pop_waiting():
-            ticket = work.current_ticket
-            work.send(self._client.request(ticket, work.memory_share))
-            self._client.heartbeat(ticket, work.lease_seconds(self._spec.study.lease))
+    def _begin_waiting_runs(self) -> None:
+        for slot in self._pool.restart_and_pop_waiting():
+            ticket = slot.current_ticket
+            slot.send(self._client.request(ticket, slot.memory_share))
+            self._client.heartbeat(ticket, slot.lease_seconds(self._spec.study.lease))
 
     # ---- with the workers
 
-    def _begin(self, work: WorkerSlot, ticket: TicketRow) -> None:
-        work.take(ticket, self._client.folder(ticket), self._client.reports(ticket))
-        if self._client.was_pruned_earlier(ticket, work.reports):
-            work.stopped = "pruned"
-            nothing = Finished(
+    def _begin_run(self, slot: WorkerSlot, ticket: TicketRow) -> None:
+        slot.take(ticket, self._client.folder(ticket), self._client.reports(ticket))
+        if self._client.was_pruned_earlier(ticket, slot.reports):
+            slot.stopped = "pruned"
+            end_without_training = Finished(
                 ticket=ticket.id,
                 attempt=ticket.attempt,
                 state="stopped",
-                step=max(work.reports),
+                step=max(slot.reports),
                 measurements={},
                 metrics={},
                 seconds=0.0,
                 reports=[],
             )
-            self._end(work, "pruned", nothing)
+            self._end_run(slot, "pruned", end_without_training)
+        # a run that needs a GPU alone is sent once its neighbours are at rest
         elif not ticket.alone:
-            work.send(self._client.request(ticket, work.memory_share))
+            slot.send(self._client.request(ticket, slot.memory_share))
 
-    def _listen(self, interrupt: Interrupt) -> None:
+    def _wait_for_messages(self, interrupt: Interrupt) -> None:
         by_connection = self._pool.listening()
         patience = _LISTEN_SECONDS
         if self._pool.idle_workers():
@@ -246,72 +252,72 @@ class Agent:
             if ready is interrupt.wake:
                 raise KeyboardInterrupt
             if ready in by_connection:
-                self._hear(by_connection[ready])
+                self._receive(by_connection[ready])
             else:
                 self._idle_until = 0.0
 
-    def _hear(self, work: WorkerSlot) -> None:
-        message = work.worker.receive()
+    def _receive(self, slot: WorkerSlot) -> None:
+        message = slot.worker.receive()
         if message is None:
-            self._on_worker_death(work)
+            self._on_worker_death(slot)
             return
         self._pool.note_worker_ready()
         if not isinstance(message, Ready):
-            self._handle(work, message)
+            self._handle(slot, message)
 
-    def _watch(self) -> None:
+    def _end_stalled_workers(self) -> None:
         lease = self._spec.study.lease
-        for work in self._pool.all:
-            if not work.is_stalled(lease):
+        for slot in self._pool.all:
+            if not slot.is_stalled(lease):
                 continue
-            if work.ticket is not None:
+            if slot.ticket is not None:
                 self._observer.note(
-                    f"The worker of {work.ticket.kind} {work.ticket.number} has made no step for "
-                    f"{time.monotonic() - work.last_progress_at:.0f} s (study.lease is {lease:g} s); "
+                    f"The worker of {slot.ticket.kind} {slot.ticket.number} has made no step for "
+                    f"{time.monotonic() - slot.last_progress_at:.0f} s (study.lease is {lease:g} s); "
                     "it is ended."
                 )
-            work.worker.end()
+            slot.worker.end()
 
-    def _handle(self, work: WorkerSlot, message: Message) -> None:
+    def _handle(self, slot: WorkerSlot, message: Message) -> None:
         assert isinstance(
             message, Started | Progress | Report | CheckpointSaved | CheckpointFailed | Finished | Failed
         )
-        if work.abandoned == (message.ticket, message.attempt) and isinstance(message, Finished | Failed):
-            work.end_abandoned_run()
+        if slot.abandoned == (message.ticket, message.attempt) and isinstance(message, Finished | Failed):
+            slot.end_abandoned_run()
         if isinstance(message, Failed):
             # a group of processes ends with it, and one that ran out of a card's memory may have kept some
-            if work.worker.placement.ranks > 1 or message.kind == "gpu_memory":
-                work.process = Process.WORN
-        if not work.matches(message.ticket, message.attempt):
+            if slot.worker.placement.ranks > 1 or message.kind == "gpu_memory":
+                slot.process = Process.WORN
+        if not slot.matches(message.ticket, message.attempt):
             return
-        work.note_progress()
+        slot.note_progress()
         if isinstance(message, Started | Progress | Report):
-            work.step = message.step
+            slot.step = message.step
         elif isinstance(message, Finished | Failed):
             self._disk.log(message.log_lost)
-        lease_seconds = work.lease_seconds(self._spec.study.lease)
-        self._client.heartbeat(work.current_ticket, lease_seconds, step=work.step)
-        for neighbour in self._pool.waiting_for(work):
+        lease_seconds = slot.lease_seconds(self._spec.study.lease)
+        self._client.heartbeat(slot.current_ticket, lease_seconds, step=slot.step)
+        for neighbour in self._pool.waiting_for(slot):
             self._client.heartbeat(neighbour.current_ticket, initial_lease_seconds(self._spec.study.lease))
         match message:
             case Started():
-                self._on_started(work, message)
+                self._on_started(slot, message)
             case Report():
-                self._on_metric_reported(work, message.step, message.value)
+                self._on_metric_reported(slot, message.step, message.value)
             case CheckpointSaved():
-                self._on_checkpoint_saved(work, message)
+                self._on_checkpoint_saved(slot, message)
             case CheckpointFailed():
                 self._disk.checkpoint(message.why)
             case Finished():
-                self._on_finished(work, message)
+                self._on_finished(slot, message)
             case Failed():
-                self._on_failed(work, message)
+                self._on_failed(slot, message)
 
-    def _on_started(self, work: WorkerSlot, message: Started) -> None:
-        work.phase, work.total_steps, work.device = Phase.STARTED, message.total_steps, message.device
-        codes, ticket = self._client.codes, work.current_ticket
+    def _on_started(self, slot: WorkerSlot, message: Started) -> None:
+        slot.phase, slot.total_steps, slot.device = Phase.STARTED, message.total_steps, message.device
+        codes, ticket = self._client.codes, slot.current_ticket
         # a run that starts again before its last report will report those steps once more
-        earlier_reports, work.reports = work.reports, {}
+        earlier_reports, slot.reports = slot.reports, {}
         history = {int(step): value for step, value in message.reports}
         began = RunStarted(
             ticket_id=message.ticket,
@@ -337,39 +343,39 @@ class Agent:
             self._observer.note(f"{ticket.kind} {ticket.number}: {text}")
         for step, value in history.items():
             if step in earlier_reports:
-                work.reports[step] = value
+                slot.reports[step] = value
             else:
-                self._on_metric_reported(work, step, value)
+                self._on_metric_reported(slot, step, value)
 
-    def _on_metric_reported(self, work: WorkerSlot, step: int, value: float) -> None:
-        ticket = work.current_ticket
-        if work.pruned:
+    def _on_metric_reported(self, slot: WorkerSlot, step: int, value: float) -> None:
+        ticket = slot.current_ticket
+        if slot.pruned:
             return
-        work.reports[step] = value
+        slot.reports[step] = value
         if self._client.report_metric(
-            ticket, step, work.reports, total_steps=work.total_steps, trained_seconds=work.age
+            ticket, step, slot.reports, total_steps=slot.total_steps, trained_seconds=slot.age
         ):
-            work.stopped = "pruned"
-            work.worker.send(Stop(ticket=ticket.id, attempt=ticket.attempt))
+            slot.stopped = "pruned"
+            slot.worker.send(Stop(ticket=ticket.id, attempt=ticket.attempt))
 
-    def _on_checkpoint_saved(self, work: WorkerSlot, message: CheckpointSaved) -> None:
+    def _on_checkpoint_saved(self, slot: WorkerSlot, message: CheckpointSaved) -> None:
         self._disk.checkpoint("")
         checkpoint = Checkpoint(**dataclasses.asdict(message.saved))
-        work.ticket = self._client.keep(work.current_ticket, checkpoint, trained_seconds=work.age)
+        slot.ticket = self._client.keep(slot.current_ticket, checkpoint, trained_seconds=slot.age)
 
     # ---- how runs end
 
-    def _on_finished(self, work: WorkerSlot, message: Finished) -> None:
-        ticket = work.current_ticket
+    def _on_finished(self, slot: WorkerSlot, message: Finished) -> None:
+        ticket = slot.current_ticket
         for text in message.notes:
             self._observer.note(f"{ticket.kind} {ticket.number}: {text}")
-        if work.pruned:
-            self._end(work, "pruned", message)
+        if slot.pruned:
+            self._end_run(slot, "pruned", message)
         elif message.state == "stopped":
-            assert work.stopped == "left", "a worker stopped a run without a request"
-            self._return(work, message.peak_memory)
+            assert slot.stopped == "left", "a worker stopped a run without a request"
+            self._release_ticket(slot, message.peak_memory)
         elif message.state == "diverged":
-            self._end(work, "diverged", message)
+            self._end_run(slot, "diverged", message)
         else:
             points = [(message.step, name, value) for name, value in message.measurements.items()]
             points += [
@@ -379,87 +385,97 @@ class Agent:
                 Measurement(ticket_id=ticket.id, step=step, name=name, value=value)
                 for step, name, value in points
             ]
-            self._end(work, "complete", message, measurements)
+            self._end_run(slot, "complete", message, measurements)
 
-    def _end(
-        self, work: WorkerSlot, outcome: Outcome, message: Finished, measurements: Sequence[Measurement] = ()
+    def _end_run(
+        self, slot: WorkerSlot, outcome: Outcome, message: Finished, measurements: Sequence[Measurement] = ()
     ) -> None:
-        ticket = work.current_ticket
+        ticket = slot.current_ticket
         self._losses = 0
         self._disk.record_success(ticket)
-        value = next(reversed(work.reports.values()), None) if outcome == "pruned" else None
+        value = next(reversed(slot.reports.values()), None) if outcome == "pruned" else None
         if outcome == "complete":
             value = value_of(ticket.kind, self._spec, message.measurements)
-        change, row = build_run_ended(work, outcome, message, value=value, measured=measurements)
-        self._client.report_run_ended(change, ticket, row, work.reports)
-        self._free(work)
+        change, row = build_run_ended(slot, outcome, message, value=value, measured=measurements)
+        self._client.report_run_ended(change, ticket, row, slot.reports)
+        self._free_slot(slot)
         self._observer.on_ticket_end(row)
 
-    def _free(self, work: WorkerSlot) -> None:
-        self._client.stop_renewing(work.current_ticket)
-        work.free()
-        self._idle_until = self._pause = 0.0
+    def _free_slot(self, slot: WorkerSlot) -> None:
+        self._client.stop_renewing(slot.current_ticket)
+        slot.free()
+        self._idle_until = self._poll_seconds = 0.0
 
-    def _return(self, work: WorkerSlot, peak_memory: int | None = None) -> None:
-        self._client.report_attempt_released(build_attempt_released(work, peak_memory))
-        self._free(work)
+    def _release_ticket(self, slot: WorkerSlot, peak_memory: int | None = None) -> None:
+        self._client.report_attempt_released(build_attempt_released(slot, peak_memory))
+        self._free_slot(slot)
 
-    def _on_failed(self, work: WorkerSlot, message: Failed) -> None:
-        ticket = work.current_ticket
+    def _on_failed(self, slot: WorkerSlot, message: Failed) -> None:
+        ticket = slot.current_ticket
         if message.kind == "gpu_memory":
-            self._on_out_of_memory(work, message.message)
+            self._on_out_of_memory(slot, message.message)
             return
         if message.kind == "disk":
-            self._return(work)
+            self._release_ticket(slot)
             self._disk.record_write_failure(ticket, message.message, self._client.tickets())
             return
         if message.kind == "usage":
-            self._return(work)
+            self._release_ticket(slot)
             raise SpecError(message.message)
-        attempts = self._spec.study.max_attempts
+        max_attempts = self._spec.study.max_attempts
         if (
             message.kind == "error"
             and not self._client.has_finished_run()
-            and ticket.failures + 1 >= attempts
+            and ticket.failures + 1 >= max_attempts
         ):
             # it is the code that fails, and not this ticket: when that is put right, it is to be done
-            self._return(work)
+            self._release_ticket(slot)
             raise StudyFailed(
                 f"The training raises in every attempt: {message.message}\nThe traceback is in "
                 f"{self._client.folder(ticket) / LOG}, and in: tempopt logs {self._spec.study.name}"
             )
-        self._record_loss(work, message.message, attempts=attempts)
+        self._record_loss(slot, message.message, max_attempts=max_attempts)
 
-    def _on_out_of_memory(self, work: WorkerSlot, why: str) -> None:
+    def _on_out_of_memory(self, slot: WorkerSlot, why: str) -> None:
         """Repeat a run with a GPU to itself; one that had it has failed for good."""
-        ticket = work.current_ticket
+        ticket = slot.current_ticket
         if ticket.alone:
-            self._record_loss(work, f"{why} (with a GPU to itself)", attempts=1)
+            self._record_loss(slot, f"{why} (with a GPU to itself)", max_attempts=1)
         else:
-            self._record_loss(work, why, attempts=ticket.failures + 2, alone=True)
+            # one more than it has had, this one included
+            self._record_loss(slot, why, max_attempts=ticket.failures + 2, alone=True)
             self._observer.note(f"{ticket.kind} {ticket.number} is tried once more, with a GPU to itself.")
 
-    def _record_loss(self, work: WorkerSlot, why: str, *, attempts: int, alone: bool = False) -> None:
-        ticket = work.current_ticket
+    def _record_loss(self, slot: WorkerSlot, why: str, *, max_attempts: int, alone: bool = False) -> None:
+        """Report that an attempt was lost, and free the slot.
+
+        Args:
+            max_attempts: Failures after which the ticket is not tried again.
+            alone: Whether it needs a GPU alone from then on.
+
+        Raises:
+            StudyFailed: Too many runs in a row were lost.
+        """
+        ticket = slot.current_ticket
         self._losses += 1
-        change, row = build_attempt_lost(work, why, attempts=attempts, alone=alone)
-        self._client.report_attempt_lost(change, ticket, row, work.reports)
+        change, row = build_attempt_lost(slot, why, max_attempts=max_attempts, alone=alone)
+        self._client.report_attempt_lost(change, ticket, row, slot.reports)
         self._observer.note(f"{ticket.kind} {ticket.number}, attempt {ticket.attempt}: {mask_secrets(why)}")
-        self._free(work)
+        self._free_slot(slot)
         if row.state != "waiting":
             self._observer.on_ticket_end(row)
-        max_losses = max(attempts, self._spec.study.max_attempts) * len(self._pool.all)
-        if attempts > 1 and self._losses > max_losses:
+        max_losses = max(max_attempts, self._spec.study.max_attempts) * len(self._pool.all)
+        if max_attempts > 1 and self._losses > max_losses:
             raise StudyFailed(
                 f"{self._losses} runs in a row were lost, the last one because {why.rstrip('.')}. Put that "
                 "right, and have them trained again with all that is left: tempopt resume "
                 f"{self._spec.study.name} --retry-failed"
             )
 
-    def _on_worker_death(self, work: WorkerSlot) -> None:
-        why = self._pool.remove_dead_worker(work)
-        if work.ticket is not None and not work.waiting:
-            self._record_loss(work, why, attempts=self._spec.study.max_attempts)
+    def _on_worker_death(self, slot: WorkerSlot) -> None:
+        why = self._pool.remove_dead_worker(slot)
+        if slot.ticket is not None and not slot.waiting:
+            self._record_loss(slot, why, max_attempts=self._spec.study.max_attempts)
         if self._pool.died_before_ready:
             raise StudyFailed(f"Workers die before they have said a word: {why}. Logs are in {self._folder}.")
 
@@ -470,22 +486,22 @@ class Agent:
         deadline = time.monotonic() + self._spec.resources_here.grace
         # whatever happens now, a second Ctrl-C or a worker that dies, the tickets are to be returned
         with contextlib.suppress(KeyboardInterrupt, Exception):
-            for work in self._pool.all:
-                if work.waiting:
-                    self._return(work)
-                elif work.ticket is not None:
-                    work.stopped = work.stopped or "left"
-                    id, attempt = work.ticket.id, work.ticket.attempt
-                    work.worker.send(Stop(ticket=id, attempt=attempt, keep=not work.pruned))
+            for slot in self._pool.all:
+                if slot.waiting:
+                    self._release_ticket(slot)
+                elif slot.ticket is not None:
+                    slot.stopped = slot.stopped or "left"
+                    id, attempt = slot.ticket.id, slot.ticket.attempt
+                    slot.worker.send(Stop(ticket=id, attempt=attempt, keep=not slot.pruned))
             while (busy := self._pool.busy()) and (seconds_left := deadline - time.monotonic()) > 0:
                 for ready in wait(busy, timeout=seconds_left):
-                    self._hear(busy[ready])  # type: ignore[index]
-        for work in self._pool.all:
-            if work.ticket is not None:
-                self._return(work)
+                    self._receive(busy[ready])  # type: ignore[index]
+        for slot in self._pool.all:
+            if slot.ticket is not None:
+                self._release_ticket(slot)
         self._client.close()
 
-    def _look(self) -> None:
-        elapsed = time.monotonic() - self._clock
-        now = self._client.snapshot([work.view() for work in self._pool.all], elapsed)
+    def _update_observer(self) -> None:
+        elapsed = time.monotonic() - self._started_at
+        now = self._client.snapshot([slot.view() for slot in self._pool.all], elapsed)
         self._observer.update(now)

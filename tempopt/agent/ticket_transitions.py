@@ -27,7 +27,7 @@ ENTROPY = "entropy/"
 
 
 def build_run_ended(
-    work: WorkerSlot,
+    slot: WorkerSlot,
     outcome: Outcome,
     message: Finished,
     *,
@@ -40,7 +40,7 @@ def build_run_ended(
         value: What counts of it, if anything does.
         measured: What was measured at its end.
     """
-    ticket = work.current_ticket
+    ticket = slot.current_ticket
     outcomes = RunOutcome(
         outcome=outcome,
         value=value,
@@ -49,12 +49,12 @@ def build_run_ended(
         diverged_at=message.step if outcome == "diverged" else None,
         measurements=list(measured),
         checkpoint_seconds=message.checkpoint_seconds,
-        gpu_seconds=message.seconds * work.cards,
+        gpu_seconds=message.seconds * slot.cards,
         peak_memory=message.peak_memory,
         maps=message.maps if outcome == "complete" else None,
     )
-    change = RunEnded(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes, log=work.output_tail())
-    return change, apply_run_ended(ticket, outcomes, work.total_steps)
+    change = RunEnded(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes, log=slot.output_tail())
+    return change, apply_run_ended(ticket, outcomes, slot.total_steps)
 
 
 def apply_run_ended(ticket: TicketRow, outcomes: RunOutcome, total_steps: int | None) -> TicketRow:
@@ -90,24 +90,24 @@ def to_pruned_outcome(outcomes: RunOutcome, value: float | None) -> RunOutcome:
 
 
 def build_attempt_lost(
-    work: WorkerSlot, why: str, *, attempts: int, alone: bool
+    slot: WorkerSlot, why: str, *, max_attempts: int, alone: bool
 ) -> tuple[AttemptLost, TicketRow]:
     """Return what becomes of a ticket whose attempt was lost: it waits again, or has failed.
 
     Args:
-        attempts: Failures after which it is not tried again.
+        max_attempts: Failures after which it is not tried again, >= 1.
         alone: Whether it is to have a card to itself from then on.
     """
-    ticket, seconds = work.current_ticket, work.age
+    ticket, seconds = slot.current_ticket, slot.age
     change = AttemptLost(
         ticket_id=ticket.id,
         attempt=ticket.attempt,
         error=why,
-        max_attempts=attempts,
+        max_attempts=max_attempts,
         seconds=seconds,
-        log=work.output_tail(),
+        log=slot.output_tail(),
         alone=alone,
-        gpu_seconds=seconds * work.cards,
+        gpu_seconds=seconds * slot.cards,
     )
     return change, apply_attempt_lost(ticket, change)
 
@@ -127,15 +127,15 @@ def apply_attempt_lost(ticket: TicketRow, change: AttemptLost) -> TicketRow:
     return dataclasses.replace(row, state="failed", outcome="failed", checkpoints=())
 
 
-def build_attempt_released(work: WorkerSlot, peak_memory: int | None) -> AttemptReleased:
+def build_attempt_released(slot: WorkerSlot, peak_memory: int | None) -> AttemptReleased:
     """Return the change for a ticket that is returned in good order."""
-    ticket, seconds = work.current_ticket, work.age
+    ticket, seconds = slot.current_ticket, slot.age
     return AttemptReleased(
         ticket_id=ticket.id,
         attempt=ticket.attempt,
         seconds=seconds,
-        log=work.output_tail(),
-        gpu_seconds=seconds * work.cards,
+        log=slot.output_tail(),
+        gpu_seconds=seconds * slot.cards,
         peak_memory=peak_memory,
     )
 

@@ -28,57 +28,57 @@ class WorkerPool:
     @property
     def workers(self) -> list[WorkerProcess]:
         """The workers that are alive now."""
-        return [work.worker for work in self.all if not work.suspended]
+        return [slot.worker for slot in self.all if not slot.suspended]
 
     def idle_workers(self) -> list[WorkerSlot]:
         """Return the workers that may take a ticket."""
-        return [work for work in self.all if work.idle and not self._is_gpu_reserved(work)]
+        return [slot for slot in self.all if slot.idle and not self._is_gpu_reserved(slot)]
 
     def held_ticket_ids(self) -> list[int]:
         """Return the ids of the tickets in progress."""
-        return [work.ticket.id for work in self.all if work.ticket is not None]
+        return [slot.ticket.id for slot in self.all if slot.ticket is not None]
 
     def listening(self) -> dict[Connection, WorkerSlot]:
         """Return the workers that can send messages, by connection."""
-        return {work.worker.connection: work for work in self.all if not work.suspended}
+        return {slot.worker.connection: slot for slot in self.all if not slot.suspended}
 
     def busy(self) -> dict[Connection, WorkerSlot]:
         """Return the workers with a ticket in progress, by connection."""
-        return {work.worker.connection: work for work in self.all if work.ticket is not None}
+        return {slot.worker.connection: slot for slot in self.all if slot.ticket is not None}
 
-    def waiting_for(self, work: WorkerSlot) -> Iterator[WorkerSlot]:
+    def waiting_for(self, slot: WorkerSlot) -> Iterator[WorkerSlot]:
         """Yield the workers that wait until this one leaves their GPU to them."""
-        return (neighbour for neighbour in self._neighbours(work) if neighbour.waiting)
+        return (neighbour for neighbour in self._neighbours(slot) if neighbour.waiting)
 
     def restart_and_pop_waiting(self) -> list[WorkerSlot]:
         """Restart the workers that need it, and return those that waited for their GPU and may begin now."""
-        for work in self.all:
-            if work.suspended and not self._is_gpu_reserved(work):
-                self._renew(work)
-            elif work.at_rest and not work.suspended and self._is_spent(work):
-                self._renew(work)
-        return [work for work in self.all if work.waiting and self._clear_gpu(work)]
+        for slot in self.all:
+            if slot.suspended and not self._is_gpu_reserved(slot):
+                self._renew(slot)
+            elif slot.at_rest and not slot.suspended and self._is_spent(slot):
+                self._renew(slot)
+        return [slot for slot in self.all if slot.waiting and self._clear_gpu(slot)]
 
-    def _clear_gpu(self, work: WorkerSlot) -> bool:
+    def _clear_gpu(self, slot: WorkerSlot) -> bool:
         """Stop the neighbours on a worker's GPU if all are idle; return whether the worker may begin."""
-        neighbours = self._neighbours(work)
+        neighbours = self._neighbours(slot)
         if not all(neighbour.at_rest for neighbour in neighbours):
             return False
         for neighbour in neighbours:
             if not neighbour.suspended:
                 neighbour.worker.kill()
                 neighbour.process = Process.SUSPENDED
-        return work.worker.ready
+        return slot.worker.ready
 
     def note_worker_ready(self) -> None:
         """Note that a worker has sent a message: workers do start here."""
         self._deaths = 0
 
-    def remove_dead_worker(self, work: WorkerSlot) -> str:
+    def remove_dead_worker(self, slot: WorkerSlot) -> str:
         """Start another worker in place of one that has died, and return why it died."""
         self._deaths += 1
-        why = work.worker.exit_description()
-        self._renew(work)
+        why = slot.worker.exit_description()
+        self._renew(slot)
         return why
 
     @property
@@ -88,24 +88,24 @@ class WorkerPool:
 
     def share(self) -> None:
         """Share the GPUs again that idle workers no longer need for themselves."""
-        for work in self.all:
-            if work.at_rest and not work.waiting:
-                work.needs_exclusive_gpu = False
+        for slot in self.all:
+            if slot.at_rest and not slot.waiting:
+                slot.needs_exclusive_gpu = False
 
-    def _renew(self, work: WorkerSlot) -> None:
-        if not work.suspended:
-            work.worker.kill()
-        work.replace_worker(WorkerProcess(slot=work.worker.slot, placement=work.worker.placement))
+    def _renew(self, slot: WorkerSlot) -> None:
+        if not slot.suspended:
+            slot.worker.kill()
+        slot.replace_worker(WorkerProcess(slot=slot.worker.slot, placement=slot.worker.placement))
 
     @staticmethod
-    def _is_spent(work: WorkerSlot) -> bool:
+    def _is_spent(slot: WorkerSlot) -> bool:
         """Return whether a process may not train what comes next: a run alone on a GPU gets a fresh one."""
-        return work.process is Process.WORN or (work.waiting and work.process is not Process.FRESH)
+        return slot.process is Process.WORN or (slot.waiting and slot.process is not Process.FRESH)
 
-    def _neighbours(self, work: WorkerSlot) -> list[WorkerSlot]:
-        cards = set(work.worker.placement.gpus or ())
-        return [o for o in self.all if o is not work and not cards.isdisjoint(o.worker.placement.gpus or ())]
+    def _neighbours(self, slot: WorkerSlot) -> list[WorkerSlot]:
+        cards = set(slot.worker.placement.gpus or ())
+        return [o for o in self.all if o is not slot and not cards.isdisjoint(o.worker.placement.gpus or ())]
 
-    def _is_gpu_reserved(self, work: WorkerSlot) -> bool:
+    def _is_gpu_reserved(self, slot: WorkerSlot) -> bool:
         """Return whether another worker has the GPU to itself, or is about to."""
-        return any(neighbour.needs_exclusive_gpu for neighbour in self._neighbours(work))
+        return any(neighbour.needs_exclusive_gpu for neighbour in self._neighbours(slot))

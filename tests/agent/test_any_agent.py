@@ -170,12 +170,12 @@ def test_a_study_of_higher_priority_ends_the_turn_of_another_which_is_served_aga
 
     def serve_study(name: str, turn: Turn) -> None:
         if name == "study-1":
-            assert not turn.ends(idle_seconds=math.inf, has_looked=False)
+            assert not turn.decide_to_leave(idle_seconds=math.inf, has_looked=False)
             studies.studies += [study(2, priority=1)]
             while turn.better is None:
                 time.sleep(0.01)
             assert turn.better == "study-2"
-            assert turn.ends(idle_seconds=0.0, has_looked=False)
+            assert turn.decide_to_leave(idle_seconds=0.0, has_looked=False)
             turn.has_trained = has_trained
             # the runs in progress have ended, and the study is not done
             studies.studies = [study(2, priority=1), replace(study(1), name="the same again")]
@@ -195,8 +195,8 @@ def test_a_study_without_a_run_to_begin_is_left_when_another_has_one() -> None:
             studies.studies = [study(1), study(2)]
             while turn.idle_seconds == 3600.0:
                 time.sleep(0.01)
-            assert not turn.ends(idle_seconds=60.0, has_looked=False)
-            assert turn.ends(idle_seconds=2.0, has_looked=True)
+            assert not turn.decide_to_leave(idle_seconds=60.0, has_looked=False)
+            assert turn.decide_to_leave(idle_seconds=2.0, has_looked=True)
 
     studies.serving = serve_study
     _, lines = run(studies, idle_seconds=3600.0)

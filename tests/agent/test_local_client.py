@@ -208,10 +208,10 @@ def test_what_a_run_that_failed_for_good_has_written_is_deleted(scene: ClientSce
     ticket, path = scene.write_checkpoint(client, next_ticket(client), 8)
     client._deliver()
     worker: Any = SimpleNamespace(placement=Placement())
-    work = WorkerSlot(worker=worker, ticket=ticket, folder=scene.folder)
-    change, waiting_row = build_attempt_lost(work, "it died", attempts=2, alone=False)
+    slot = WorkerSlot(worker=worker, ticket=ticket, folder=scene.folder)
+    change, waiting_row = build_attempt_lost(slot, "it died", max_attempts=2, alone=False)
     assert waiting_row.state == "waiting" and waiting_row.checkpoints == ticket.checkpoints
-    change, row = build_attempt_lost(work, "it died", attempts=1, alone=False)
+    change, row = build_attempt_lost(slot, "it died", max_attempts=1, alone=False)
     assert row.state == "failed"
     client.report_attempt_lost(change, ticket, row, {})
     client._deliver()
