@@ -148,8 +148,8 @@ def _of_inference(
         return []
     plans = {AS_TRAINED: None, **inference_plans(world.spec, arms["search"])}
 
-    def tuned_gain(arm: str, plan: str) -> float:
-        return world.worth(arms[arm], plans[plan])
+    def tuned_gain(arm: str, plan_name: str) -> float:
+        return world.worth(arms[arm], plans[plan_name])
 
     for name, arm, inference_answer in (
         ("twin", "twin", inference.twin),
@@ -158,20 +158,20 @@ def _of_inference(
         if inference_answer is not None:
             test, truth = (
                 inference_answer.answer.paired,
-                tuned_gain(arm, inference_answer.plan) - world.worth(arms[arm]),
+                tuned_gain(arm, inference_answer.plan_name) - world.worth(arms[arm]),
             )
             answers.append(
                 _answer_entry(f"inference:{name}", False, truth, test.gain, test.ci_low, test.ci_high)
             )
     if inference.difference is not None and inference.winner is not None:
-        truth = tuned_gain("search", inference.winner.plan) - tuned_gain("baseline", inference.plan)
+        truth = tuned_gain("search", inference.winner.plan_name) - tuned_gain("baseline", inference.plan_name)
         test = inference.difference.paired
         answers.append(
             _answer_entry("inference:difference", False, truth, test.gain, test.ci_low, test.ci_high)
         )
     trained_gain = world.worth(arms["search"]) - world.worth(arms["twin"])
     if inference.share is not None and inference.twin is not None and trained_gain:
-        truth = (tuned_gain("twin", inference.twin.plan) - world.worth(arms["twin"])) / trained_gain
+        truth = (tuned_gain("twin", inference.twin.plan_name) - world.worth(arms["twin"])) / trained_gain
         ratio = inference.share
         answers.append(
             _answer_entry("share:inference_only", False, truth, ratio.ratio, ratio.low, ratio.high)
@@ -223,14 +223,14 @@ def _all_answers(verdict: Verdict) -> Iterator[tuple[str, PairedResult, Any]]:
                 yield name, entry, None
             elif isinstance(getattr(entry, "answer", None), PairedResult):
                 yield name, entry.answer, entry
-    if verdict.learned is not None and verdict.learned.winner is not None:
-        yield "over_learned", verdict.learned.winner, None
+    if verdict.learned is not None and verdict.learned.winner_over_it is not None:
+        yield "over_learned", verdict.learned.winner_over_it, None
 
 
 def _truth(name: str, share: Any, arms: Mapping[str, Mapping[str, Any]], world: ModelWorld) -> float | None:
     """Return the gain of an answer in truth; None: it is not known what the answer compares."""
     if name == "inference_only" and {"baseline", "search"} <= arms.keys():
-        plan = inference_plans(world.spec, arms["search"]).get(share.plan)
+        plan = inference_plans(world.spec, arms["search"]).get(share.plan_name)
         return world.worth(arms["baseline"], plan) - world.worth(arms["baseline"])
     if name.startswith("parts:"):
         return world.worth(arms["search"]) - world.worth(share.parameters)

@@ -160,7 +160,7 @@ def decide(result: StudyData, storage: str = "") -> Decision | None:
         metric=result.metric,
         before=baseline_mean,
         **_numbers_of(result, answer.paired, baseline_mean),
-        use=_use(result.spec, verdict),
+        use=_use_text(result.spec, verdict),
         params=advice.parameters,
         is_change=advice.action_without_training != "change_nothing",
         baseline=baseline_name(result.spec),
@@ -168,7 +168,7 @@ def decide(result: StudyData, storage: str = "") -> Decision | None:
         is_winner_replaced=is_winner_replaced(verdict),
         earlier_seeds=earlier_seeds(result, verdict.round),
         untested=untested_parameters(result.spec, advice),
-        also=tuple(_also(result, verdict, storage))[:_MAX_REMARKS],
+        also=tuple(_also_lines(result, verdict, storage))[:_MAX_REMARKS],
     )
 
 
@@ -245,18 +245,18 @@ def _outcome(verdict: Verdict) -> Outcome:
     return "worse" if verdict.total.worse else "no_gain"
 
 
-def _use(spec: StudySpec, verdict: Verdict) -> str:
+def _use_text(spec: StudySpec, verdict: Verdict) -> str:
     advice, baseline = verdict.recommendation, baseline_name(spec)
     assert advice is not None
-    plan = "" if advice.plan is None else f", evaluated at {plan_text(advice.plan)}"
+    plan_phrase = "" if advice.plan_name is None else f", evaluated at {plan_text(advice.plan_name)}"
     if advice.action_without_training == "change_nothing":
         return f"{baseline}, as now{untested_text(spec, advice)}"
     if advice.action_without_training == "inference_only":
-        return f"{baseline}{untested_text(spec, advice)}{plan}"
-    return f"{temperature_text(advice.parameters)}{plan}"
+        return f"{baseline}{untested_text(spec, advice)}{plan_phrase}"
+    return f"{temperature_text(advice.parameters)}{plan_phrase}"
 
 
-def _also(result: StudyData, verdict: Verdict, storage: str) -> list[str]:
+def _also_lines(result: StudyData, verdict: Verdict, storage: str) -> list[str]:
     """Return what is to be known beside the decision, most important first."""
     advice, total = verdict.recommendation, verdict.total
     assert advice is not None
@@ -270,7 +270,7 @@ def _also(result: StudyData, verdict: Verdict, storage: str) -> list[str]:
             f"{baseline_name(result.spec)}, {rates.arm.failed} with this ({p_text(rates.p_value)})"
         )
     if total.significant:
-        lines += _beside_constants(verdict)
+        lines += _beside_constants_lines(verdict)
         if advice.action_without_training == "change_nothing" and verdict.guards_kept:
             min_gain = f"{advice.min_gain:.3g}"
             lines.append(
@@ -286,15 +286,15 @@ def _also(result: StudyData, verdict: Verdict, storage: str) -> list[str]:
     if advice.widen:
         names = " and ".join(widening.name for widening in advice.widen)
         lines.append(f"{names} at the end of the searched range: `tempopt show --full` has how to widen it")
-    if advice.pairs is not None:
+    if advice.more_pairs is not None:
         study_args = f"{shlex.quote(result.name)}{storage}"
-        lines.append(f"more pairs may decide: tempopt resume {study_args} --pairs +{advice.pairs.pairs}")
+        lines.append(f"more pairs may decide: tempopt resume {study_args} --pairs +{advice.more_pairs.pairs}")
     if total.is_skewed:
         lines.append("the differences are skewed: the error rate may be higher than stated")
     return lines
 
 
-def _beside_constants(verdict: Verdict) -> list[str]:
+def _beside_constants_lines(verdict: Verdict) -> list[str]:
     """Return what the winner is worth beside a constant temperature, and beside what is recommended."""
     advice, subject, lines = verdict.recommendation, "", []
     assert advice is not None
@@ -302,8 +302,8 @@ def _beside_constants(verdict: Verdict) -> list[str]:
         return ["training at another temperature is not shown to be worth more"]
     if advice.parameters != verdict.params:
         subject = "the winner is "
-        if advice.winner is not None:
-            relation = "is worse than" if advice.winner.worse else "is not shown to be better than"
+        if advice.winner_over_it is not None:
+            relation = "is worse than" if advice.winner_over_it.worse else "is not shown to be better than"
             gain = "" if advice.gain is None else f", whose gain is {format_signed(advice.gain.paired)}"
             lines.append(f"the winner ({temperature_text(verdict.params)}) {relation} this{gain}")
     best = (verdict.constant_params, verdict.over_constant)

@@ -392,7 +392,7 @@ def _inference(verdict: Verdict, baseline: str) -> Iterator[Finding]:
     twin = inference.twin or inference.baseline
     is_twin_different = twin.answer != inference.answer
     twin_share = share_text(inference.share, twin.answer.paired)
-    if inference.plan == AS_TRAINED:
+    if inference.plan_name == AS_TRAINED:
         text = f"inference only: models trained at {baseline} are evaluated best at {baseline}."
         yield Finding(kind="inference", text=text)
     else:
@@ -403,14 +403,17 @@ def _inference(verdict: Verdict, baseline: str) -> Iterator[Finding]:
         elif share == ".":
             share = ": no gain shown."
         text = (
-            f"inference only (models trained at {baseline} and evaluated at {plan_text(inference.plan)}, "
-            f"against the same models evaluated at {baseline}): {format_comparison(inference.answer)}{share}"
+            f"inference only (models trained at {baseline} and evaluated at "
+            f"{plan_text(inference.plan_name)}, against the same models evaluated at {baseline}): "
+            f"{format_comparison(inference.answer)}{share}"
         )
         choice = choice_text(inference.baseline, verdict.confirmed_on)
         yield comparison_finding("inference", text, inference.answer, details=[choice])
     if is_twin_different and inference.share is not None:
         models = f"models trained at {baseline} with the winner's other parameters"
-        text = f"the same of {models}, {plan_text(twin.plan)}: {format_comparison(twin.answer)}{twin_share}"
+        text = (
+            f"the same of {models}, {plan_text(twin.plan_name)}: {format_comparison(twin.answer)}{twin_share}"
+        )
         yield comparison_finding("inference_twin", text, twin.answer)
     if inference.difference is not None and not verdict.at_one:
         yield _over_inference(verdict, inference, inference.difference, baseline)
@@ -421,7 +424,9 @@ def _over_inference(
 ) -> Finding:
     """Return what training at another temperature is worth beside evaluating at one."""
     of_winner, of_baseline = (
-        "" if tuned is None or tuned.plan == AS_TRAINED else f", evaluated at {plan_text(tuned.plan)}"
+        ""
+        if tuned is None or tuned.plan_name == AS_TRAINED
+        else f", evaluated at {plan_text(tuned.plan_name)}"
         for tuned in (inference.winner, inference.baseline)
     )
     winner = f"the winner{of_winner}{',' if of_winner else ''}"
@@ -429,7 +434,7 @@ def _over_inference(
     if difference.significant and verdict.total.significant:
         end = "training at another temperature is worth that much more than inference alone."
     elif difference.worse:
-        end = f"{baseline if inference.plan == AS_TRAINED else 'inference alone'} is better."
+        end = f"{baseline if inference.plan_name == AS_TRAINED else 'inference alone'} is better."
     elif difference.significant:
         end = f"this does not count, since the winner is not shown to gain over {baseline}."
     else:
@@ -457,7 +462,7 @@ def _learned_temperatures(verdict: Verdict, spec: StudySpec) -> Iterator[Finding
         f"training: {format_comparison(learned.answer)}{share}; {final_temperatures_text(learned.ends)}."
     )
     yield comparison_finding("learned", text, learned.answer, learned.params)
-    if (winner_answer := learned.winner) is not None:
+    if (winner_answer := learned.winner_over_it) is not None:
         no_gain_text = "; the winner is worse" if winner_answer.worse else "; no difference is shown"
         end = "" if winner_answer.significant else no_gain_text
         text = f"the winner against them: {format_comparison(winner_answer)}{end}."

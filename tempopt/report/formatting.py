@@ -284,13 +284,17 @@ def _controlled_text(parameters: Mapping[str, Any]) -> str:
     return f"τ from {first:.4g}, entropy control {parameters[CONTROL]} ({target})"
 
 
-def plan_text(plan: str) -> str:
-    """Return what a plan of inference is called in a sentence."""
-    if plan == AS_TRAINED:
+def plan_text(plan_name: str) -> str:
+    """Return the words for a plan of inference in a sentence.
+
+    Args:
+        plan_name: Its name, as ``TunedInference.plan_name`` has it.
+    """
+    if plan_name == AS_TRAINED:
         return "the temperature of the training"
-    constant = ConstantPlan.of(plan)
+    constant = ConstantPlan.of(plan_name)
     if constant is None:
-        assert plan == WINNER
+        assert plan_name == WINNER
         return "the winner's final temperature"
     text = f"{constant.temperature or 'τ'} = {constant.tau:.4g}"
     scaling = constant.length_scaling

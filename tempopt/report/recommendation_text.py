@@ -24,7 +24,7 @@ from tempopt.report.guard_text import not_kept
 from tempopt.spec.sections import KNOWLEDGE_GRADIENT
 from tempopt.temperature import CREDITED, NEUTRAL, active_groups
 from tempopt.verdict.inference import TunedInference
-from tempopt.verdict.recommendation import ALONE_SHARE, Recommendation
+from tempopt.verdict.recommendation import INFERENCE_ALPHA_SHARE, Recommendation
 from tempopt.verdict.run_evaluations import WINNER, ConstantPlan
 from tempopt.verdict.verdict import find_valid_earlier_verdict
 from tempopt.verdict.widening import Widening, find_params_at_range_ends
@@ -53,31 +53,32 @@ def recommendation_text(result: StudyData, storage: str = "", *, as_code: bool =
     study_args = f"{shlex.quote(result.name)}{storage}"
     code = f" As code: `tempopt export {study_args}`." if as_code else ""
     if (standing_verdict := result.valid_earlier_verdict) is not None:
-        return _stays_valid(result, verdict, standing_verdict, study_args, code)
+        return _standing_advice_text(result, verdict, standing_verdict, study_args, code)
     if recommendation.action == "widen_range":
-        now_text = f"Until then: {_now(result, verdict, recommendation, code)}"
-        return f"{_widen(recommendation, result, storage)} {now_text}"
+        now_text = f"Until then: {_advice_now_text(result, verdict, recommendation, code)}"
+        return f"{_widen_text(recommendation, result, storage)} {now_text}"
     if recommendation.action == "more_pairs":
-        pairs = _more_pairs(result, recommendation, study_args)
-        passed_over = _blocked_options_text(recommendation, baseline_name(result.spec))
-        return f"{pairs} Until they are trained, {_in_short(result.spec, recommendation)}.{passed_over}"
-    return _now(result, verdict, recommendation, code)
+        pairs_text = _more_pairs_text(result, recommendation, study_args)
+        blocked_text = _blocked_options_text(recommendation, baseline_name(result.spec))
+        advice = _short_advice_text(result.spec, recommendation)
+        return f"{pairs_text} Until they are trained, {advice}.{blocked_text}"
+    return _advice_now_text(result, verdict, recommendation, code)
 
 
-def _stays_valid(
+def _standing_advice_text(
     result: StudyData, verdict: Verdict, standing_verdict: Verdict, study_args: str, code: str
 ) -> str:
     """Return what to do where an earlier verdict recommends a change, and the latest shows no other."""
     assert standing_verdict.recommendation is not None and verdict.recommendation is not None
     recommendation = verdict.recommendation
     earlier_name, latest_name = f"verdict {standing_verdict.looks}", f"Verdict {verdict.looks}"
-    advice = _in_short(result.spec, standing_verdict.recommendation)
+    advice = _short_advice_text(result.spec, standing_verdict.recommendation)
     text = (
         f"what {earlier_name} recommends, which stays valid: {advice}.{code} {latest_name} has the smaller "
         "share of the error rate and shows no other change that is worth making; it takes nothing back."
     )
     if recommendation.action == "more_pairs":
-        return f"{text} By {latest_name.lower()} {_more_pairs(result, recommendation, study_args)}"
+        return f"{text} By {latest_name.lower()} {_more_pairs_text(result, recommendation, study_args)}"
     return f"{text}{_blocked_options_text(recommendation, baseline_name(result.spec))}"
 
 
@@ -85,31 +86,34 @@ def earlier_advice(result: StudyData, verdict: Verdict) -> str:
     """Return in a few words what an earlier verdict recommended, beside those before it."""
     recommendation, earlier = verdict.recommendation, result.earlier_verdicts
     assert recommendation is not None
-    advice = _in_short(result.spec, recommendation)
+    advice = _short_advice_text(result.spec, recommendation)
     standing_verdict = find_valid_earlier_verdict(verdict, earlier[: earlier.index(verdict)])
     if standing_verdict is not None and standing_verdict.recommendation is not None:
-        advice = _in_short(result.spec, standing_verdict.recommendation)
+        advice = _short_advice_text(result.spec, standing_verdict.recommendation)
         advice += f", as verdict {standing_verdict.looks}"
     if recommendation.action == "widen_range":
-        return f"widen {_ranges(recommendation)}, and until then {advice}"
+        return f"widen {_ranges_text(recommendation)}, and until then {advice}"
     if recommendation.action == "more_pairs":
-        assert recommendation.pairs is not None
-        return f"add {recommendation.pairs.pairs} pairs, and until then {advice}"
+        assert recommendation.more_pairs is not None
+        return f"add {recommendation.more_pairs.pairs} pairs, and until then {advice}"
     return advice
 
 
-def _in_short(spec: StudySpec, recommendation: Recommendation) -> str:
+def _short_advice_text(spec: StudySpec, recommendation: Recommendation) -> str:
     """Return what a recommendation has people do now, without why."""
     others_phrase = untested_text(spec, recommendation)
     if recommendation.action_without_training == "change_nothing":
         return f"train at {baseline_name(spec)}, as now{others_phrase}" if others_phrase else "change nothing"
-    plan = "" if recommendation.plan is None else f", and evaluate at {plan_text(recommendation.plan)}"
+    plan_phrase = (
+        "" if recommendation.plan_name is None else f", and evaluate at {plan_text(recommendation.plan_name)}"
+    )
     if recommendation.action_without_training == "inference_only":
-        return f"train at {baseline_name(spec)}{others_phrase}{plan}"
-    return f"train {_how(recommendation)}: {temperature_text(recommendation.parameters)}{plan}"
+        return f"train at {baseline_name(spec)}{others_phrase}{plan_phrase}"
+    temperatures = temperature_text(recommendation.parameters)
+    return f"train {_training_phrase(recommendation)}: {temperatures}{plan_phrase}"
 
 
-def _how(recommendation: Recommendation) -> str:
+def _training_phrase(recommendation: Recommendation) -> str:
     if recommendation.action_without_training == "train_with_control":
         return "under control of the entropy"
     if recommendation.action_without_training != "train_at_constant":
@@ -124,62 +128,62 @@ def _changed_names(recommendation: Recommendation) -> set[str]:
     return {part.rpartition(".")[0] for part in active_groups(recommendation.parameters)}
 
 
-def _now(result: StudyData, verdict: Verdict, recommendation: Recommendation, code: str) -> str:
-    passed_over = _blocked_options_text(recommendation, baseline_name(result.spec))
+def _advice_now_text(result: StudyData, verdict: Verdict, recommendation: Recommendation, code: str) -> str:
+    blocked_text = _blocked_options_text(recommendation, baseline_name(result.spec))
     if recommendation.action_without_training == "change_nothing":
-        return _change_nothing(result, verdict, recommendation, passed_over)
+        return _change_nothing_text(result, verdict, recommendation, blocked_text)
     if recommendation.action_without_training == "inference_only":
-        return f"{_inference_only(result, verdict, recommendation)}{passed_over}{code}"
-    text = _train(result, verdict, recommendation)
-    if recommendation.parameters == verdict.params and not passed_over:
-        passed_over = " Nothing simpler is shown to do as well."
-    return f"{text}{passed_over}{code}"
+        return f"{_inference_only_text(result, verdict, recommendation)}{blocked_text}{code}"
+    text = _train_text(result, verdict, recommendation)
+    if recommendation.parameters == verdict.params and not blocked_text:
+        blocked_text = " Nothing simpler is shown to do as well."
+    return f"{text}{blocked_text}{code}"
 
 
-def _train(result: StudyData, verdict: Verdict, recommendation: Recommendation) -> str:
+def _train_text(result: StudyData, verdict: Verdict, recommendation: Recommendation) -> str:
     is_constant = recommendation.action_without_training == "train_at_constant"
     tuned = None if verdict.inference_only is None else verdict.inference_only.winner
     evaluation_text = "at the same temperature" if is_constant else "at its last temperature"
     if recommendation.action_without_training == "train_with_control":
         evaluation_text = "at the temperatures that the training ends with, which its checkpoint holds"
-    if recommendation.plan is not None and tuned is not None:
+    if recommendation.plan_name is not None and tuned is not None:
         evaluation_text = (
-            f"at {plan_text(recommendation.plan)} ({best_of(tuned)}), which gains its models another "
+            f"at {plan_text(recommendation.plan_name)} ({best_of(tuned)}), which gains its models another "
             f"{format_gain(tuned.answer)}"
         )
-    text = f"train {_how(recommendation)}: {temperature_text(recommendation.parameters)}."
+    text = f"train {_training_phrase(recommendation)}: {temperature_text(recommendation.parameters)}."
     # attention's is read by every evaluation, whatever of it is changed
     is_read = not result.spec.temperatures or _changed_names(recommendation).intersection(
         result.spec.evaluated
     )
-    if is_read or recommendation.plan is not None:
+    if is_read or recommendation.plan_name is not None:
         text += f" Evaluate {evaluation_text}."
     if recommendation.parameters == verdict.params:
         return f"{text} That is the winner of the search."
     if recommendation.gain is not None:
         test, baseline = recommendation.gain.paired, baseline_name(result.spec)
         text += f" That gains {format_effect(test)} over {baseline} ({numbers_of_size(test)})."
-    return f"{text}{_beside_winner(verdict, recommendation, 'has more parts')}"
+    return f"{text}{_beside_winner_text(verdict, recommendation, 'has more parts')}"
 
 
-def _inference_only(result: StudyData, verdict: Verdict, recommendation: Recommendation) -> str:
-    assert recommendation.gain is not None and recommendation.plan is not None
+def _inference_only_text(result: StudyData, verdict: Verdict, recommendation: Recommendation) -> str:
+    assert recommendation.gain is not None and recommendation.plan_name is not None
     assert verdict.inference_only is not None
     # what was tuned for the baseline may not be what a person trains with so far
     others_phrase = untested_text(result.spec, recommendation)
     text = (
         f"train as before, at {baseline_name(result.spec)}{others_phrase}, and evaluate at "
-        f"{plan_text(recommendation.plan)} ({best_of(verdict.inference_only.baseline)}). That gains "
+        f"{plan_text(recommendation.plan_name)} ({best_of(verdict.inference_only.baseline)}). That gains "
         f"{format_gain(recommendation.gain)}"
     )
     if not verdict.total.significant:
         winner = "the winner of the search, which is trained at another temperature,"
         return f"{text}, while {winner} is not shown to gain anything."
-    return f"{text}.{_beside_winner(verdict, recommendation, 'needs training at another temperature')}"
+    return f"{text}.{_beside_winner_text(verdict, recommendation, 'needs training at another temperature')}"
 
 
-def _change_nothing(
-    result: StudyData, verdict: Verdict, recommendation: Recommendation, passed_over: str
+def _change_nothing_text(
+    result: StudyData, verdict: Verdict, recommendation: Recommendation, blocked_text: str
 ) -> str:
     baseline = baseline_name(result.spec)
     others_phrase = untested_text(result.spec, recommendation)
@@ -191,14 +195,14 @@ def _change_nothing(
     nothing = "" if others_phrase else "change nothing: "
     text = f"{nothing}train and evaluate at {baseline}{', as now' if others_phrase else ''}{others_phrase}."
     if verdict.total.significant and not verdict.guards_kept:
-        return f"{text} The gain is shown, but the winner {not_kept(verdict.guards)}.{passed_over}"
+        return f"{text} The gain is shown, but the winner {not_kept(verdict.guards)}.{blocked_text}"
     if verdict.total.significant:
         min_gain = f"{result.spec.study.min_gain}{_in_units(result, recommendation)}"
         return f"{text} The gain is shown, but smaller than study.min_gain, {min_gain}."
-    text += passed_over
+    text += blocked_text
     if (inference := verdict.inference_only) is not None and (reason := why_not_inference(verdict)):
         gain = format_gain(inference.answer)
-        text += f" Evaluating the same models at {plan_text(inference.plan)} gains {gain}{reason}."
+        text += f" Evaluating the same models at {plan_text(inference.plan_name)} gains {gain}{reason}."
     if verdict.at_one:
         return f"{text} The search found nothing better."
     if recommendation.excluded is None:
@@ -223,37 +227,37 @@ def why_not_inference(verdict: Verdict) -> str:
     test, min_gain, reason = inference.answer.paired, recommendation.min_gain, ""
     if recommendation.action_without_training != "inference_only":
         reason = "what is recommended goes before it"
-        if any(option.plan is not None for option in recommendation.passed_over):
+        if any(option.plan_name is not None for option in recommendation.passed_over):
             reason = "a guard is in the way"
         elif test.gain < min_gain:
             reason = f"it is smaller than is worth a change ({min_gain:.3g}, study.min_gain)"
         elif not verdict.total.significant:
-            level = f"{ALONE_SHARE * test.alpha:.4g}"
+            level = f"{INFERENCE_ALPHA_SHARE * test.alpha:.4g}"
             reason = f"where no gain of the winner is shown, p has to be below {level} for that"
         elif inference.keep_share_result is None or not inference.keep_share_result.significant:
             reason = "it is not shown to keep enough of the winner's gain"
     return f", but not recommended: {reason}" if reason else ""
 
 
-def _more_pairs(result: StudyData, recommendation: Recommendation, study_args: str) -> str:
-    assert recommendation.pairs is not None and result.verdict is not None
-    pairs = recommendation.pairs
-    cost = f"{pairs.runs} runs, about {duration(pairs.seconds)} of training"
-    if pairs.gpu_seconds is not None:
-        cost += f", {duration(pairs.gpu_seconds)} of GPUs"
+def _more_pairs_text(result: StudyData, recommendation: Recommendation, study_args: str) -> str:
+    assert recommendation.more_pairs is not None and result.verdict is not None
+    more_pairs = recommendation.more_pairs
+    cost = f"{more_pairs.runs} runs, about {duration(more_pairs.seconds)} of training"
+    if more_pairs.gpu_seconds is not None:
+        cost += f", {duration(more_pairs.gpu_seconds)} of GPUs"
     gain = f"{result.spec.study.min_gain}{_in_units(result, recommendation)}"
     return (
         f"it is not decided whether there is a gain of {gain} (study.min_gain)."
-        f" If there is, {pairs.pairs} more pairs ({cost}; {_PAIRS}) show it with a chance of 80 %: "
-        f"`tempopt resume {study_args} --pairs +{pairs.pairs}`."
+        f" If there is, {more_pairs.pairs} more pairs ({cost}; {_PAIRS}) show it with a chance of 80 %: "
+        f"`tempopt resume {study_args} --pairs +{more_pairs.pairs}`."
     )
 
 
-def _widen(recommendation: Recommendation, result: StudyData, storage: str) -> str:
+def _widen_text(recommendation: Recommendation, result: StudyData, storage: str) -> str:
     can_learn = result.spec.study.sampler.name == KNOWLEDGE_GRADIENT
     command = widen_command(result.name, recommendation.widen, storage, can_learn=can_learn)
     suffix = " that learns from this one" if can_learn else ""
-    return f"widen {_ranges(recommendation)}, in a new study{suffix}: `{command}`."
+    return f"widen {_ranges_text(recommendation)}, in a new study{suffix}: `{command}`."
 
 
 def widen_command(
@@ -278,7 +282,7 @@ def widen_command(
     return f"tempopt search SPEC --name {shlex.quote(f'{name}_wider')} {' '.join(settings)}{storage}"
 
 
-def _ranges(recommendation: Recommendation) -> str:
+def _ranges_text(recommendation: Recommendation) -> str:
     texts = []
     for widening in recommendation.widen:
         is_lower = widening.to_low < widening.low
@@ -290,18 +294,18 @@ def _ranges(recommendation: Recommendation) -> str:
     return " and ".join(texts)
 
 
-def _beside_winner(verdict: Verdict, recommendation: Recommendation, reason: str) -> str:
+def _beside_winner_text(verdict: Verdict, recommendation: Recommendation, reason: str) -> str:
     """Return how the winner's gain and what is recommended in its place go together."""
     gain_text = f" The winner of the search gains {format_effect(verdict.total.paired)}, but"
     if verdict.total.significant and not verdict.guards_kept:
         return f"{gain_text} is not recommended: it {not_kept(verdict.guards)}."
     difference = ""
-    if recommendation.winner is not None:
+    if recommendation.winner_over_it is not None:
         is_inference_only = recommendation.action_without_training == "inference_only"
         at_best = ", at its own best temperature at inference," if is_inference_only else ""
-        test = recommendation.winner.paired
+        test = recommendation.winner_over_it.paired
         difference = f" (winner{at_best} less this: {format_signed(test)}, {format_ci_and_p(test)})"
-        if recommendation.winner.worse:
+        if recommendation.winner_over_it.worse:
             return f"{gain_text} is shown to be worse than this{difference}."
     margin_text = f" by {recommendation.min_gain:.3g} or more" if recommendation.min_gain else ""
     return (
@@ -330,8 +334,8 @@ def choice_text(tuned: TunedInference, confirmed_on: str) -> str:
         seeds = "of every other fresh seed; what it gains is counted on the other seeds"
     winners = " the winner's final temperature," if WINNER in tuned.curve else ""
     return (
-        f"{plan_text(tuned.plan)} has the best mean of {len(tuned.curve)} on the validation data {seeds}: "
-        f"{', '.join(grids)}{scaling},{winners} and the temperature of the training."
+        f"{plan_text(tuned.plan_name)} has the best mean of {len(tuned.curve)} on the validation data "
+        f"{seeds}: {', '.join(grids)}{scaling},{winners} and the temperature of the training."
     )
 
 
@@ -365,8 +369,8 @@ def _blocked_options_text(recommendation: Recommendation, baseline: str) -> str:
     text = ""
     for option in recommendation.passed_over:
         change = f"Training with {temperature_text(option.parameters)}"
-        if option.plan is not None:
-            change = f"Training at {baseline} and evaluating at {plan_text(option.plan)}"
+        if option.plan_name is not None:
+            change = f"Training at {baseline} and evaluating at {plan_text(option.plan_name)}"
         text += f" {change} gains as well, but {not_kept(option.guards)}."
     return text
 

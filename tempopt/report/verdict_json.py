@@ -51,7 +51,7 @@ def verdict_json(result: StudyData) -> dict[str, Any]:
         and {
             **_answer_json(learned.answer),
             "share": _plain(learned.share),
-            "winner_over_it": _plain(learned.winner),
+            "winner_over_it": _plain(learned.winner_over_it),
             **_fields(learned, "params", "lr_ratio"),
             "at_end": _ends_json(learned.ends),
         },
@@ -155,7 +155,7 @@ def _recommendation_json(result: StudyData, recommendation: Recommendation) -> d
         {
             "action": option.action,
             "params": option.parameters,
-            "at_inference": option.plan,
+            "at_inference": option.plan_name,
             "guards": [_fields(guard, "name", "state", "why") for guard in option.guards],
         }
         for option in recommendation.passed_over
@@ -167,10 +167,10 @@ def _recommendation_json(result: StudyData, recommendation: Recommendation) -> d
         "stays_valid": None if result.valid_earlier_verdict is None else result.valid_earlier_verdict.looks,
         "params": recommendation.parameters,
         **_fields(recommendation, "at_inference", "gain"),
-        "winner_over_it": _plain(recommendation.winner),
+        "winner_over_it": _plain(recommendation.winner_over_it),
         "min_gain": recommendation.min_gain or None,
         "excluded_above": recommendation.excluded,
-        "pairs": recommendation.pairs and asdict(recommendation.pairs),
+        "pairs": recommendation.more_pairs and asdict(recommendation.more_pairs),
         "widen": [asdict(widening) for widening in recommendation.widen],
         "passed_over": passed_over,
     }
@@ -182,7 +182,7 @@ def _answer_json(answer: PairedResult) -> dict[str, Any]:
 
 def _tuned_json(tuned: TunedInference) -> dict[str, Any]:
     curve = dict(sorted(tuned.curve.items(), key=lambda entry: _plan_sort_key(entry[0])))
-    return {"plan": tuned.plan, **_answer_json(tuned.answer), "curve": curve}
+    return {"plan": tuned.plan_name, **_answer_json(tuned.answer), "curve": curve}
 
 
 def _plan_sort_key(plan: str) -> tuple[bool, str, str, float]:

@@ -67,7 +67,7 @@ class GuardResult:
 
     @property
     def blocks_recommendation(self) -> bool:
-        """Whether the winner may not be recommended for it."""
+        """Whether what it was tested on may not be recommended: it is not shown to keep the guard."""
         return self.state != "kept"
 
     def relative(self, value: float | None) -> float | None:

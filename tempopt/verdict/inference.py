@@ -33,12 +33,13 @@ class TunedInference:
     """An arm whose models were evaluated at the temperature that is best for them.
 
     Args:
-        plan: Name of the plan that was picked, as in ``constant=0.5``; ``winner`` is the winner's final one.
+        plan_name: Name of the plan that was picked, as ``constant=0.5``; ``winner`` is the winner's final
+            plan.
         answer: What it gains over the same models as they were trained.
         curve: Mean on the validation data by plan; what they are as trained is among them.
     """
 
-    plan: str
+    plan_name: str
     answer: PairedResult
     curve: dict[str, float]
 
@@ -71,9 +72,9 @@ class InferenceOnly:
         return self.baseline.answer
 
     @property
-    def plan(self) -> str:
-        """The plan that was picked for the baseline's models."""
-        return self.baseline.plan
+    def plan_name(self) -> str:
+        """Name of the plan that was picked for the baseline's models."""
+        return self.baseline.plan_name
 
 
 def inference_only(
@@ -193,7 +194,7 @@ def _tune_arm(
     )
     answer = dataclasses.replace(answer, dropped=answer.dropped - picked_on)
     curve = {candidate: fmean(validation_values[candidate][pair] for pair in pairs) for candidate in plans}
-    return TunedInference(plan=plan, answer=answer, curve=curve), tuned_runs
+    return TunedInference(plan_name=plan, answer=answer, curve=curve), tuned_runs
 
 
 def _split_pairs(pairs: set[_Pair], split: str) -> tuple[set[_Pair], set[_Pair]]:

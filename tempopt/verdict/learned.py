@@ -60,7 +60,7 @@ class Learned:
     Args:
         params: Parameters of the runs.
         answer: What they gain over the baseline.
-        winner: What the winner gains over them; None if no pair of both is left.
+        winner_over_it: What the winner gains over them; None if no pair of both is left.
         share: What they gain over the baseline as a share of what the winner gains over it; None unless the
             total gain is significant.
         ends: The temperatures at the end of training.
@@ -68,7 +68,7 @@ class Learned:
 
     params: Parameters
     answer: PairedResult
-    winner: PairedResult | None
+    winner_over_it: PairedResult | None
     share: Ratio | None
     ends: Ends
 
@@ -98,7 +98,7 @@ def evaluate_learned_arm(
     return Learned(
         params=params,
         answer=answer,
-        winner=evidence.compare(evidence.runs("search"), runs),
+        winner_over_it=evidence.compare(evidence.runs("search"), runs),
         share=share_of(evidence, runs, baseline) if total.significant else None,
         ends=final_temperatures(evidence, measurements, LEARNED_ARM, LEARNED_CURVE, kind="ablation"),
     )

@@ -179,8 +179,8 @@ class Evidence:
         share: float = 1.0,
     ) -> None:
         self.spec = spec
-        self.verdict = verdicts(tickets, of_round)
-        self.alpha = share * alpha_for_verdict(self.verdict)
+        self.verdict_number = verdicts(tickets, of_round)
+        self.alpha = share * alpha_for_verdict(self.verdict_number)
         self.rounds = [of_round] if alone else rounds_of_verdict(tickets, of_round)
         self._tickets = [ticket for ticket in tickets if ticket.round in self.rounds]
 

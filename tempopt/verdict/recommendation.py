@@ -12,11 +12,12 @@ Pure. The order of precedence:
    then configurations with fewer parts than the winner, then the winner.
 4. Nothing is recommended that is not shown to keep each guard (``study.guards``). Where the winner is not,
    it is the simplest change that is shown to gain, those that keep enough of its gain first; else nothing.
-5. What is to be trained with lies at the end of a searched range: widen that range first.
+5. Where a gain is shown and what is to be trained with lies at the end of a searched range, widen that range
+   first.
 
-Where there is nothing to gain, the first verdict shows a gain in at most 2.5 % of studies. Inference alone is
-judged at a quarter of the level unless a gain is shown, 0.6 %, and failures at the whole of it, 2.5 % of
-studies in which runs fail.
+Where there is nothing to gain, the first verdict shows a gain in at most 2.5 % of studies. Unless a gain is
+shown, inference alone is judged at a quarter of that level: 0.6 %. Failures are judged at the whole level:
+2.5 % of the studies in which runs fail.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ Action = Literal[
     "widen_range",
 ]
 
-ALONE_SHARE = 0.25
-"""Share of the level at which inference alone is judged where no gain is shown."""
+INFERENCE_ALPHA_SHARE = 0.25
+"""Share of the verdict's level at which inference alone is judged where no gain is shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,13 +88,13 @@ class BlockedOption:
     Args:
         action: What it would be to do.
         parameters: What to train with.
-        plan: Name of a plan of inference, None with it.
+        plan_name: Name of the plan of inference to evaluate with; None: as it was trained.
         guards: Those that it is not shown to keep.
     """
 
     action: Action
     parameters: Parameters
-    plan: str | None
+    plan_name: str | None
     guards: tuple[GuardResult, ...]
 
 
@@ -107,15 +108,15 @@ class Recommendation:
             is ``more_pairs`` or ``widen_range``.
         parameters: What to train with now; the best that was tuned at τ = 1 unless a change is recommended.
         at_inference: Temperature parameters to evaluate the trained model with; None: as it was trained.
-        plan: Name of that plan of inference, None with it.
+        plan_name: Name of that plan of inference; None: as it was trained.
         gain: What that gains over τ = 1; None where nothing is to be changed.
-        winner: What the winner gains over what is recommended in its place; None if it is the winner, or
-            nothing is to be changed.
+        winner_over_it: What the winner gains over what is recommended in its place; None if it is the
+            winner, or nothing is to be changed.
         reason: What is shown that speaks for a change: ``gain`` or ``stability``; None: nothing is changed.
         min_gain: ``study.min_gain`` in the metric's unit.
         excluded: Gains of the winner over τ = 1 above this are excluded; None where a gain is shown, or
             nothing bounds it.
-        pairs: What would decide; None unless the action is ``more_pairs``.
+        more_pairs: What would decide; None unless the action is ``more_pairs``.
         widen: The ranges to widen; empty unless the action is ``widen_range``.
         passed_over: What is simpler or better and is not recommended because of a guard alone.
     """
@@ -124,13 +125,13 @@ class Recommendation:
     action_without_training: Action
     parameters: Parameters
     at_inference: dict[str, Any] | None = None
-    plan: str | None = None
+    plan_name: str | None = None
     gain: PairedResult | None = None
-    winner: PairedResult | None = None
+    winner_over_it: PairedResult | None = None
     reason: Literal["gain", "stability"] | None = None
     min_gain: float = 0.0
     excluded: float | None = None
-    pairs: MorePairs | None = None
+    more_pairs: MorePairs | None = None
     widen: tuple[Widening, ...] = ()
     passed_over: tuple[BlockedOption, ...] = ()
 
@@ -143,37 +144,36 @@ class _Option:
     parameters: Parameters
     gain: PairedResult | None
     is_share_kept: bool
-    winner: PairedResult | None
-    plan: str | None = None
-
+    winner_over_it: PairedResult | None
+    plan_name: str | None = None
     guards: tuple[GuardResult, ...] = ()
 
-    def gains(self, min_gain: float) -> bool:
-        """Whether its gain is shown, and worth having."""
+    def is_gain_shown(self, min_gain: float) -> bool:
+        """Return whether its gain is shown and at least ``study.min_gain``."""
         return self.gain is not None and self.gain.significant and self.gain.paired.gain >= min_gain
 
     @property
     def beats_winner(self) -> bool:
         """Whether it is shown to be better than the winner."""
-        return self.winner is not None and self.winner.worse
+        return self.winner_over_it is not None and self.winner_over_it.worse
 
     def replaces_winner(self, min_gain: float) -> bool:
-        """Whether its gain is shown and worth having, and it is better than the winner or keeps enough."""
+        """Return whether its gain is shown, and it is better than the winner or keeps enough of its gain."""
         if self.beats_winner:
-            return self.gains(min_gain)
-        winner_answer = self.winner
-        is_behind = (
-            winner_answer is not None and winner_answer.significant and winner_answer.paired.gain >= min_gain
-        )
-        return self.gains(min_gain) and self.is_share_kept and not is_behind
+            return self.is_gain_shown(min_gain)
+        lead = self.winner_over_it
+        is_behind = lead is not None and lead.significant and lead.paired.gain >= min_gain
+        return self.is_gain_shown(min_gain) and self.is_share_kept and not is_behind
 
     @property
-    def in_the_way(self) -> tuple[GuardResult, ...]:
-        """The guards that it may not be recommended for."""
+    def blocking_guards(self) -> tuple[GuardResult, ...]:
+        """The guards that it is not shown to keep: broken, not shown or not measured."""
         return tuple(guard for guard in self.guards if guard.blocks_recommendation)
 
     def to_blocked_option(self, guards: tuple[GuardResult, ...]) -> BlockedOption:
-        return BlockedOption(action=self.action, parameters=self.parameters, plan=self.plan, guards=guards)
+        return BlockedOption(
+            action=self.action, parameters=self.parameters, plan_name=self.plan_name, guards=guards
+        )
 
 
 def recommend(verdict: Verdict, evidence: Evidence) -> Recommendation:
@@ -185,14 +185,17 @@ def recommend(verdict: Verdict, evidence: Evidence) -> Recommendation:
     """
     min_gain = evidence.spec.study.min_gain_in_units(*_mean_and_deviation(evidence.runs("baseline")))
     if not verdict.total.significant:
-        return _none_shown(verdict, evidence, min_gain)
+        return _recommend_without_gain(verdict, evidence, min_gain)
     if verdict.total.paired.gain < min_gain:
         return _change_nothing(verdict, min_gain)
-    options = [*_inference(verdict), *sorted(_other_trainings(verdict, evidence), key=_parts)]
+    options = [
+        *_inference_options(verdict),
+        *sorted(_other_trainings(verdict, evidence), key=_simplicity_key),
+    ]
     options.sort(key=lambda option: not option.beats_winner)
     option, passed_over = _pick_option(verdict, options, min_gain)
     if option is None:
-        return _change_nothing(verdict, min_gain, passed_over=passed_over)
+        return _change_nothing(verdict, min_gain, passed_over)
     widen = (
         ()
         if option.action == "inference_only"
@@ -201,20 +204,20 @@ def recommend(verdict: Verdict, evidence: Evidence) -> Recommendation:
     return replace(
         _recommend_option(option, verdict, evidence.spec, min_gain),
         action="widen_range" if widen else option.action,
-        winner=option.winner,
+        winner_over_it=option.winner_over_it,
         widen=widen,
         passed_over=passed_over,
     )
 
 
 def _recommend_option(option: _Option, verdict: Verdict, spec: StudySpec, min_gain: float) -> Recommendation:
-    at_inference = None if option.plan is None else inference_plans(spec, verdict.params)[option.plan]
+    plan_name = option.plan_name
     return Recommendation(
         action=option.action,
         action_without_training=option.action,
         parameters=option.parameters,
-        at_inference=at_inference,
-        plan=option.plan,
+        at_inference=None if plan_name is None else inference_plans(spec, verdict.params)[plan_name],
+        plan_name=plan_name,
         gain=option.gain,
         reason="gain",
         min_gain=min_gain,
@@ -228,25 +231,26 @@ def _pick_option(
     if verdict.guards_kept:
         candidates = [option for option in options if option.replaces_winner(min_gain)]
     else:
-        # the winner is out, and what it would be better by does not count: what keeps enough of it goes first
-        gaining_options = [option for option in options if option.gains(min_gain)]
+        # The winner is out, so whether it beats an option does not count. Options that keep enough of its
+        # gain go first.
+        gaining_options = [option for option in options if option.is_gain_shown(min_gain)]
         candidates = sorted(gaining_options, key=lambda option: not option.is_share_kept)
     passed_over: list[BlockedOption] = []
     for option in candidates:
-        if not (broken_guards := option.in_the_way):
+        if not (blocking_guards := option.blocking_guards):
             return option, tuple(passed_over)
-        passed_over.append(option.to_blocked_option(broken_guards))
+        passed_over.append(option.to_blocked_option(blocking_guards))
     if not verdict.guards_kept:
         return None, tuple(passed_over)
-    winner = _Option(
-        action=_training(verdict.params),
+    winner_option = _Option(
+        action=_training_action(verdict.params),
         parameters=verdict.params,
         gain=verdict.total,
         is_share_kept=True,
-        winner=None,
-        plan=_winners_plan(verdict, min_gain),
+        winner_over_it=None,
+        plan_name=_winner_plan_name(verdict, min_gain),
     )
-    return winner, tuple(passed_over)
+    return winner_option, tuple(passed_over)
 
 
 def _mean_and_deviation(runs: Sequence[PairedRuns]) -> tuple[float, float]:
@@ -254,52 +258,50 @@ def _mean_and_deviation(runs: Sequence[PairedRuns]) -> tuple[float, float]:
     return fmean(values) if values else 0.0, stdev(values) if len(values) > 1 else 0.0
 
 
-def _none_shown(verdict: Verdict, evidence: Evidence, min_gain: float) -> Recommendation:
+def _recommend_without_gain(verdict: Verdict, evidence: Evidence, min_gain: float) -> Recommendation:
     if verdict.is_more_stable and verdict.guards_kept and not verdict.total.worse:
-        training = _training(verdict.params)
+        action = _training_action(verdict.params)
         return Recommendation(
-            action=training,
-            action_without_training=training,
+            action=action,
+            action_without_training=action,
             parameters=verdict.params,
             reason="stability",
             min_gain=min_gain,
         )
     passed_over: list[BlockedOption] = []
-    for option in _inference(verdict):
+    for option in _inference_options(verdict):
         assert option.gain is not None
         test = option.gain.paired
         is_enough_alone = (
-            option.gain.significant and test.p_value < ALONE_SHARE * test.alpha and test.gain >= min_gain
+            option.gain.significant
+            and test.p_value < INFERENCE_ALPHA_SHARE * test.alpha
+            and test.gain >= min_gain
         )
-        if is_enough_alone and option.in_the_way:
-            passed_over.append(option.to_blocked_option(option.in_the_way))
+        if is_enough_alone and option.blocking_guards:
+            passed_over.append(option.to_blocked_option(option.blocking_guards))
         elif is_enough_alone:
             recommendation = _recommend_option(option, verdict, evidence.spec, min_gain)
             return replace(recommendation, excluded=_gain_upper_bound(verdict))
     excluded = _gain_upper_bound(verdict)
-    possible = excluded is None or excluded >= min_gain
-    is_given = evidence.spec.study.min_gain is not None and min_gain > 0
-    if is_given and possible and not verdict.total.worse and not verdict.at_one:
-        pairs = _more_pairs(evidence, min_gain)
-        if pairs is not None:
-            return _change_nothing(verdict, min_gain, pairs, passed_over=passed_over)
-    return _change_nothing(verdict, min_gain, passed_over=passed_over)
+    is_possible = excluded is None or excluded >= min_gain
+    has_min_gain = evidence.spec.study.min_gain is not None and min_gain > 0
+    no_change = _change_nothing(verdict, min_gain, passed_over)
+    if has_min_gain and is_possible and not verdict.total.worse and not verdict.at_one:
+        more_pairs = _find_more_pairs(evidence, min_gain)
+        if more_pairs is not None:
+            return replace(no_change, action="more_pairs", more_pairs=more_pairs)
+    return no_change
 
 
 def _change_nothing(
-    verdict: Verdict,
-    min_gain: float,
-    pairs: MorePairs | None = None,
-    *,
-    passed_over: Sequence[BlockedOption] = (),
+    verdict: Verdict, min_gain: float, passed_over: Sequence[BlockedOption] = ()
 ) -> Recommendation:
     return Recommendation(
-        action="change_nothing" if pairs is None else "more_pairs",
+        action="change_nothing",
         action_without_training="change_nothing",
         parameters=verdict.baseline_params,
         min_gain=min_gain,
         excluded=_gain_upper_bound(verdict),
-        pairs=pairs,
         passed_over=tuple(passed_over),
     )
 
@@ -308,39 +310,43 @@ def _gain_upper_bound(verdict: Verdict) -> float | None:
     """Return an upper bound of the gain, which is at least 0; None where nothing bounds it."""
     total = verdict.total
     # where τ = 1 has diverged the gain is a lower bound, which excludes nothing above
-    bounded = not any(answer.reference_diverged for answer in total.components)
+    is_bounded = not any(answer.reference_diverged for answer in total.components)
     upper_bound = max(total.paired.ci_high, 0.0)
-    return upper_bound if bounded and not total.lost and math.isfinite(upper_bound) else None
+    return upper_bound if is_bounded and not total.lost and math.isfinite(upper_bound) else None
 
 
-def _inference(verdict: Verdict) -> Iterator[_Option]:
+def _inference_options(verdict: Verdict) -> Iterator[_Option]:
     inference = verdict.inference_only
-    if inference is None or inference.plan == AS_TRAINED:
+    if inference is None or inference.plan_name == AS_TRAINED:
         return
     yield _Option(
         action="inference_only",
         parameters=verdict.baseline_params,
         gain=inference.answer,
         is_share_kept=inference.keep_share_result is not None and inference.keep_share_result.significant,
-        winner=inference.difference,
-        plan=inference.plan,
+        winner_over_it=inference.difference,
+        plan_name=inference.plan_name,
         guards=verdict.guards_of.get("inference_only", ()),
     )
 
 
 def _other_trainings(verdict: Verdict, evidence: Evidence) -> Iterator[_Option]:
     """Return the configurations trained on the winner's pairs with fewer parts, or shown to be better."""
-    winner, baseline, references = evidence.runs("search"), evidence.runs("baseline"), baseline_runs(evidence)
+    winner_runs, baseline, references = (
+        evidence.runs("search"),
+        evidence.runs("baseline"),
+        baseline_runs(evidence),
+    )
     known_keys = {training_key(verdict.params)}
     simplest = verdict.simplest
     if simplest is not None and training_key(simplest.parameters) not in known_keys:
         known_keys.add(training_key(simplest.parameters))
         yield _Option(
-            action=_training(simplest.parameters),
+            action=_training_action(simplest.parameters),
             parameters=simplest.parameters,
             gain=simplest.gain,
             is_share_kept=simplest.holds,
-            winner=simplest.lost,
+            winner_over_it=simplest.lost,
             guards=verdict.guards_of.get("simplest", ()),
         )
     for arm, parameters, answer in (
@@ -354,65 +360,65 @@ def _other_trainings(verdict: Verdict, evidence: Evidence) -> Iterator[_Option]:
             continue
         known_keys.add(training_key(parameters))
         runs = evidence.runs(arm)
-        kept_answer = test_keeps_share(evidence, runs, winner, baseline)
+        kept_answer = test_keeps_share(evidence, runs, winner_runs, baseline)
         yield _Option(
             action="train_at_constant",
             parameters=parameters,
             gain=most_conservative([evidence.compare(runs, reference) for reference in references]),
             is_share_kept=kept_answer is not None and kept_answer.significant,
-            winner=answer,
+            winner_over_it=answer,
             guards=verdict.guards_of.get(arm, ()),
         )
 
 
-def _parts(option: _Option) -> tuple[int, float]:
-    """Return the order of what is simpler: the fewest parts first, then the least that the winner gains."""
-    lost = math.inf if option.winner is None else option.winner.paired.gain
+def _simplicity_key(option: _Option) -> tuple[int, float]:
+    """Return a sort key: the fewest parts first, then the least that the winner gains over the option."""
+    lost = math.inf if option.winner_over_it is None else option.winner_over_it.paired.gain
     return len(active_groups(option.parameters)), lost
 
 
-def _training(parameters: Mapping[str, Any]) -> Action:
+def _training_action(parameters: Mapping[str, Any]) -> Action:
     if is_controlled(parameters):
         return "train_with_control"
     return "train_with_schedule" if is_scheduled(parameters) else "train_at_constant"
 
 
-def _winners_plan(verdict: Verdict, min_gain: float) -> str | None:
+def _winner_plan_name(verdict: Verdict, min_gain: float) -> str | None:
     """Return the plan of inference that is shown to gain for the winner's own models, if there is one."""
     inference = verdict.inference_only
     tuned = None if inference is None else inference.winner
     # the guards were tested at the temperature of the training
-    if verdict.guards or tuned is None or tuned.plan == AS_TRAINED or not tuned.answer.significant:
+    if verdict.guards or tuned is None or tuned.plan_name == AS_TRAINED or not tuned.answer.significant:
         return None
-    return tuned.plan if tuned.answer.paired.gain >= min_gain else None
+    return tuned.plan_name if tuned.answer.paired.gain >= min_gain else None
 
 
-def _more_pairs(evidence: Evidence, min_gain: float) -> MorePairs | None:
+def _find_more_pairs(evidence: Evidence, min_gain: float) -> MorePairs | None:
     """Return the pairs with which a gain of ``study.min_gain`` would be shown; None: no number of them.
 
     As many as the comparison needs that needs the most. One whose pairs are lost, or gain all alike, does not
     say how many it needs, and leaves that to the others.
     """
     study = evidence.spec.study
-    winner, needed = evidence.runs("search"), []
+    winner_runs, num_pairs_needed = evidence.runs("search"), []
     for reference in baseline_runs(evidence):
-        gains = evidence.gains(winner, reference)
+        gains = evidence.gains(winner_runs, reference)
         if not gains or min(gains) == max(gains) > 0:
             continue
-        pairs = pairs_to_add(
-            evidence.stages(winner, reference),
+        num_pairs = pairs_to_add(
+            evidence.stages(winner_runs, reference),
             min_gain,
             test=study.test,
             direction=study.direction,
-            alpha=alpha_for_verdict(evidence.verdict + 1),
+            alpha=alpha_for_verdict(evidence.verdict_number + 1),
         )
-        if pairs is None:
+        if num_pairs is None:
             return None
-        needed.append(pairs)
-    return _estimate_cost(evidence, max(needed)) if needed else None
+        num_pairs_needed.append(num_pairs)
+    return _estimate_cost(evidence, max(num_pairs_needed)) if num_pairs_needed else None
 
 
-def _estimate_cost(evidence: Evidence, pairs: int) -> MorePairs:
+def _estimate_cost(evidence: Evidence, num_pairs: int) -> MorePairs:
     num_done = sum(map(evidence.num_planned_pairs, evidence.rounds))
     tickets = {
         ticket.id: ticket
@@ -420,14 +426,14 @@ def _estimate_cost(evidence: Evidence, pairs: int) -> MorePairs:
         for arm in DECIDING_ARMS
         for ticket in evidence.tickets("confirm", arm, of_round)
     }.values()
-    runs = len(tickets) / max(1, num_done)
+    runs_per_pair = len(tickets) / max(1, num_done)
     trained_tickets = [ticket for ticket in tickets if is_usable(ticket)]
     mean_seconds = fmean(ticket.seconds for ticket in trained_tickets) if trained_tickets else 0.0
     mean_gpu_seconds = fmean(ticket.gpu_seconds for ticket in trained_tickets) if trained_tickets else 0.0
-    total = math.ceil(runs * pairs)
+    num_runs = math.ceil(runs_per_pair * num_pairs)
     return MorePairs(
-        pairs=pairs,
-        runs=total,
-        seconds=mean_seconds * total,
-        gpu_seconds=mean_gpu_seconds * total if mean_gpu_seconds else None,
+        pairs=num_pairs,
+        runs=num_runs,
+        seconds=mean_seconds * num_runs,
+        gpu_seconds=mean_gpu_seconds * num_runs if mean_gpu_seconds else None,
     )

@@ -244,7 +244,7 @@ def compare_tickets(tickets: Sequence[TicketRow], spec: StudySpec) -> list[NewTi
     if not sets:
         return []
     upto = next(look for look in spec.study.seeds.confirm.looks if look > num_pairs)
-    return _pairs(tickets, spec, sets, range(num_pairs, upto), this_round)
+    return _pair_tickets(tickets, spec, sets, range(num_pairs, upto), this_round)
 
 
 def more_compare_pairs(tickets: Sequence[TicketRow], spec: StudySpec, count: int) -> list[NewTicket]:
@@ -259,7 +259,7 @@ def more_compare_pairs(tickets: Sequence[TicketRow], spec: StudySpec, count: int
     confirm = of_kind(tickets, "confirm", of_round=this_round)
     if not confirm or not are_over(confirm) or _undecided_sets(tickets, spec, this_round):
         return []
-    return _pairs(tickets, spec, spec.compared_sets, range(count), this_round + 1)
+    return _pair_tickets(tickets, spec, spec.compared_sets, range(count), this_round + 1)
 
 
 def remaining_comparison_runs(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
@@ -270,13 +270,13 @@ def remaining_comparison_runs(tickets: Sequence[TicketRow], spec: StudySpec) -> 
     if is_round_of_added_pairs(tickets, this_round):
         return 0
     if confirm and are_over(confirm):
-        sets = len(_undecided_sets(tickets, spec, this_round))
+        num_sets = len(_undecided_sets(tickets, spec, this_round))
     else:
-        sets = sum(ticket.pair == num_pairs - 1 for ticket in confirm)
-    return sets * (spec.study.seeds.confirm.max - num_pairs)
+        num_sets = sum(ticket.pair == num_pairs - 1 for ticket in confirm)
+    return num_sets * (spec.study.seeds.confirm.max - num_pairs)
 
 
-def _pairs(
+def _pair_tickets(
     tickets: Sequence[TicketRow], spec: StudySpec, sets: Sequence[ComparedSet], pairs: range, of_round: int
 ) -> list[NewTicket]:
     # another comparison has other seeds: who has picked the best of many is to confirm it on fresh ones
@@ -287,7 +287,7 @@ def _pairs(
     return paired_tickets(tickets, "confirm", of_round, runs)
 
 
-def _sets(spec: StudySpec) -> tuple[ComparedSet, list[ComparedSet]]:
+def _reference_and_variants(spec: StudySpec) -> tuple[ComparedSet, list[ComparedSet]]:
     """Return the reference and the variants."""
     return spec.compared_sets[0], spec.compared_sets[1:]
 
@@ -302,7 +302,7 @@ def _undecided_sets(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int
     num_pairs = pairs_of(confirm)
     if is_round_of_added_pairs(tickets, of_round) or num_pairs >= spec.study.seeds.confirm.max:
         return []
-    reference, variants = _sets(spec)
+    reference, variants = _reference_and_variants(spec)
     if spec.study.all_pairs:
         is_decided = all(pair.winner for pair in _set_pairs(tickets, spec, of_round))
         return [] if is_decided else [reference, *variants]
@@ -310,7 +310,7 @@ def _undecided_sets(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int
     for variant in variants:
         # one that has fewer pairs than others was decided at an earlier look
         if pairs_of(ticket for ticket in confirm if ticket.arm == variant.name) == num_pairs:
-            answer = _answer(tickets, spec, of_round, variant.name)
+            answer = _variant_answer(tickets, spec, of_round, variant.name)
             if answer is None or not (answer.significant or answer.worse):
                 undecided.append(variant)
     return [reference, *undecided] if undecided else []
@@ -329,19 +329,19 @@ def evaluate_comparison(
         spec: The study's spec, with the sets.
         measurements: What the runs measured at their end, for the guards.
     """
-    reference, variants = _sets(spec)
+    reference, variants = _reference_and_variants(spec)
     for of_round in range(current_round(tickets), -1, -1):
         confirm = of_kind(tickets, "confirm", of_round=of_round)
         if not confirm or not are_over(confirm) or _undecided_sets(tickets, spec, of_round):
             continue
-        looks = _evidence(tickets, spec, of_round, variants[0].name).verdict
+        looks = _variant_evidence(tickets, spec, of_round, variants[0].name).verdict_number
         pairs = _set_pairs(tickets, spec, of_round) if spec.study.all_pairs else ()
         of_reference = {pair.name: pair.answer for pair in pairs if pair.reference == reference.name}
         return Comparison(
             reference=reference.name,
             reference_params=parameters_of(confirm, reference.name) or {},
             variants=tuple(
-                _variant(tickets, spec, of_round, variant.name, measurements, of_reference)
+                _evaluate_variant(tickets, spec, of_round, variant.name, measurements, of_reference)
                 for variant in variants
             ),
             test=spec.study.test,
@@ -349,13 +349,13 @@ def evaluate_comparison(
             round=of_round,
             looks=looks,
             alpha=alpha_for_verdict(looks),
-            means=_means(tickets, spec, of_round),
+            means=_means_by_set(tickets, spec, of_round),
             pairs=pairs,
         )
     return None
 
 
-def _means(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> dict[str, float]:
+def _means_by_set(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> dict[str, float]:
     """Return the mean of each set's complete runs, over the rounds that the comparison rests on."""
     rounds = rounds_of_verdict(tickets, of_round)
     values: dict[str, list[float]] = {compared_set.name: [] for compared_set in spec.compared_sets}
@@ -379,7 +379,7 @@ def _set_pairs(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> 
     )
 
 
-def _variant(
+def _evaluate_variant(
     tickets: Sequence[TicketRow],
     spec: StudySpec,
     of_round: int,
@@ -387,7 +387,10 @@ def _variant(
     measurements: Sequence[Measurement],
     of_reference: Mapping[str, PairedResult | None],
 ) -> Variant:
-    evidence, reference = _evidence(tickets, spec, of_round, name), _sets(spec)[0].name
+    evidence, reference = (
+        _variant_evidence(tickets, spec, of_round, name),
+        _reference_and_variants(spec)[0].name,
+    )
     variant_tickets = [
         ticket
         for round_number in evidence.rounds
@@ -397,7 +400,7 @@ def _variant(
     return Variant(
         name=name,
         params=parameters_of(variant_tickets, name) or {},
-        answer=of_reference[name] if of_reference else _answer(tickets, spec, of_round, name),
+        answer=of_reference[name] if of_reference else _variant_answer(tickets, spec, of_round, name),
         runs=len(variant_tickets),
         failures=failures,
         # it is tested once, on all pairs
@@ -409,9 +412,9 @@ def _variant(
     )
 
 
-def _evidence(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int, variant: str) -> Evidence:
+def _variant_evidence(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int, variant: str) -> Evidence:
     """Return the pairs of a variant, and of the reference those beside it, with the variant's share."""
-    reference, variants = _sets(spec)
+    reference, variants = _reference_and_variants(spec)
     confirm = of_kind(tickets, "confirm")
     pair_keys = {(ticket.round, ticket.pair) for ticket in confirm if ticket.arm == variant}
     pair_tickets = [
@@ -422,11 +425,11 @@ def _evidence(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int, vari
     return Evidence(pair_tickets, spec, of_round, share=1.0 / len(variants))
 
 
-def _answer(
+def _variant_answer(
     tickets: Sequence[TicketRow], spec: StudySpec, of_round: int, variant: str
 ) -> PairedResult | None:
-    evidence = _evidence(tickets, spec, of_round, variant)
-    return evidence.compare(evidence.runs(variant), evidence.runs(_sets(spec)[0].name))
+    evidence = _variant_evidence(tickets, spec, of_round, variant)
+    return evidence.compare(evidence.runs(variant), evidence.runs(_reference_and_variants(spec)[0].name))
 
 
 def set_gains(
@@ -465,7 +468,7 @@ def check_comparison(spec: StudySpec, max_runs: int | None = None) -> None:
     name_by_key: dict[str, str] = {}
     lines = []
     for compared_set in spec.compared_sets:
-        key = _training(spec, compared_set)
+        key = _training_identity(spec, compared_set)
         if key in name_by_key:
             lines.append(
                 f"{compared_set.name} trains the same as {name_by_key[key]}, so there is nothing to compare. "
@@ -478,29 +481,29 @@ def check_comparison(spec: StudySpec, max_runs: int | None = None) -> None:
 
 
 def _check_runs(spec: StudySpec, max_runs: int | None) -> None:
-    sets, pairs = len(spec.compared_sets), spec.study.seeds.confirm.max
-    if max_runs is None or sets * pairs <= max_runs:
+    num_sets, max_pairs = len(spec.compared_sets), spec.study.seeds.confirm.max
+    if max_runs is None or num_sets * max_pairs <= max_runs:
         return
-    max_pairs = max_runs // sets
-    min_pairs = fewest_pairs(Pairs(min=2, max=2), spec.study, sets)
-    prefix = "up to " if spec.study.seeds.confirm.min < pairs else ""
-    remedy = f"{max_pairs} pairs fit: --pairs {max_pairs}."
-    if max_pairs < min_pairs:
+    affordable_pairs = max_runs // num_sets
+    min_pairs = fewest_pairs(Pairs(min=2, max=2), spec.study, num_sets)
+    prefix = "up to " if spec.study.seeds.confirm.min < max_pairs else ""
+    remedy = f"{affordable_pairs} pairs fit: --pairs {affordable_pairs}."
+    if affordable_pairs < min_pairs:
         remedy = (
             f"Fewer than {min_pairs} pairs can show nothing with test: {spec.study.test}: allow at least "
-            f"{sets * min_pairs} runs."
+            f"{num_sets * min_pairs} runs."
         )
     raise UsageError(
-        f"At most {max_runs} runs are allowed, and this comparison takes {prefix}{sets} sets × {pairs} pairs "
-        f"= {sets * pairs} runs. {remedy}"
+        f"At most {max_runs} runs are allowed, and this comparison takes {prefix}{num_sets} sets × "
+        f"{max_pairs} pairs = {num_sets * max_pairs} runs. {remedy}"
     )
 
 
-def _training(spec: StudySpec, compared_set: ComparedSet) -> str:
+def _training_identity(spec: StudySpec, compared_set: ComparedSet) -> str:
     """Return a text that is equal for sets that train the same, as far as the spec alone tells."""
     parameters = {**_as_given(spec), **spec.parameters("search", compared_set.parameters)}
     plan = {name: value for name, value in parameters.items() if name in TEMPERATURE_PARAMETERS}
-    other_params = {name: _number(value) for name, value in parameters.items() if name not in plan}
+    other_params = {name: _normalize_numbers(value) for name, value in parameters.items() if name not in plan}
     return json.dumps([training_key(plan), other_params], sort_keys=True)
 
 
@@ -516,13 +519,13 @@ def _as_given(spec: StudySpec) -> dict[str, Any]:
         prefix, _, subpath = name.partition(".")
         is_in_section = bool(subpath) and prefix in sections
         section, path = (sections[prefix], subpath) if is_in_section else (spec.model["init_args"], name)
-        value = _below(section, path.split("."))
+        value = _value_below(section, path.split("."))
         if value is not _ABSENT and name not in TEMPERATURE_PARAMETERS:
             values[name] = value
     return values
 
 
-def _below(config: Any, path: Sequence[str]) -> Any:
+def _value_below(config: Any, path: Sequence[str]) -> Any:
     for segment in path:
         if isinstance(config, Mapping) and "class_path" in config:
             config = config.get("init_args") or {}
@@ -532,10 +535,10 @@ def _below(config: Any, path: Sequence[str]) -> Any:
     return config
 
 
-def _number(value: Any) -> Any:
+def _normalize_numbers(value: Any) -> Any:
     """Return the value with whole numbers as those that they are equal to."""
     if isinstance(value, list):
-        return [_number(entry) for entry in value]
+        return [_normalize_numbers(entry) for entry in value]
     if isinstance(value, Mapping):
-        return {key: _number(entry) for key, entry in value.items()}
+        return {key: _normalize_numbers(entry) for key, entry in value.items()}
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value

@@ -259,7 +259,7 @@ def _is_refuted(earlier: Verdict, latest: Verdict) -> bool:
     assert earlier_advice is not None and latest_advice is not None
     if earlier_advice.action_without_training == "inference_only":
         inference = latest.inference_only
-        if inference is None or inference.plan != earlier_advice.plan:
+        if inference is None or inference.plan_name != earlier_advice.plan_name:
             return False
         answer, guards = inference.answer, latest.guards_of.get("inference_only", ())
     else:
@@ -317,7 +317,7 @@ def _conclude_round(
         else evaluate_guards(evidence, measurements),
         guards_of=_guards_of(evidence, ablation, arms, measurements, inference, simplest_plan),
         round=of_round,
-        looks=evidence.verdict,
+        looks=evidence.verdict_number,
         alpha=evidence.alpha,
         mean_at_one=_mean_at_one(evidence),
         controlled=final_temperatures(evidence, measurements, "search", CONTROLLED_CURVE),
@@ -419,7 +419,7 @@ def _guards_of(
     if not evidence.spec.study.guards:
         return guards_by_name
     if inference is not None:
-        guards_by_name["inference_only"] = guards_at_inference(evidence, measurements, inference.plan)
+        guards_by_name["inference_only"] = guards_at_inference(evidence, measurements, inference.plan_name)
     for arm in _CONSTANT_ARMS:
         if arm in arms:
             guards_by_name[arm] = evaluate_guards(evidence, measurements, arm=arm)

@@ -172,7 +172,7 @@ def test_each_temperature_at_inference_has_its_mean(tuned_result: StudyResult) -
         assert models.as_trained == pytest.approx(mean_value)
         winners = 0.0 if models.winners is None else models.winners[1]
         best = max(models.as_trained, winners, *(v for p in models.curves.values() for _, v in p))
-        assert models.picked[2] == best == inference.curve[inference.plan]
+        assert models.picked[2] == best == inference.curve[inference.plan_name]
     assert data.arms["search"].winners is None and data.arms["baseline"].winners is not None
     taus = [tau for tau, _ in data.arms["baseline"].curves["", "none"]]
     assert 1.0 in taus and taus == sorted(taus)

@@ -165,7 +165,7 @@ def test_what_is_not_shown_beside_a_constant_stays_once_the_winner_is_explained(
     assert text.startswith("not shown to be worth more than a constant: +")
     # a plan with fewer parts takes the winner's place, which no constant was compared with
     simpler = dataclasses.replace(
-        advice, parameters={**advice.parameters, "n0": 1}, winner=verdict.over_constant
+        advice, parameters={**advice.parameters, "n0": 1}, winner_over_it=verdict.over_constant
     )
     explained = dataclasses.replace(result, verdict=dataclasses.replace(verdict, recommendation=simpler))
     first, second = decision_of(explained).also

@@ -151,7 +151,7 @@ def test_what_is_shown_of_the_same_parameters_takes_a_recommendation_back(two_ro
     assert find_valid_earlier_verdict(small, [earlier]) is None
     # the winner says nothing of inference alone
     inference_advice = dataclasses.replace(
-        recommendation_of(earlier), action_without_training="inference_only", plan="constant=0.5"
+        recommendation_of(earlier), action_without_training="inference_only", plan_name="constant=0.5"
     )
     of_inference = dataclasses.replace(earlier, recommendation=inference_advice)
     assert find_valid_earlier_verdict(same_verdict, [of_inference]) == of_inference

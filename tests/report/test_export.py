@@ -283,7 +283,7 @@ def test_an_attached_module_that_was_trained_gets_its_temperature_of_inference(
         action_without_training="inference_only",
         parameters={},
         at_inference=at_half,
-        plan="constant=0.5",
+        plan_name="constant=0.5",
         gain=result.verdict.total,
     )
     exec(compile(to_python(result_inference), "export", "exec"), space)
@@ -299,7 +299,7 @@ def test_an_attached_module_that_was_trained_gets_its_temperature_of_inference(
     ]
     assert torch.equal(weights[0][:8] * 2, weights[1][:8]) and torch.equal(weights[0][8:], weights[1][8:])
     # trained at one temperature, and evaluated at another
-    result_both = with_recommendation(result, at_inference=at_half, plan="constant=0.5")
+    result_both = with_recommendation(result, at_inference=at_half, plan_name="constant=0.5")
     exec(compile(to_python(result_both), "export", "exec"), space)
     assert temperatures(space) == (0.5,) and space["trainer"].global_step == 2
     assert attached_by(to_yaml(result_both))["at_inference"] == at_half

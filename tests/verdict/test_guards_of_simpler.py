@@ -34,7 +34,7 @@ def test_inference_is_recommended_where_it_keeps_the_guards_whatever_the_winner_
     measurements += measure_baseline(whole_study, GAINS)
     result = result_of(fixed_spec(WIDE, guards=LOSS), whole_study, measurements, state="done")
     recommendation = result.verdict.recommendation
-    assert (recommendation.action, recommendation.plan) == ("inference_only", "constant=0.5")
+    assert (recommendation.action, recommendation.plan_name) == ("inference_only", "constant=0.5")
     assert recommendation.passed_over == ()
     refusal_text = "but is not recommended: it breaks the guard on val_loss (+20.0 %, limit +5 %)."
     sentence = f"The winner of the search gains 0.1035, {refusal_text}"

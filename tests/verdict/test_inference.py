@@ -61,7 +61,7 @@ def test_the_plan_is_picked_on_validation_data_and_estimated_on_test_data(infere
         "winner": (0.15, 0.2 + JITTER),
     }
     answer = inference_of(baseline=plans)
-    assert answer.plan == "constant=0.5"
+    assert answer.plan_name == "constant=0.5"
     assert numbers_of(answer.answer.paired) == scipys_numbers(0.06 + JITTER)
     added_by_plan = {AS_TRAINED: 0.0, "constant=0.5": 0.2, "constant=2": 0.1, "winner": 0.15}
     assert answer.baseline.curve == pytest.approx(
@@ -71,7 +71,7 @@ def test_the_plan_is_picked_on_validation_data_and_estimated_on_test_data(infere
 
 def test_models_stay_as_they_were_trained_unless_another_temperature_is_better(inference_of: Any) -> None:
     answer = inference_of(baseline={"constant=2": (0.0, 0.3)})
-    assert answer.plan == AS_TRAINED
+    assert answer.plan_name == AS_TRAINED
     assert numbers_of(answer.answer.paired) == NOTHING
 
 
@@ -114,7 +114,7 @@ def test_the_winners_models_are_tuned_at_inference_as_well(inference_of: Any) ->
         baseline={"constant=0.5": (0.2, 0.06 + JITTER[::-1])},
         search={"constant=0.5": (0.0, 0.3), "constant=8": (0.01, 0.02 + JITTER)},
     )
-    assert answer.winner.plan == "constant=8"
+    assert answer.winner.plan_name == "constant=8"
     assert answer.winner.answer.paired.gain == pytest.approx(0.02)
     # both tuned, seed by seed: their gains and what the seeds share do not come into it twice
     difference = BASELINE + GAINS + 0.02 + JITTER - (BASELINE + 0.06 + JITTER[::-1])
@@ -130,7 +130,7 @@ def test_the_share_is_the_twins_gain_at_inference_of_the_winners_over_it(
         tickets, baseline={"constant=4": (0.2, 0.09)}, twin={"constant=0.5": (0.2, 0.03 + JITTER)}
     )
     numerator, denominator = 0.03 + JITTER, BASELINE + GAINS - twin
-    assert answer.plan == "constant=4"
+    assert answer.plan_name == "constant=4"
     assert answer.share.ratio == pytest.approx(numerator.mean() / denominator.mean())
     # Fieller's interval holds what a t test of the rest does not reject
     for end, beyond in ((answer.share.low, -1e-3), (answer.share.high, 1e-3)):
@@ -157,7 +157,7 @@ def test_a_plan_that_not_all_models_have_a_value_under_is_not_picked(
         other_measurements = [m for m in measurements if m is not dropped_measurement]
         if bad_value is not None:
             other_measurements.append(dataclasses.replace(dropped_measurement, value=bad_value))
-        assert judge(tickets, other_measurements).inference_only.plan == "constant=2"
+        assert judge(tickets, other_measurements).inference_only.plan_name == "constant=2"
 
 
 def test_models_that_diverged_count_as_they_do_in_the_verdict(
@@ -179,7 +179,7 @@ def test_without_measurements_of_the_baseline_there_is_no_answer(judge: Any, mak
     for subset in ([], [m for m in measurements if m.ticket_id not in ids["baseline"]]):
         assert judge(tickets, subset).inference_only is None
     answer = judge(tickets, [m for m in measurements if m.ticket_id not in ids["search"]]).inference_only
-    assert answer.winner is None and answer.difference is None and answer.plan == AS_TRAINED
+    assert answer.winner is None and answer.difference is None and answer.plan_name == AS_TRAINED
 
 
 def test_added_pairs_are_part_of_what_is_picked_and_estimated_on(judge: Any, make_confirm_rows: Any) -> None:
@@ -194,10 +194,10 @@ def test_added_pairs_are_part_of_what_is_picked_and_estimated_on(judge: Any, mak
         plan_measurements(tickets, baseline={"constant=0.5": (at_half, 0.05), "constant=2": (0.01, 0.06)})
         for tickets, at_half in ((first, 0.02), (second_round, -0.5))
     )
-    assert judge(first, first_measurements).inference_only.plan == "constant=0.5"
+    assert judge(first, first_measurements).inference_only.plan_name == "constant=0.5"
     verdict = judge([*first, *second_round], [*first_measurements, *second_measurements])
     answer = verdict.inference_only
-    assert answer.plan == "constant=2"
+    assert answer.plan_name == "constant=2"
     assert answer.answer.paired.n_pairs == 11 and answer.answer.paired.gain == pytest.approx(0.06)
 
 
@@ -208,4 +208,4 @@ def test_models_judged_at_the_temperature_of_the_moment_are_evaluated_at_others_
     measurements = plan_measurements(tickets, baseline={"constant=0.5": (0.2, 0.06 + JITTER)})
     measurements += [dataclasses.replace(m, name="test_current") for m in measurements if m.name == "test"]
     answer = judge(tickets, measurements, validate_at="current").inference_only
-    assert answer.plan == "constant=0.5" and answer.answer.paired.gain == pytest.approx(0.06)
+    assert answer.plan_name == "constant=0.5" and answer.answer.paired.gain == pytest.approx(0.06)

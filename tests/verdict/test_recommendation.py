@@ -58,7 +58,11 @@ def test_a_winner_that_nothing_simpler_equals_is_to_be_trained_with(
     assert recommendation.action == recommendation.action_without_training == "train_at_constant"
     assert recommendation.parameters == {"temperature_init": 4.0} and recommendation.at_inference is None
     assert recommendation.gain.paired.gain == pytest.approx(0.1035)
-    assert recommendation.winner is None and recommendation.pairs is None and recommendation.widen == ()
+    assert (
+        recommendation.winner_over_it is None
+        and recommendation.more_pairs is None
+        and recommendation.widen == ()
+    )
 
 
 def test_inference_is_enough_where_training_is_not_shown_to_be_worth_more(
@@ -66,7 +70,7 @@ def test_inference_is_enough_where_training_is_not_shown_to_be_worth_more(
 ) -> None:
     recommendation = recommend(whole_study, measure_baseline(whole_study, at_half(0.11)))
     assert recommendation.action == recommendation.action_without_training == "inference_only"
-    assert recommendation.plan == "constant=0.5"
+    assert recommendation.plan_name == "constant=0.5"
     assert (recommendation.at_inference, recommendation.parameters) == ({"temperature_init": 0.5}, AT_ONE)
     assert recommendation.gain.paired.gain == pytest.approx(0.11)
 
@@ -211,21 +215,21 @@ def test_more_pairs_are_as_many_as_show_what_is_worth_having_in_four_of_five_stu
     recommendation = recommend(with_gains(whole_study, gains), min_gain=0.06)
     assert recommendation.action == "more_pairs"
     assert recommendation.action_without_training == "change_nothing"
-    pairs = recommendation.pairs
+    more_pairs = recommendation.more_pairs
     draw = np.random.default_rng(1)
     options: dict[str, Any] = {"test": "t", "direction": "maximize", "alpha": alpha_for_verdict(2)}
     earlier = [StageDifferences(differences=tuple(gains))]
     tests = [
-        paired_test(draw.normal(0.06, 0.1, pairs.pairs).tolist(), earlier=earlier, **options)
+        paired_test(draw.normal(0.06, 0.1, more_pairs.pairs).tolist(), earlier=earlier, **options)
         for _ in range(300)
     ]
     assert np.mean([test.significant for test in tests]) == pytest.approx(0.8, abs=0.07)
     # the winner's and those at tau = 1
-    assert pairs.runs == 2 * pairs.pairs
-    assert pairs.seconds == pytest.approx(2.0 * pairs.runs)
+    assert more_pairs.runs == 2 * more_pairs.pairs
+    assert more_pairs.seconds == pytest.approx(2.0 * more_pairs.runs)
     # what was seen is no reason to expect it: only the level that is left to reach moves with it
     worse_stage = StageDifferences(differences=tuple(noisy_gains(-0.02)))
-    assert pairs.pairs < pairs_to_add([worse_stage], 0.06, **options)
+    assert more_pairs.pairs < pairs_to_add([worse_stage], 0.06, **options)
 
 
 def test_where_pairs_do_not_differ_at_all_no_number_of_them_is_given() -> None:
@@ -321,7 +325,7 @@ def test_a_comparison_whose_pairs_gain_all_alike_leaves_the_number_of_pairs_to_t
 
     alone, beside = recommend([0.5] * 8), recommend([0.49 + gain for gain in gains])
     assert alone.action == beside.action == "more_pairs"
-    assert alone.pairs.pairs == beside.pairs.pairs
+    assert alone.more_pairs.pairs == beside.more_pairs.pairs
     # the twin is as good on every pair: no number of pairs shows a gain over it
     assert recommend([0.5 + gain for gain in gains]).action == "change_nothing"
 
@@ -372,9 +376,9 @@ def test_a_constant_that_is_shown_to_be_better_than_the_winner_is_recommended(
     assert recommendation.parameters == {"temperature_init": best_temperature}
     text = recommendation_text(result_of(spec, tickets, [], state="done"))
     if ahead > 0:
-        assert recommendation.winner.paired.gain == pytest.approx(-ahead)
+        assert recommendation.winner_over_it.paired.gain == pytest.approx(-ahead)
         assert recommendation.gain.paired.gain == pytest.approx(0.25)
         assert "is shown to be worse than this (winner less this: −0.05" in text
         assert "simpler" not in text
     else:
-        assert recommendation.winner is None and "That is the winner of the search." in text
+        assert recommendation.winner_over_it is None and "That is the winner of the search." in text

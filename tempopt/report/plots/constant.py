@@ -272,7 +272,7 @@ def _models(
         as_trained=as_trained,
         trained_at=last_level,
         winners=winners,
-        picked=(tuned.plan, taus.get(tuned.plan, last_level), tuned.curve[tuned.plan]),
+        picked=(tuned.plan_name, taus.get(tuned.plan_name, last_level), tuned.curve[tuned.plan_name]),
     )
 
 
