@@ -23,7 +23,7 @@ from tempopt.report.study_result import StudyResult
 from tempopt.service import lifecycle, studies
 from tempopt.service.evaluation.evaluate import evaluate as evaluate_weights
 from tempopt.service.evaluation.result import EvaluationResult
-from tempopt.service.extend import check_request, prepare
+from tempopt.service.extend import check_request, extend_study
 from tempopt.service.forecast import StudyForecast, forecast_study
 from tempopt.service.progress import progress_for_python
 from tempopt.service.requests import CompareRequest, ResumeRequest, SearchRequest, Sets
@@ -364,7 +364,7 @@ def _start_background_study(
         )
     store = open_store(storage, create=isinstance(request, SearchRequest))
     try:
-        spec, study = prepare(store, request)
+        spec, study = extend_study(store, request)
         return StudyHandle(store, spec, study, workers=options.workers, checkpoints=options.checkpoints)
     except BaseException:
         store.close()

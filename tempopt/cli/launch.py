@@ -16,7 +16,7 @@ from tempopt.launch.launcher import Launcher
 from tempopt.launch.registry import make_launcher
 from tempopt.launch.study_launch import StudyLaunch
 from tempopt.report.study_result import StudyResult, load
-from tempopt.service.extend import check_request, prepare
+from tempopt.service.extend import check_request, extend_study
 from tempopt.service.requests import ResumeRequest, SearchRequest
 from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.yaml_source import parse_override
@@ -40,7 +40,7 @@ def carry_out(arguments: argparse.Namespace, request: SearchRequest | ResumeRequ
         )
         launch = StudyLaunch(launcher, arguments.launcher, store, spec, workers=arguments.workers)
         notes: list[str] = []
-        spec, study = prepare(store, request, on_note=notes.append)
+        spec, study = extend_study(store, request, on_note=notes.append)
         if study is None:
             notes.append(f"{name}: {runs_text(planned_runs(spec))}")
         is_over = study is not None and store.load_study(name).state == "done"

@@ -21,7 +21,7 @@ from tempopt.server.authenticator import Principal
 from tempopt.server.openapi_responses import REFUSALS
 from tempopt.server.study_dependencies import SUBMIT, Shared, WritableStudy
 from tempopt.service import lifecycle
-from tempopt.service.extend import add_trials, prepare_resume, prepare_search
+from tempopt.service.extend import add_trials, extend_for_resume, extend_for_search
 from tempopt.service.requests import (
     MAX_RUNS,
     ResumeRequest,
@@ -156,7 +156,7 @@ def submit(
         )
     notes: list[str] = []
     search_request = SearchRequest(**asdict(body) | {"spec": spec})
-    spec, study = prepare_search(shared.store, search_request, on_note=notes.append)
+    spec, study = extend_for_search(shared.store, search_request, on_note=notes.append)
     is_new = study is None
     if is_new:
         check_resolvable_on_server(spec)
@@ -187,7 +187,7 @@ def resume(body: StudyExtension, study: WritableStudy, shared: Shared) -> StudyA
     """Resume a paused study, with more trials or pairs, or with failed runs again."""
     notes: list[str] = []
     request = ResumeRequest(study=study.name, **asdict(body))
-    prepare_resume(shared.store, study, request, on_note=notes.append, check_schedules=check_schedules)
+    extend_for_resume(shared.store, study, request, on_note=notes.append, check_schedules=check_schedules)
     _wake(shared, study.name)
     return _done(shared, study.name, notes)
 

@@ -1,4 +1,4 @@
-"""Prepare a search or a resumption: find or check the study and add the requested tickets."""
+"""Extend a study as a search or a resumption asks: find and check it, and add the requested tickets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tempopt.verdict.stages import failed_runs_to_requeue, further_pairs, more_t
 
 
 def check_request(request: SearchRequest | ResumeRequest) -> None:
-    """Refuse a request whose spec cannot be carried out, as far as that is seen without a store.
+    """Import the schedules of a search, and refuse a spec that cannot be carried out, without a store.
 
     Raises:
         SpecError: A schedule cannot be imported, or two sets train the same.
@@ -35,33 +35,48 @@ def check_request(request: SearchRequest | ResumeRequest) -> None:
             check_comparison(request.spec, request.max_runs)
 
 
-def prepare(
+def extend_study(
     store: Store,
     request: SearchRequest | ResumeRequest,
     *,
     on_note: Callable[[str], None] = lambda text: None,
 ) -> tuple[StudySpec, StudyRow | None]:
-    """Extend a study as requested; return the spec to carry out, and the study as it was before, if any."""
+    """Add the tickets that a request asks for to its study, which is extended when this returns.
+
+    Returns:
+        The spec to carry out, and the study as it was before; None: it does not exist yet.
+
+    Raises:
+        StudyNotFound: There is no study to resume.
+        SpecError, UsageError, StudyChanged: As in :func:`extend_for_search` and :func:`extend_for_resume`.
+    """
     if isinstance(request, SearchRequest):
-        return prepare_search(store, request, on_note=on_note)
+        return extend_for_search(store, request, on_note=on_note)
     study = store.load_study(request.study)
-    return prepare_resume(store, study, request, on_note=on_note), study
+    return extend_for_resume(store, study, request, on_note=on_note), study
 
 
-def prepare_search(
+def extend_for_search(
     store: Store, request: SearchRequest, *, on_note: Callable[[str], None] = lambda text: None
 ) -> tuple[StudySpec, StudyRow | None]:
-    """Extend a study as requested; return the spec to carry out, and the study as it was before, if any.
+    """Store what a search changes in the spec of its study, and add the tickets that it asks for.
+
+    A study that does not exist yet is not created here.
 
     Args:
         on_note: Called with a sentence on the level of the next verdict.
 
+    Returns:
+        The spec to carry out, and the study as it was before; None: it does not exist yet.
+
     Raises:
-        SpecError: The budget of a new study is too small to prove anything.
-        UsageError: ``add_trials`` was given, and the study does not exist.
-        StudyChanged: The store has a study of that name that asks something else.
+        SpecError: The number of trials or a set to try does not fit the spec, such as a budget that is too
+            small to prove anything; or a logger's settings hold a password.
+        UsageError: ``add_trials`` was given, and the study does not exist; or as in :func:`add_trials`.
+        StudyChanged: The store has a study of that name that asks something else, or its tickets are not of
+            the version that the request gives.
     """
-    spec, more = request.spec, request.add_trials
+    spec, num_added_trials = request.spec, request.add_trials
     if request.trials is not None:
         spec = spec.with_overrides([f"study.trials={request.trials}"])
     study = find_study(store, spec.study.name)
@@ -70,13 +85,14 @@ def prepare_search(
         spec = reconcile_spec(store, study, spec)
         if priority != study.priority:
             store.set_priority(study.id, priority)
-        if add_trials(store, study, spec, more, request.enqueue, version=request.version):
+        if add_trials(store, study, spec, num_added_trials, request.enqueue, version=request.version):
             _note_next_alpha(store, study, on_note)
         return spec, study
-    if more:
+    if num_added_trials:
         raise UsageError(
-            f'{more} trials were to be added, but the store has no study "{spec.study.name}" yet. '
-            f"Give their whole number: --trials {spec.num_trials + more}"
+            f"{num_added_trials} trials were to be added, but the store has no study "
+            f'"{spec.study.name}" yet. '
+            f"Give their whole number: --trials {spec.num_trials + num_added_trials}"
         )
     if request.enqueue:
         parameter_sets = [*spec.study.enqueue, *request.enqueue]
@@ -84,7 +100,7 @@ def prepare_search(
     return spec, None
 
 
-def prepare_resume(
+def extend_for_resume(
     store: Store,
     study: StudyRow,
     request: ResumeRequest,
@@ -92,14 +108,16 @@ def prepare_resume(
     on_note: Callable[[str], None] = lambda text: None,
     check_schedules: Callable[[StudySpec], None] = import_schedules,
 ) -> StudySpec:
-    """Extend an existing study as requested and return its spec.
+    """Add the tickets that a resumption asks for to its study, and return the study's spec.
 
     Args:
         on_note: Called with a sentence on what is trained, and on the level of the next verdict.
         check_schedules: Refuses a spec whose schedules outside tempopt cannot be imported.
 
     Raises:
-        UsageError: Pairs or an explanation were requested, and there is no verdict.
+        SpecError: A schedule cannot be imported.
+        UsageError: As in :func:`add_trials`, :func:`add_pairs` and :func:`add_explanation`.
+        StudyChanged: The tickets are not of the version that the request gives.
     """
     spec = StudySpec.from_json(study.spec)
     check_schedules(spec)
@@ -109,7 +127,7 @@ def prepare_resume(
     elif request.retry_failed:
         on_note(retry(store, study, spec, version=version))
     elif request.add_pairs:
-        add_confirmation_seeds(store, study, spec, request.add_pairs, version=version)
+        add_pairs(store, study, spec, request.add_pairs, version=version)
         _note_next_alpha(store, study, on_note)
     elif request.add_trials:
         add_trials(store, study, spec, request.add_trials, version=version)
@@ -123,15 +141,15 @@ def prepare_resume(
 
 
 def _note_next_alpha(store: Store, study: StudyRow, on_note: Callable[[str], None]) -> None:
-    if share := next_alpha_text(store.tickets(study.id)):
-        on_note(share)
+    if alpha_text := next_alpha_text(store.tickets(study.id)):
+        on_note(alpha_text)
 
 
 def add_trials(
     store: Store,
     study: StudyRow,
     spec: StudySpec,
-    count: int,
+    num_tickets: int,
     enqueue: Sequence[Mapping[str, Any]] = (),
     *,
     version: int | None = None,
@@ -139,58 +157,69 @@ def add_trials(
     """Add search tickets to a study; return whether any were added.
 
     Args:
-        count: Number of tickets in all; at least one for each set that no ticket tries yet.
+        num_tickets: Number of tickets in all; at least one for each set that no ticket tries yet.
         enqueue: Parameter sets that the first of them try.
         version: Add them only while the tickets have this version; None: any.
 
     Raises:
         UsageError: It is a comparison, which has no trials; or the next verdict's level is too small.
+        SpecError: A set does not fit the search space.
+        StudyChanged: The tickets are not of that version.
     """
-    if spec.compare is not None and (count or enqueue):
+    if spec.compare is not None and (num_tickets or enqueue):
         raise UsageError(
             f"{study.name} is a comparison of given parameter sets, so there are no trials to add. To add "
             f"pairs: tempopt resume {study.name} --pairs +8"
         )
     parameter_sets = spec.parse_enqueued_sets(enqueue)
 
-    def plan(rows: list[TicketRow]) -> list[NewTicket]:
+    def tickets_to_add(rows: list[TicketRow]) -> list[NewTicket]:
         # the same command may be repeated: skip sets that a ticket tries already
         new_sets = [
             parameters for parameters in parameter_sets if not any(_tries(row, parameters) for row in rows)
         ]
-        tickets = more_tickets(rows, spec, max(count, len(new_sets)), new_sets)
+        tickets = more_tickets(rows, spec, max(num_tickets, len(new_sets)), new_sets)
         if tickets:
             _check_alpha_left(rows, tickets[0].round, spec)
         return tickets
 
-    return bool(_add_planned(store, study, plan, version))
+    return bool(_add_tickets_atomically(store, study, tickets_to_add, version))
 
 
 def _check_alpha_left(rows: Sequence[TicketRow], of_round: int, spec: StudySpec) -> None:
     """Refuse a round whose verdict could show nothing, whatever is found in it."""
-    test, pairs = spec.study.test, spec.study.seeds.confirm.max
+    test, max_pairs = spec.study.test, spec.study.seeds.confirm.max
     alpha = alpha_for_verdict(verdicts(rows, of_round))
-    if pairs < (min_pairs := spec.study.seeds.confirm.enough(test, alpha)):
+    if max_pairs < (min_pairs := spec.study.seeds.confirm.enough(test, alpha)):
         raise UsageError(
             f"More trials would have a verdict of their own, whose level is {100 * alpha:.3g} %. With "
-            f"study.test: {test} that takes {min_pairs} pairs, and "
-            f"study.seeds.confirm is {pairs}: nothing could be shown. Add pairs to the verdict that there is "
+            f"study.test: {test} that takes {min_pairs} pairs, and study.seeds.confirm is "
+            f"{max_pairs}: nothing could be shown. Add pairs to the verdict that there is "
             f"(tempopt resume {spec.study.name} --pairs +N), or begin a study with more of them that learns "
             "from this one (study.warm_start)."
         )
 
 
-def _add_planned(
+def _add_tickets_atomically(
     store: Store,
     study: StudyRow,
-    plan: Callable[[list[TicketRow]], list[NewTicket]],
+    tickets_to_add: Callable[[list[TicketRow]], list[NewTicket]],
     version: int | None,
 ) -> list[NewTicket]:
-    """Add and return the tickets that follow from those that there are; none if there are none to add."""
+    """Add and return the tickets that follow from those that there are; none if there are none to add.
+
+    Args:
+        tickets_to_add: Returns the new tickets, given all that there are.
+        version: Add them only while the tickets have this version; None: any.
+
+    Raises:
+        StudyChanged: The tickets are not of that version.
+    """
     while True:
         current_version = _load_version(store, study, version)
-        tickets = plan(store.tickets(study.id))
-        # False: the version has changed meanwhile, and the tickets have to be computed again
+        tickets = tickets_to_add(store.tickets(study.id))
+        # False: the version has changed meanwhile, and the tickets have to be computed again;
+        # resume: a study that is done or paused runs from then on
         if not tickets or store.add_tickets(study.id, tickets, version=current_version, resume=True):
             return tickets
 
@@ -206,19 +235,26 @@ def _load_version(store: Store, study: StudyRow, expected_version: int | None) -
     return version
 
 
-def add_confirmation_seeds(
-    store: Store, study: StudyRow, spec: StudySpec, count: int, *, version: int | None = None
+def add_pairs(
+    store: Store, study: StudyRow, spec: StudySpec, num_pairs: int, *, version: int | None = None
 ) -> None:
     """Add pairs to the verdict of a study: a round of its own, which rests on the earlier pairs, too.
 
+    Args:
+        num_pairs: Number of pairs; 0: none are added.
+        version: Add them only while the tickets have this version; None: any.
+
     Raises:
-        UsageError: There is no verdict to add to.
+        UsageError: There is no verdict to add to, or it is one pair, which alone shows nothing.
+        StudyChanged: The tickets are not of that version.
     """
-    if count == 1:
+    if num_pairs == 1:
         raise UsageError("1 pair was to be added, which alone shows nothing. Add two or more: --pairs +2")
-    if count and not _add_planned(store, study, lambda rows: further_pairs(rows, spec, count), version):
+    if num_pairs and not _add_tickets_atomically(
+        store, study, lambda rows: further_pairs(rows, spec, num_pairs), version
+    ):
         raise UsageError(
-            f"{count} pairs were to be added to the verdict of {study.name}, but its confirmation is not "
+            f"{num_pairs} pairs were to be added to the verdict of {study.name}, but its confirmation is not "
             f"over, or there is none. Let it reach a verdict first: tempopt resume {study.name}"
         )
 
@@ -227,7 +263,8 @@ def add_explanation(store: Store, study: StudyRow, spec: StudySpec, *, version: 
     """Add the runs that explain a verdict; return in words what is trained.
 
     Raises:
-        UsageError: There is no verdict to explain, or it is about no temperature.
+        UsageError: There is no verdict to explain, or the study is a comparison.
+        StudyChanged: The tickets are not of that version.
     """
     if spec.compare is not None:
         raise UsageError(
@@ -235,7 +272,7 @@ def add_explanation(store: Store, study: StudyRow, spec: StudySpec, *, version: 
         )
     max_runs = 0
 
-    def plan(rows: list[TicketRow]) -> list[NewTicket]:
+    def tickets_to_add(rows: list[TicketRow]) -> list[NewTicket]:
         nonlocal max_runs
         confirm = of_kind(rows, "confirm", of_round=current_round(rows))
         if not confirm or store.load_study(study.name).state != "done":
@@ -248,7 +285,7 @@ def add_explanation(store: Store, study: StudyRow, spec: StudySpec, *, version: 
             max_runs = explanation_at_most(rows, spec, tickets)
         return tickets
 
-    tickets = _add_planned(store, study, plan, version)
+    tickets = _add_tickets_atomically(store, study, tickets_to_add, version)
     if not tickets:
         return "There is nothing to explain, or nothing that is not explained."
     return f"{len(tickets)} trainings begin to explain the verdict; at most {max_runs} in all."
@@ -259,7 +296,11 @@ def retry(store: Store, study: StudyRow, spec: StudySpec, *, version: int | None
 
     Regardless of the cause: a machine that was lost, or an error of the module, which may be fixed by now.
     A run that diverged has not failed: that is its result.
+
+    Raises:
+        StudyChanged: The tickets are not of that version.
     """
+    # as in _add_tickets_atomically, but failed tickets are changed with the new ones
     while True:
         current_version = _load_version(store, study, version)
         rows = store.tickets(study.id)
@@ -268,23 +309,23 @@ def retry(store: Store, study: StudyRow, spec: StudySpec, *, version: int | None
             study.id, [ticket.id for ticket in tickets_to_requeue], fresh_tickets, version=current_version
         ):
             break
-    failed = sum(ticket.state == "failed" for ticket in rows)
+    num_failed = sum(ticket.state == "failed" for ticket in rows)
     if not tickets_to_requeue and not fresh_tickets:
-        return f"No run is trained again: of {failed} that failed on every attempt, none counts any more."
+        return f"No run is trained again: of {num_failed} that failed on every attempt, none counts any more."
     parts = []
     if tickets_to_requeue:
         parts.append(
-            f"{len(tickets_to_requeue)} of {failed} runs that failed on every attempt are trained again."
+            f"{len(tickets_to_requeue)} of {num_failed} runs that failed on every attempt are trained again."
         )
         errors = [
             ticket.error for ticket in tickets_to_requeue if ticket.parameters is not None and ticket.error
         ]
         parts += [f"The last said: {error}" for error in errors[-1:]]
     if fresh_tickets:
-        pairs = len({ticket.pair for ticket in fresh_tickets if ticket.kind == "confirm"})
+        num_pairs = len({ticket.pair for ticket in fresh_tickets if ticket.kind == "confirm"})
         parts.append(
-            f"{pairs} fresh pairs are trained in place of those that the verdict did without. The next one "
-            "counts as a further verdict of this study, with its share of the error rate."
+            f"{num_pairs} fresh pairs are trained in place of those that the verdict did without. The next "
+            "one counts as a further verdict of this study, with its share of the error rate."
         )
     return " ".join(parts)
 

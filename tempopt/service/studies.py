@@ -18,7 +18,7 @@ from tempopt.errors import UsageError
 from tempopt.launch.watch import watch_study
 from tempopt.report.study_result import StudyResult, load
 from tempopt.service import remote_study
-from tempopt.service.extend import check_request, prepare
+from tempopt.service.extend import check_request, extend_study
 from tempopt.service.lifecycle import Storage, open_storage
 from tempopt.service.requests import ResumeRequest, SearchRequest, hint_at_without_option
 from tempopt.spec.collect_errors import with_all_faults
@@ -81,7 +81,7 @@ def carry_out(
                     server, request.study, workers=options.workers, observer=study_observer
                 )
             return load(store, request.study, needs_measurements=True)
-        spec, study = prepare(store, request, on_note=study_observer.note)
+        spec, study = extend_study(store, request, on_note=study_observer.note)
         if options.submit:
             return _submit(store, spec, study, options.checkpoints, study_observer)
         runner = StudyRunner(store, spec, study, options.workers, options.checkpoints, study_observer)

@@ -9,7 +9,7 @@ import pytest
 from tempopt import cli
 from tempopt.agent import any_agent
 from tempopt.agent.study_creation import ensure_study_exists
-from tempopt.service.extend import prepare_search
+from tempopt.service.extend import extend_for_search
 from tempopt.service.requests import SearchRequest
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.opening import open_store
@@ -74,5 +74,5 @@ def test_a_study_that_is_submitted_again_gets_its_new_priority(monkeypatch: pyte
     with open_store("sqlite:///tempopt.db") as store:
         begin(store, "toy")
         spec = StudySpec.parse(toy_spec(name="toy", **SMALL, priority=7), source="the test")
-        prepare_search(store, SearchRequest(spec=spec))
+        extend_for_search(store, SearchRequest(spec=spec))
         assert [study.priority for study in store.open_studies()] == [7]

@@ -11,11 +11,11 @@ import pytest
 
 from tempopt.errors import SpecError, UsageError
 from tempopt.service.extend import (
-    add_confirmation_seeds,
     add_explanation,
+    add_pairs,
     add_trials,
-    prepare_resume,
-    prepare_search,
+    extend_for_resume,
+    extend_for_search,
 )
 from tempopt.service.requests import ResumeRequest, SearchRequest
 from tempopt.storage.opening import open_store
@@ -57,10 +57,10 @@ def test_a_logger_is_changed_in_what_is_stored_and_one_with_a_password_is_not_st
     )
     name = spec.study.name
     store.create_study(name, spec.to_json(), spec.identity())
-    prepare_search(store, SearchRequest(spec=changed_spec))
+    extend_for_search(store, SearchRequest(spec=changed_spec))
     assert store.load_study(name).spec["trainer"]["logger"] == LOGGER
     with pytest.raises(SpecError, match="holds a password or a key") as error:
-        prepare_search(store, SearchRequest(spec=secret))
+        extend_for_search(store, SearchRequest(spec=secret))
     assert "hunter22" not in str(error.value)
     assert store.load_study(name).spec["trainer"]["logger"] == LOGGER
 
@@ -113,11 +113,11 @@ def test_pairs_are_added_to_a_verdict_and_only_to_one(
     study, open_yet = studies
     unproved = store_study(store, open_yet)
     with pytest.raises(UsageError, match=r"3 pairs were to be added.*Let it reach a verdict first"):
-        add_confirmation_seeds(store, unproved, open_yet.spec, 3)
+        add_pairs(store, unproved, open_yet.spec, 3)
     row = store_study(store, study)
-    add_confirmation_seeds(store, row, study.spec, 0)
+    add_pairs(store, row, study.spec, 0)
     assert len(store.tickets(row.id)) == len(study.rows)
-    add_confirmation_seeds(store, row, study.spec, 3)
+    add_pairs(store, row, study.spec, 3)
     new_tickets = [t for t in store.tickets(row.id) if t.round == 1]
     assert {(t.kind, t.state) for t in new_tickets} == {("confirm", "waiting")}
     assert {t.pair for t in new_tickets} == {0, 1, 2}
@@ -132,11 +132,11 @@ def test_the_share_of_the_next_verdict_is_told_where_one_was_spent(
     notes: list[str] = []
     row, unproved = store_study(store, study), store_study(store, open_yet)
     share = "The next verdict has the level 2.5 %; the first had 5 %."
-    prepare_resume(store, unproved, ResumeRequest(study="open", add_trials=3), on_note=notes.append)
-    prepare_resume(store, row, ResumeRequest(study="pairs"), on_note=notes.append)
+    extend_for_resume(store, unproved, ResumeRequest(study="open", add_trials=3), on_note=notes.append)
+    extend_for_resume(store, row, ResumeRequest(study="pairs"), on_note=notes.append)
     assert share not in notes
-    prepare_resume(store, row, ResumeRequest(study="pairs", **growth), on_note=notes.append)
-    prepare_search(store, SearchRequest(spec=study.spec, add_trials=2), on_note=notes.append)
+    extend_for_resume(store, row, ResumeRequest(study="pairs", **growth), on_note=notes.append)
+    extend_for_search(store, SearchRequest(spec=study.spec, add_trials=2), on_note=notes.append)
     assert notes.count(share) == 2
 
 
@@ -155,7 +155,7 @@ def test_an_explanation_is_of_a_verdict_that_there_is_and_of_nothing_else(
     notes: list[str] = []
     store.set_state(row.id, "done")
     request = ResumeRequest(study="pairs", explain=True)
-    assert prepare_resume(store, row, request, on_note=notes.append) == study.spec
+    assert extend_for_resume(store, row, request, on_note=notes.append) == study.spec
     study_keys = {(t.kind, t.number) for t in study.rows}
     added_tickets = [t for t in store.tickets(row.id) if (t.kind, t.number) not in study_keys]
     begin = f"{len(added_tickets)} trainings begin to explain the verdict; at most "

@@ -22,7 +22,7 @@ from tempopt.launch.local import LocalLauncher
 from tempopt.launch.study_launch import StudyLaunch
 from tempopt.server.mcp.budget import Budget, BudgetNeed, Ledger, most_runs
 from tempopt.service import lifecycle, remote_study
-from tempopt.service.extend import prepare_search
+from tempopt.service.extend import extend_for_search
 from tempopt.service.forecast import StudyForecast, forecast_study
 from tempopt.service.lifecycle import StopResult
 from tempopt.service.requests import SearchRequest
@@ -192,7 +192,7 @@ class Session:
 
     def _stand(self, spec: StudySpec, notes: Notes) -> None:
         """Write a new study into the database, after a dry run, for agents that are started next."""
-        spec, _ = prepare_search(self.store, SearchRequest(spec=spec))
+        spec, _ = extend_for_search(self.store, SearchRequest(spec=spec))
         spec = remote_study.dry_run_locally(spec, notes)
         checkpoints_url = checkpoints.normalize_checkpoint_url(checkpoints.DEFAULT_FOLDER)
         ensure_study_exists(
@@ -240,7 +240,7 @@ class Session:
         if self._server is not None:
             remote_study.submit(self._server, SearchRequest(spec=spec), observer=notes)
             return
-        spec, _ = prepare_search(self.store, SearchRequest(spec=spec), on_note=notes.note)
+        spec, _ = extend_for_search(self.store, SearchRequest(spec=spec), on_note=notes.note)
         if study.state != "done":
             self._launch(spec, study, notes)
 
