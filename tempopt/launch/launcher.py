@@ -80,7 +80,7 @@ class Launcher(abc.ABC):
 
     - an agent runs by :func:`tempopt.launch.supervise.supervise`, with what its task needs on one machine;
     - an agent that died (killed, its machine lost) is started again; one that ended by itself is not;
-    - an agent is asked to leave in good order, with ``task.grace`` seconds, before its room is taken away;
+    - an agent is asked to leave in good order, with ``task.grace`` seconds, before its room is taken away.
 
     Args:
         options: What ``--launch KEY=VALUE`` gave.

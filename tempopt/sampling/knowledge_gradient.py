@@ -315,6 +315,9 @@ class KnowledgeGradient:
     def prune(self, finished_trials: Sequence[FrozenTrial], running_trial: FrozenTrial) -> bool:
         """Return whether the rest of a run is worth much less, by step, than a new run.
 
+        Nothing is pruned before enough runs are complete (``model.may_prune``). After that, a run whose last
+        report is not finite is always pruned.
+
         Args:
             finished_trials: The first trials of the arm, all over.
             running_trial: The run, with what it has reported.
