@@ -50,7 +50,9 @@ def this_machine() -> Machine:
     else:
         cards = tuple(visible(mask, uuids_by_card))
         why = "" if cards else f'{_MASK} is "{mask}"'
-    return Machine(cores=_cores(), memory=_memory(), cards=cards, dealt=mask is not None, why=why)
+    return Machine(
+        cores=_count_cores(), memory=_read_memory_limit(), cards=cards, dealt=mask is not None, why=why
+    )
 
 
 def visible(mask: str, uuids_by_card: Sequence[Sequence[str]] | None = None) -> list[str]:
@@ -103,7 +105,7 @@ def _query_gpu_uuids() -> tuple[list[list[str]] | None, str]:
     except pynvml.NVMLError as error:
         return None, f"no NVIDIA driver answers: {error}"
     try:
-        uuids_by_card = [_uuids(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        uuids_by_card = [_query_card_uuids(index) for index in range(pynvml.nvmlDeviceGetCount())]
         return uuids_by_card, "" if any(
             uuids_by_card
         ) else "the driver lists no GPU, or none with a MIG instance"
@@ -113,7 +115,7 @@ def _query_gpu_uuids() -> tuple[list[list[str]] | None, str]:
         pynvml.nvmlShutdown()
 
 
-def _uuids(index: int) -> list[str]:
+def _query_card_uuids(index: int) -> list[str]:
     """Return the UUID of a card, or those of its instances if it is divided into such; none if it is lost."""
     import pynvml
 
@@ -127,14 +129,16 @@ def _uuids(index: int) -> list[str]:
             return [pynvml.nvmlDeviceGetUUID(card)]
         count = pynvml.nvmlDeviceGetMaxMigDeviceCount(card)
         return [
-            uuid for instance_index in range(count) if (uuid := _instance(card, instance_index)) is not None
+            uuid
+            for instance_index in range(count)
+            if (uuid := _query_instance_uuid(card, instance_index)) is not None
         ]
     except pynvml.NVMLError:
         # one that has fallen off its bus, or is not ours to see
         return []
 
 
-def _instance(card: object, instance_index: int) -> str | None:
+def _query_instance_uuid(card: object, instance_index: int) -> str | None:
     import pynvml
 
     try:
@@ -143,31 +147,31 @@ def _instance(card: object, instance_index: int) -> str | None:
         return None
 
 
-def _cores() -> int:
+def _count_cores() -> int:
     # A CPU quota limits time and not cores, but more threads than that wait for each other.
     num_allowed_cores = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
-    quotas = [quota for folder in _cgroups("cpu") if (quota := _quota(folder)) is not None]
+    quotas = [quota for folder in _iter_cgroups("cpu") if (quota := _read_cpu_quota(folder)) is not None]
     return max(1, min([num_allowed_cores, *(int(quota) for quota in quotas)]))
 
 
-def _quota(folder: Path) -> float | None:
+def _read_cpu_quota(folder: Path) -> float | None:
     """Return the cores' worth of time that a control group allows, None for any."""
-    if (quota_text := _read(folder / "cpu.max")) is not None:
+    if (quota_text := _read_text(folder / "cpu.max")) is not None:
         quota, _, period = quota_text.partition(" ")
     else:
-        quota, period = (_read(folder / f"cpu.cfs_{name}_us") or "" for name in ("quota", "period"))
+        quota, period = (_read_text(folder / f"cpu.cfs_{name}_us") or "" for name in ("quota", "period"))
     # "max" in version 2 of control groups and -1 in version 1 are no limits
     return int(quota) / int(period) if quota.isdecimal() and period.isdecimal() else None
 
 
-def _memory() -> int | None:
+def _read_memory_limit() -> int | None:
     limits = [
         int(limit)
-        for folder in _cgroups("memory")
+        for folder in _iter_cgroups("memory")
         for name in ("memory.max", "memory.limit_in_bytes")
-        if (limit := _read(folder / name) or "").isdecimal()
+        if (limit := _read_text(folder / name) or "").isdecimal()
     ]
     try:
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -177,9 +181,9 @@ def _memory() -> int | None:
     return min(limits, default=None)
 
 
-def _cgroups(controller: str) -> Iterator[Path]:
+def _iter_cgroups(controller: str) -> Iterator[Path]:
     """Yield the folders of the control groups that this process is in, each inside of the next."""
-    for line in (_read(_PROC / "self/cgroup") or "").splitlines():
+    for line in (_read_text(_PROC / "self/cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
@@ -190,7 +194,7 @@ def _cgroups(controller: str) -> Iterator[Path]:
             yield top / group.relative_to(group.anchor)
 
 
-def _read(file: Path) -> str | None:
+def _read_text(file: Path) -> str | None:
     try:
         return file.read_text().strip()
     except OSError:

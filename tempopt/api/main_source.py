@@ -63,7 +63,7 @@ def definition(value: Any) -> Definition | str:
         return "is a lambda, which has no source of its own: write a def"
     if "." in name:
         return "is defined inside of a function or class: define it at the top level"
-    codes = _codes(value)
+    codes = _named_codes(value)
     source = _find_definition(name, codes)
     if source is None:
         return "has no source that can be read"
@@ -71,10 +71,10 @@ def definition(value: Any) -> Definition | str:
     if isinstance(node, ast.ClassDef) and (added := _added_methods(node, source_filename, codes)):
         return f"was given {', '.join(added)} after its definition: write that into the class"
     postponed = any(code.co_flags & __future__.annotations.compiler_flag for _, code in codes)
-    return _read(name, node, text, postponed=postponed)
+    return _parse_definition(name, node, text, postponed=postponed)
 
 
-def _codes(value: Any) -> list[tuple[str, CodeType]]:
+def _named_codes(value: Any) -> list[tuple[str, CodeType]]:
     """Return the code of a function, or of all functions in a class, by name."""
     members = vars(value).items() if isinstance(value, type) else [(value.__qualname__, value)]
     codes = []
@@ -91,14 +91,14 @@ def _find_definition(
 ) -> tuple[_Definition, str, str | None] | None:
     """Return a definition, its source and file: what was run if code tells, else the last that there is."""
     for _, code in codes:
-        for node, text in _definitions(name, "".join(linecache.getlines(code.co_filename))):
+        for node, text in _find_definitions(name, "".join(linecache.getlines(code.co_filename))):
             if _first_line(node) <= code.co_firstlineno <= (node.end_lineno or 0):
                 return node, text, code.co_filename
-    definitions = [candidate for source in main_sources() for candidate in _definitions(name, source)]
+    definitions = [candidate for source in main_sources() for candidate in _find_definitions(name, source)]
     return (*definitions[-1], None) if definitions else None
 
 
-def _definitions(name: str, source: str) -> Iterator[tuple[_Definition, str]]:
+def _find_definitions(name: str, source: str) -> Iterator[tuple[_Definition, str]]:
     tree = _parse_source(source)
     for node in [] if tree is None else _top_level(tree):
         if isinstance(node, _Definition) and node.name == name:
@@ -147,13 +147,16 @@ def _is_of_program(filename: str) -> bool:
     )
 
 
-def _read(name: str, node: _Definition, text: str, *, postponed: bool) -> Definition:
+def _parse_definition(name: str, node: _Definition, text: str, *, postponed: bool) -> Definition:
     eager: set[str] = set()
     lazy: set[str] = set()
     head = "from __future__ import annotations\n" if postponed else ""
-    _names(symtable.symtable(head + text, MAIN, "exec"), eager, lazy, is_eager=True)
+    _gather_global_names(symtable.symtable(head + text, MAIN, "exec"), eager, lazy, is_eager=True)
     hints = {
-        child.id for hint in _annotations(node) for child in ast.walk(hint) if isinstance(child, ast.Name)
+        child.id
+        for hint in _iter_annotations(node)
+        for child in ast.walk(hint)
+        if isinstance(child, ast.Name)
     } - (eager | lazy)
     own_names = {name, "annotations"}
     return Definition(
@@ -165,7 +168,9 @@ def _read(name: str, node: _Definition, text: str, *, postponed: bool) -> Defini
     )
 
 
-def _names(table: symtable.SymbolTable, eager: set[str], lazy: set[str], *, is_eager: bool) -> None:
+def _gather_global_names(
+    table: symtable.SymbolTable, eager: set[str], lazy: set[str], *, is_eager: bool
+) -> None:
     """Gather the global names that a piece of source uses, by whether its definition uses them."""
     top = table.get_type() == "module"
     for symbol in table.get_symbols():
@@ -173,10 +178,10 @@ def _names(table: symtable.SymbolTable, eager: set[str], lazy: set[str], *, is_e
             (eager if is_eager else lazy).add(symbol.get_name())
     for child in table.get_children():
         body = child.get_type() == "function" and child.get_name() not in _COMPREHENSIONS
-        _names(child, eager, lazy, is_eager=is_eager and not body)
+        _gather_global_names(child, eager, lazy, is_eager=is_eager and not body)
 
 
-def _annotations(node: ast.AST) -> Iterator[ast.AST]:
+def _iter_annotations(node: ast.AST) -> Iterator[ast.AST]:
     """Yield the annotations in a definition, those that are written as text parsed."""
     for child in ast.walk(node):
         for hint in (getattr(child, "annotation", None), getattr(child, "returns", None)):
@@ -198,7 +203,7 @@ def imports_of(name: str, value: object) -> list[str]:
         tree = _parse_source(source)
         for node in [] if tree is None else _top_level(tree):
             if isinstance(node, ast.Import):
-                statements = [s for alias in node.names if (s := _import(alias, name, value))]
+                statements = [s for alias in node.names if (s := _import_statement(alias, name, value))]
                 submodule_imports += [s for s in statements if "." in s and " as " not in s]
                 imports += [s for s in statements if s not in submodule_imports]
             elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
@@ -207,7 +212,7 @@ def imports_of(name: str, value: object) -> list[str]:
     return list(dict.fromkeys([*first_imports, *submodule_imports]))
 
 
-def _import(alias: ast.alias, name: str, value: object) -> str | None:
+def _import_statement(alias: ast.alias, name: str, value: object) -> str | None:
     if alias.asname is not None:
         is_same = alias.asname == name and sys.modules.get(alias.name) is value
         return f"import {alias.name} as {name}" if is_same else None

@@ -125,9 +125,9 @@ class StudyLaunch:
             if study is not None and was_paused:
                 self._store.set_state(study.id, "paused")
             raise
-        return self._notes(checkpoints_url, len(split))
+        return self._start_notes(checkpoints_url, len(split))
 
-    def _notes(self, checkpoints_url: str, agents: int) -> list[str]:
+    def _start_notes(self, checkpoints_url: str, agents: int) -> list[str]:
         count = f"{agents} agent{'s' * (agents > 1)}"
         trials = f"{self.workers} trial{'s' * (self.workers > 1)}"
         notes = [f"Launched {count} on {self._launcher.name}, for {trials} side by side."]
@@ -169,7 +169,7 @@ class StudyLaunch:
                 return load(self._store, self._name)
             failed = [job for job in jobs if job.state == "failed"]
             if state is None and any(job.code == USAGE for job in failed):
-                raise self._failure(failed)
+                raise self._cancel_and_explain(failed)
             for job in (job for job in failed if job.id not in announcements):
                 announcements.add(job.id)
                 observer.note(f"Agent {job.id} has failed: {exit_reason(job)}")
@@ -179,7 +179,7 @@ class StudyLaunch:
                     announcements.add(job.message)
                     observer.note(f"Agent {job.id} waits: {job.message}")
             if watch.is_reachable and all(job.state in _TERMINAL_JOB_STATES for job in jobs):
-                raise self._failure(failed)
+                raise self._cancel_and_explain(failed)
             seconds_left = deadline - time.monotonic()
             if seconds_left <= 0:
                 raise TimeoutError(f'Study "{self._name}" has not ended within {timeout:g} s.')
@@ -222,7 +222,7 @@ class StudyLaunch:
         if self._launcher.survives_command and ids:
             self._store.forget_jobs(self._name, ids)
 
-    def _failure(self, failed: Sequence[Job]) -> TempoptError:
+    def _cancel_and_explain(self, failed: Sequence[Job]) -> TempoptError:
         """Cancel what is left of the agents, and return the error that tells why."""
         self.cancel()
         reasons = list(dict.fromkeys(exit_reason(job) for job in failed))

@@ -99,8 +99,8 @@ def find(result: StudyData, storage: str = "") -> list[Finding]:
             else list(_verdict_findings(result, verdict, storage))
         )
         findings += facts("rounds", ledger_lines(result))
-        cost = _cost(result)
-    return [*findings, *facts("lost", _missing(result, storage)), Finding(kind="cost", text=cost)]
+        cost = _cost_text(result)
+    return [*findings, *facts("lost", _lost_runs_lines(result, storage)), Finding(kind="cost", text=cost)]
 
 
 def _verdict_findings(result: StudyData, verdict: Verdict, storage: str) -> Iterator[Finding]:
@@ -113,12 +113,12 @@ def _verdict_findings(result: StudyData, verdict: Verdict, storage: str) -> Iter
     winner = f"winner of the search{source}: {temperature_text(verdict.params)}{ends_text(result, verdict)}"
     yield Finding(kind="winner", text=winner, params=verdict.params)
     yield from facts("rounds", round_lines(result))
-    yield from facts("caveat", _caveats(verdict, baseline_name(result.spec)))
+    yield from facts("caveat", _caveat_lines(verdict, baseline_name(result.spec)))
     if not verdict.at_one:
-        yield from _baselines(result, verdict)
-    yield from _constants(result, verdict)
+        yield from _baseline_findings(result, verdict)
+    yield from _constant_findings(result, verdict)
     if result.spec.evaluated:
-        yield from _inference(verdict, baseline_name(result.spec))
+        yield from _inference_findings(verdict, baseline_name(result.spec))
     else:
         reason = "no temperature that an evaluation is known to read is searched"
         yield Finding(kind="inference", text=f"inference only: not applicable; {reason}.")
@@ -126,8 +126,8 @@ def _verdict_findings(result: StudyData, verdict: Verdict, storage: str) -> Iter
         text = f"under control of the entropy: {final_temperatures_text(verdict.controlled)}."
         yield Finding(kind="control", text=text)
     yield from _learned_temperatures(verdict, result.spec)
-    yield from _parts(verdict, result.spec)
-    yield from _failures(verdict, result)
+    yield from _part_findings(verdict, result.spec)
+    yield from _failure_findings(verdict, result)
     yield from facts("heads", head_lines(result))
     blocked = "the winner is not recommended" if verdict.total.significant else ""
     yield from guard_findings(verdict.guards, blocked=blocked)
@@ -229,7 +229,7 @@ def _verdict_sentence(result: StudyData, verdict: Verdict) -> str:
     return f"{gain} ({format_ci_and_p(test)}; {basis})."
 
 
-def _baselines(result: StudyData, verdict: Verdict) -> Iterator[Finding]:
+def _baseline_findings(result: StudyData, verdict: Verdict) -> Iterator[Finding]:
     """Yield what the winner is compared with at the baseline, and which gain is excluded."""
     total, over_baseline, over_twin = verdict.total, verdict.over_baseline, verdict.over_twin
     baseline = baseline_name(result.spec)
@@ -254,7 +254,7 @@ def _baselines(result: StudyData, verdict: Verdict) -> Iterator[Finding]:
     yield comparison_finding("over_twin", text, over_twin, verdict.twin_params)
 
 
-def _constants(result: StudyData, verdict: Verdict) -> Iterator[Finding]:
+def _constant_findings(result: StudyData, verdict: Verdict) -> Iterator[Finding]:
     """Yield the winner against constant temperatures, and what that says of its schedule."""
     moving_text, params = describe_temperature_change(verdict.params), verdict.constant_params
     if verdict.over_constant is not None and params is not None:
@@ -317,7 +317,7 @@ def round_lines(result: StudyData) -> list[str]:
     return [*lines, *(_earlier_line(result, earlier_verdict) for earlier_verdict in result.earlier_verdicts)]
 
 
-def _missing(result: StudyData, storage: str) -> Iterator[str]:
+def _lost_runs_lines(result: StudyData, storage: str) -> Iterator[str]:
     """Yield which runs did not complete, or only at a later attempt."""
     failed = [ticket for ticket in result.lost if ticket.state == "failed"]
     if failed:
@@ -339,20 +339,20 @@ def _missing(result: StudyData, storage: str) -> Iterator[str]:
 
 def _failures_text(tickets: list[TicketRow]) -> str:
     texts = [
-        f"{ticket.kind} {ticket.number}: {_brief(ticket.error or 'no reason is known')}"
+        f"{ticket.kind} {ticket.number}: {_shorten(ticket.error or 'no reason is known')}"
         for ticket in tickets[:_NAMED]
     ]
     num_more = len(tickets) - _NAMED
     return "; ".join([*texts, *([f"and {num_more} more"] if num_more > 0 else [])])
 
 
-def _brief(text: str) -> str:
+def _shorten(text: str) -> str:
     lines = text.split("\n")
     is_short = len(lines) == 1 and len(text) <= _LONGEST
     return text.rstrip(".") if is_short else f"{lines[0][:_LONGEST].rstrip('.')} ..."
 
 
-def _caveats(verdict: Verdict, baseline: str) -> Iterator[str]:
+def _caveat_lines(verdict: Verdict, baseline: str) -> Iterator[str]:
     total = verdict.total
     if verdict.confirmed_on == "validate":
         yield "confirmed on the validation data that the search has seen: only the seeds are fresh."
@@ -385,7 +385,7 @@ def part_text(part: str, spec: StudySpec) -> str:
     return f"{PARTS[group]} of {temperature}" if temperature else PARTS[group]
 
 
-def _inference(verdict: Verdict, baseline: str) -> Iterator[Finding]:
+def _inference_findings(verdict: Verdict, baseline: str) -> Iterator[Finding]:
     inference = verdict.inference_only
     if inference is None:
         return
@@ -494,7 +494,7 @@ def place_of(name: str) -> str:
     return f"layer {layer}, head {head}" if head else f"layer {layer}"
 
 
-def _parts(verdict: Verdict, spec: StudySpec) -> Iterator[Finding]:
+def _part_findings(verdict: Verdict, spec: StudySpec) -> Iterator[Finding]:
     """Yield what the winner loses without each of its parts, and the simpler plan that would do."""
     for part in verdict.parts:
         title = part_text(part.name, spec)
@@ -519,30 +519,30 @@ def _parts(verdict: Verdict, spec: StudySpec) -> Iterator[Finding]:
         yield replace(finding, state="shown" if simplest.holds else "not_shown")
 
 
-def _failures(verdict: Verdict, result: StudyData) -> Iterator[Finding]:
+def _failure_findings(verdict: Verdict, result: StudyData) -> Iterator[Finding]:
     rates = verdict.failures
     if rates is None:
         return
     limit, worse = result.spec.study.failure, "below" if result.direction == "maximize" else "above"
     failure = "diverged" if limit is None else f"{result.metric} {worse} {limit:g}, or diverged"
-    at_baseline = f"at {baseline_name(result.spec)} {_rate(rates.reference)}"
+    at_baseline = f"at {baseline_name(result.spec)} {_rate_text(rates.reference)}"
     end = ""
     if verdict.is_more_stable:
         end = " The winner is shown to fail less often."
     elif not verdict.has_all_pairs:
         end = " That is not tested, since not all pairs were trained."
     text = (
-        f"failed runs ({failure}): the winner {_rate(rates.arm)}, {at_baseline}; p = {rates.p_value:.2g} "
-        f"(exact McNemar test).{end}"
+        f"failed runs ({failure}): the winner {_rate_text(rates.arm)}, {at_baseline}; "
+        f"p = {rates.p_value:.2g} (exact McNemar test).{end}"
     )
     yield Finding(kind="stability", text=text, state="shown" if verdict.is_more_stable else "not_shown")
 
 
-def _rate(rate: Rate) -> str:
+def _rate_text(rate: Rate) -> str:
     return f"{rate.failed} of {rate.runs} ({100 * rate.low:.0f} to {100 * rate.high:.0f} %)"
 
 
-def _cost(result: StudyData) -> str:
+def _cost_text(result: StudyData) -> str:
     counts = ", ".join(f"{n} {name}" for name, n in result.trials.items() if n)
     cost, writing, cards = result.cost, "", ""
     if cost.checkpoint_seconds >= 1:

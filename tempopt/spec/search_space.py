@@ -80,7 +80,7 @@ def parse_search(
             problem = f'"{name}" and "model.{name}" are the same. Take one of them out.'
         try:
             if problem is None:
-                domains[name] = _domain(name, domain)
+                domains[name] = _parse_domain(name, domain)
         except SpecError as error:
             problem = str(error)
         if problem is not None:
@@ -92,7 +92,7 @@ def parse_search(
     return domains
 
 
-def _domain(name: str, settings: object) -> Domain:
+def _parse_domain(name: str, settings: object) -> Domain:
     if isinstance(settings, RangeDomain | Choices):
         return settings
     if split_name(name)[1] == KNOTS:
@@ -110,7 +110,7 @@ def _domain(name: str, settings: object) -> Domain:
     for key in settings:
         if key not in _KEYS:
             raise SpecError(unknown("key", key, _KEYS))
-    domain = _choices(settings) if "choices" in settings else _range(name, settings)
+    domain = _parse_choices(settings) if "choices" in settings else _parse_range(name, settings)
     if "when" in settings:
         domain = replace(domain, when=parse_when(settings["when"]))
     if name in TEMPERATURE_PARAMETERS:
@@ -121,10 +121,10 @@ def _domain(name: str, settings: object) -> Domain:
             )
         _check_temperature(name, domain)
         return domain
-    return replace(domain, baseline=_baseline(name, domain, settings))
+    return replace(domain, baseline=_parse_baseline(name, domain, settings))
 
 
-def _baseline(name: str, domain: Domain, settings: Mapping[str, Any]) -> Any:
+def _parse_baseline(name: str, domain: Domain, settings: Mapping[str, Any]) -> Any:
     """Return at what value runs at τ = 1 hold a parameter of the model's own, UNSET if they tune it."""
     if "baseline" in settings:
         value = settings["baseline"]
@@ -146,7 +146,7 @@ def _baseline(name: str, domain: Domain, settings: Mapping[str, Any]) -> Any:
     )
 
 
-def _choices(settings: Mapping[str, Any]) -> Choices:
+def _parse_choices(settings: Mapping[str, Any]) -> Choices:
     choices = settings["choices"]
     if other_keys := ", ".join(key for key in settings if key not in ("choices", "baseline", "when")):
         raise SpecError(f"given choices together with {other_keys}. Give either choices or a range.")
@@ -163,15 +163,15 @@ def _choices(settings: Mapping[str, Any]) -> Choices:
     return Choices(choices=tuple(choices))
 
 
-def _range(name: str, settings: Mapping[str, Any]) -> RangeDomain:
+def _parse_range(name: str, settings: Mapping[str, Any]) -> RangeDomain:
     bare_name = split_name(name)[1]
     if bare_name in _STRATEGIES:
         raise SpecError(f"given a range, but a {bare_name} has a name. Give a list of names.")
     for key in ("low", "high"):
         if key not in settings:
             raise SpecError(f"{key} is missing. Give {{low: ..., high: ...}}, or a list of choices.")
-    low, high = (_number(key, settings[key]) for key in ("low", "high"))
-    step = None if settings.get("step") is None else _number("step", settings["step"])
+    low, high = (_parse_number(key, settings[key]) for key in ("low", "high"))
+    step = None if settings.get("step") is None else _parse_number("step", settings["step"])
     if bare_name in RANGES and not RANGES[bare_name].is_integer:
         low, high = float(low), float(high)
     if low >= high:
@@ -193,7 +193,7 @@ def _range(name: str, settings: Mapping[str, Any]) -> RangeDomain:
     return RangeDomain(low=low, high=high, log=log, step=step)
 
 
-def _number(key: str, value: object) -> int | float:
+def _parse_number(key: str, value: object) -> int | float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise SpecError(
             f"{key} is {value!r}. Give a finite number{', without quotes' * isinstance(value, str)}."
@@ -278,11 +278,11 @@ def unused_temperature_params(search: Mapping[str, Domain], fixed: Mapping[str, 
     return [
         join_name(temperature, name)
         for temperature, group in groups_of(domains).items()
-        for name in _idle(group, {} if temperature else fixed)
+        for name in _idle_params(group, {} if temperature else fixed)
     ]
 
 
-def _idle(search: Mapping[str, Domain], fixed: Mapping[str, Any]) -> list[str]:
+def _idle_params(search: Mapping[str, Domain], fixed: Mapping[str, Any]) -> list[str]:
     names = list(search)
     strategies = [name for name in names if name in _STRATEGIES]
     numeric_probes = {name: search[name].probes for name in names if name not in _STRATEGIES}

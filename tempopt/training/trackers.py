@@ -121,8 +121,8 @@ class Trackers:
         owners = (datamodule, module) if self._autolog else ()
         self._hyperparameters = hyperparameters(self._request, self._tempered, plan, owners=owners)
         for tracker in self._trackers:
-            with self._carefully(tracker):
-                self._open(tracker, start)
+            with self._catch_tracker_errors(tracker):
+                self._open_tracker(tracker, start)
                 tracker.logger.log_hyperparams(dict(self._hyperparameters))
                 tracker.logger.log_graph(module)
                 tracker.logger.save()
@@ -149,7 +149,7 @@ class Trackers:
         """
         measurements = {} if finished is None else finished.measurements
         outcome = RunEnd(
-            state=_state(finished, stop),
+            state=_final_state(finished, stop),
             step=self._track.last_step,
             value=math.nan if finished is None or not finished.reports else finished.reports[-1][1],
             hyperparameters=self._hyperparameters,
@@ -158,7 +158,7 @@ class Trackers:
         for tracker in self._trackers:
             if tracker.lost or tracker.finalize is None:
                 continue
-            with self._carefully(tracker):
+            with self._catch_tracker_errors(tracker):
                 if values:
                     tracker.logger.log_metrics(values, step=outcome.step)
                 tracker.logger_config.kind.close(tracker.logger, outcome)
@@ -167,7 +167,7 @@ class Trackers:
     def _is_away(self, logger_config: GivenLogger) -> bool:
         if self._request.label is None or _away.get(logger_config.tracker, 0.0) <= time.monotonic():
             return False
-        self._tell(
+        self._add_fault(
             f"{logger_config.path}: {logger_config.cls.__name__} kept an earlier run waiting, and is asked "
             f"again after {_AWAY_SECONDS / 60:.0f} minutes. The run continues without it."
         )
@@ -186,10 +186,10 @@ class Trackers:
                     f"{logger_config.path}: {logger_config.cls.__name__} cannot be made: "
                     f"{mask_secrets(str(error))}"
                 ) from error
-            self._fault(logger_config, error, start_time)
+            self._report_tracker_error(logger_config, error, start_time)
             return None
 
-    def _open(self, tracker: _Tracker, start: int) -> None:
+    def _open_tracker(self, tracker: _Tracker, start: int) -> None:
         label, logger = self._request.label, tracker.logger
         assert label is not None
         tracker.logger_config.kind.open(logger, label, start=start, is_retry=self._request.attempt > 1)
@@ -203,33 +203,33 @@ class Trackers:
         @functools.wraps(log)
         def log_carefully(*args: Any, **kwargs: Any) -> None:
             if not tracker.lost:
-                with self._carefully(tracker):
+                with self._catch_tracker_errors(tracker):
                     log(*args, **kwargs)
 
         return log_carefully
 
     @contextlib.contextmanager
-    def _carefully(self, tracker: _Tracker) -> Iterator[None]:
+    def _catch_tracker_errors(self, tracker: _Tracker) -> Iterator[None]:
         start_time = time.monotonic()
         try:
             yield
         except Exception as error:
             tracker.lost = True
-            self._fault(tracker.logger_config, error, start_time)
+            self._report_tracker_error(tracker.logger_config, error, start_time)
 
-    def _fault(self, logger_config: GivenLogger, error: Exception, start_time: float) -> None:
+    def _report_tracker_error(self, logger_config: GivenLogger, error: Exception, start_time: float) -> None:
         now = time.monotonic()
         if now - start_time >= _WAITED_SECONDS:
             _away[logger_config.tracker] = now + _AWAY_SECONDS
         # of what a library tells over a page, the beginning; an address that it was told by its own
         # environment may have a password in it
         reason = textwrap.shorten(mask_secrets(str(error)), _LONGEST, placeholder=" ...")
-        self._tell(
+        self._add_fault(
             f"{logger_config.path}: {logger_config.cls.__name__} failed ({type(error).__name__}: {reason}). "
             "The run continues without it."
         )
 
-    def _tell(self, fault: str) -> None:
+    def _add_fault(self, fault: str) -> None:
         print(fault, flush=True)
         self._faults.append(fault)
 
@@ -272,7 +272,7 @@ def hyperparameters(
     }
 
 
-def _state(finished: Finished | None, stop: Stop | None) -> State:
+def _final_state(finished: Finished | None, stop: Stop | None) -> State:
     if finished is None:
         return "failed"
     if finished.state != "stopped":

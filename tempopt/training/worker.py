@@ -112,7 +112,7 @@ def _build_failed_message(request: RunRequest, error: BaseException, ranks: Rank
     )
 
 
-def _answer(request: RunRequest, channel: AgentChannel, ranks: Ranks) -> Finished | Failed:
+def _carry_out(request: RunRequest, channel: AgentChannel, ranks: Ranks) -> Finished | Failed:
     try:
         from tempopt.training.dry_run import check, dry_run
         from tempopt.training.run import Run
@@ -163,7 +163,7 @@ def main(descriptor: int, store: Path | None) -> None:
     while True:
         request = channel.requests.get()
         output.to(request.folder)
-        answer = _answer(request, channel, ranks)
+        answer = _carry_out(request, channel, ranks)
         answer = dataclasses.replace(answer, log_lost=output.lost)
         # before it is said that the run is over: the next one may have been promised the card
         release()

@@ -124,15 +124,15 @@ def share_of(evidence: Evidence, simpler: Sequence[PairedRuns], twin: Sequence[P
     ]
     if not any(pairs):
         return None
-    reference = _only(twin, pairs)
+    reference = _select_pairs(twin, pairs)
     return fieller(
-        evidence.gains(_only(simpler, pairs), reference),
-        evidence.gains(_only(winner, pairs), reference),
+        evidence.gains(_select_pairs(simpler, pairs), reference),
+        evidence.gains(_select_pairs(winner, pairs), reference),
         alpha=evidence.alpha,
     )
 
 
-def _only(runs: Sequence[PairedRuns], pairs: Sequence[frozenset[int]]) -> list[PairedRuns]:
+def _select_pairs(runs: Sequence[PairedRuns], pairs: Sequence[frozenset[int]]) -> list[PairedRuns]:
     return [
         PairedRuns(
             values={pair: value for pair, value in round_runs.values.items() if pair in round_pairs},
@@ -171,7 +171,7 @@ def _tune_arm(
     picking_pairs, counting_pairs = _split_pairs(pairs, split)
     if not picking_pairs or not counting_pairs:
         return None
-    plan = _best(evidence, validation_values, plans, picking_pairs)
+    plan = _best_plan_name(evidence, validation_values, plans, picking_pairs)
     runs = evidence.runs(arm)
     tuned_runs = [
         PairedRuns(
@@ -180,7 +180,7 @@ def _tune_arm(
                 for round_number, pair in counting_pairs
                 if round_number == of_round
             },
-            diverged=frozenset(pair for pair in round_runs.diverged if _counts(pair, split)),
+            diverged=frozenset(pair for pair in round_runs.diverged if _is_in_split(pair, split)),
         )
         for of_round, round_runs in zip(evidence.rounds, runs, strict=True)
     ]
@@ -188,7 +188,7 @@ def _tune_arm(
     if answer is None:
         return None
     picked_on = sum(
-        not _counts(pair, split)
+        not _is_in_split(pair, split)
         for round_number in evidence.rounds
         for pair in range(evidence.num_planned_pairs(round_number))
     )
@@ -206,23 +206,26 @@ def _split_pairs(pairs: set[_Pair], split: str) -> tuple[set[_Pair], set[_Pair]]
     """
     if split == "test":
         return pairs, pairs
-    counting_pairs = {pair for pair in pairs if _counts(pair[1], split)}
+    counting_pairs = {pair for pair in pairs if _is_in_split(pair[1], split)}
     return pairs - counting_pairs, counting_pairs
 
 
 def eval_runs_by_round(runs: Sequence[PairedRuns], split: str) -> list[PairedRuns]:
     """Return the runs on which a plan of inference is counted, round by round."""
-    return _only(
-        runs, [frozenset(pair for pair in round_runs.pairs if _counts(pair, split)) for round_runs in runs]
+    return _select_pairs(
+        runs,
+        [frozenset(pair for pair in round_runs.pairs if _is_in_split(pair, split)) for round_runs in runs],
     )
 
 
-def _counts(pair: int, split: str) -> bool:
+def _is_in_split(pair: int, split: str) -> bool:
     return split == "test" or pair % 2 == 1
 
 
-def _best(evidence: Evidence, validation_values: _Values, plans: Sequence[str], pairs: set[_Pair]) -> str:
-    """Return the plan with the best mean on the validation data; a model's own unless another is better."""
+def _best_plan_name(
+    evidence: Evidence, validation_values: _Values, plans: Sequence[str], pairs: set[_Pair]
+) -> str:
+    """Return the name of the plan with the best mean on the validation data; ties go to a model's own."""
 
     def mean(plan: str) -> tuple[float, bool]:
         value = fmean(validation_values[plan][pair] for pair in sorted(pairs))

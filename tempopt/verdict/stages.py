@@ -193,7 +193,7 @@ def failed_runs_to_requeue(
     tickets_to_requeue = [
         ticket
         for ticket in tickets
-        if ticket.state == "failed" and _counts(ticket, tickets, spec, confirm, has_verdict)
+        if ticket.state == "failed" and _is_still_needed(ticket, tickets, spec, confirm, has_verdict)
     ]
     lost = _num_missing_pairs(tickets, this_round) if has_verdict else 0
     count = max(_MIN_ADDED_PAIRS, lost) if lost > 0 else 0
@@ -221,7 +221,7 @@ def _has_verdict(tickets: Sequence[TicketRow], spec: StudySpec) -> bool:
     return decided and gain_over_baseline(Evidence(tickets, spec, current_round(tickets))) is not None
 
 
-def _counts(
+def _is_still_needed(
     ticket: TicketRow,
     tickets: Sequence[TicketRow],
     spec: StudySpec,

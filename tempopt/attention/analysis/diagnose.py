@@ -178,13 +178,17 @@ def anomalies(report: MonitorReport) -> list[Anomaly]:
     findings = entropy_anomalies(latest_entropy)
     found_heads = {(finding.layer, finding.head) for finding in findings}
     other_histories = [history for history in histories if (history.layer, history.head) not in found_heads]
-    falling_findings = (_falling(history, _confidence(histories)) for history in other_histories)
+    falling_findings = (
+        _find_falling_entropy(history, _trend_confidence(histories)) for history in other_histories
+    )
     magnitudes = report.of(QUERY_KEY_MAGNITUDE)
-    growing_findings = (_growing(history, _confidence(magnitudes)) for history in magnitudes)
+    growing_findings = (
+        _find_growing_logits(history, _trend_confidence(magnitudes)) for history in magnitudes
+    )
     return [*findings, *filter(None, falling_findings), *filter(None, growing_findings)]
 
 
-def _confidence(histories: Sequence[HeadHistory]) -> float:
+def _trend_confidence(histories: Sequence[HeadHistory]) -> float:
     """Return the confidence of each trend at which any of them is a false alarm in 1 % of models."""
     return 1.0 - FALSE_ALARMS / max(len(histories), 1)
 
@@ -210,14 +214,14 @@ def entropy_anomalies(entropy: Mapping[int, Mapping[int, float]]) -> list[Anomal
                     "number of keys n that each query sees."
                 )
         middle = median(heads.values())
-        if kind := _band(middle):
-            findings.append(_of_layer(kind, layer, middle))
+        if kind := _out_of_band_kind(middle):
+            findings.append(_layer_anomaly(kind, layer, middle))
     for (layer, head), outlier in sorted(outliers(entropy).items()):
-        if finding := _of_head(layer, head, entropy[layer][head], outlier):
+        if finding := _head_anomaly(layer, head, entropy[layer][head], outlier):
             findings.append(finding)
     for layer, head in heads_without_peers(entropy):
         value, middle = entropy[layer][head], median(entropy[layer].values())
-        if not DEAD <= value <= 1.0 - DEAD and _band(middle) is None:
+        if not DEAD <= value <= 1.0 - DEAD and _out_of_band_kind(middle) is None:
             evidence = f"Head {head} of layer {layer} has H / ln n {value:.3f} (too few heads to compare it)."
             advice = _REMEDY["dead_head"]
             findings.append(
@@ -238,7 +242,7 @@ def troubleshoot(curves: TrainingCurves, plan: TemperaturePlan, *, entropy: Poin
     _check_points("entropy", entropy, share=True)
     findings: Iterable[Anomaly | None] = (
         _slow_start(curves, plan, entropy),
-        _oscillation(curves, plan),
+        _find_oscillation(curves, plan),
         _late_dispersion(curves, plan, entropy),
         _timid_outputs(curves),
         _ignored_classes(curves),
@@ -246,7 +250,7 @@ def troubleshoot(curves: TrainingCurves, plan: TemperaturePlan, *, entropy: Poin
     return [finding for finding in findings if finding is not None]
 
 
-def _band(value: float) -> Kind | None:
+def _out_of_band_kind(value: float) -> Kind | None:
     if value < COLLAPSED:
         return "collapse"
     return "dispersion" if value > DISPERSED else None
@@ -262,14 +266,14 @@ _REMEDY: dict[str, str] = {
 }
 
 
-def _of_layer(kind: Kind, layer: int, middle: float) -> Anomaly:
+def _layer_anomaly(kind: Kind, layer: int, middle: float) -> Anomaly:
     bound_text = f"below {COLLAPSED}" if kind == "collapse" else f"above {DISPERSED}"
     evidence = f"Half of the heads of layer {layer} have H / ln n {bound_text}; the median is {middle:.3f}."
     return Anomaly(kind=kind, layer=layer, evidence=evidence, advice=_REMEDY[kind])
 
 
-def _of_head(layer: int, head: int, value: float, outlier: Outlier) -> Anomaly | None:
-    kind = _band(value)
+def _head_anomaly(layer: int, head: int, value: float, outlier: Outlier) -> Anomaly | None:
+    kind = _out_of_band_kind(value)
     if kind is None or (outlier.gap < 0) != (kind == "collapse"):
         return None
     if value < DEAD or value > 1.0 - DEAD:
@@ -282,7 +286,7 @@ def _of_head(layer: int, head: int, value: float, outlier: Outlier) -> Anomaly |
     return Anomaly(kind=kind, layer=layer, head=head, evidence=evidence, advice=_REMEDY[kind])
 
 
-def _falling(history: HeadHistory, confidence: float) -> Anomaly | None:
+def _find_falling_entropy(history: HeadHistory, confidence: float) -> Anomaly | None:
     """Return a finding if entropy falls so that it will be far below COLLAPSED before as long again.
 
     The trend is a line through the latest half of what was observed, at the slow end of its interval. A fall
@@ -313,7 +317,7 @@ def _falling(history: HeadHistory, confidence: float) -> Anomaly | None:
     )
 
 
-def _growing(history: HeadHistory, confidence: float) -> Anomaly | None:
+def _find_growing_logits(history: HeadHistory, confidence: float) -> Anomaly | None:
     num_latest = min(_LATEST, len(history.steps) // 2)
     steps, values = history.steps[-num_latest:], history.values[-num_latest:]
     if num_latest < FEWEST_FOR_TREND or min(values) <= 0.0:
@@ -333,7 +337,7 @@ def _growing(history: HeadHistory, confidence: float) -> Anomaly | None:
 
 
 def _slow_start(curves: TrainingCurves, plan: TemperaturePlan, entropy: Points) -> Anomaly | None:
-    early_losses, early_entropies = _until(curves, curves.train_loss), _until(curves, entropy)
+    early_losses, early_entropies = _early_values(curves, curves.train_loss), _early_values(curves, entropy)
     if len(early_losses) < 2 * FEWEST_POINTS or not early_entropies:
         return None
     sharpness = median(early_entropies)
@@ -353,7 +357,7 @@ def _slow_start(curves: TrainingCurves, plan: TemperaturePlan, entropy: Points) 
     )
 
 
-def _oscillation(curves: TrainingCurves, plan: TemperaturePlan) -> Anomaly | None:
+def _find_oscillation(curves: TrainingCurves, plan: TemperaturePlan) -> Anomaly | None:
     """Return a finding if validation goes back and forth while the temperature moves fast."""
     sign = 1.0 if curves.direction == "maximize" else -1.0
     gains, rates = [], []
@@ -423,7 +427,7 @@ def _ignored_classes(curves: TrainingCurves) -> Anomaly | None:
     )
 
 
-def _until(curves: TrainingCurves, points: Points) -> list[float]:
+def _early_values(curves: TrainingCurves, points: Points) -> list[float]:
     """Return the values of the early part of training."""
     return [value for step, value in points if progress(step, curves.total_steps) <= EARLY]
 

@@ -192,7 +192,7 @@ def constant_data(result: StudyResult) -> ConstantAndLearned:
         baseline=baseline_name(result.spec),
         label=baseline_label(result.spec),
         trained=_points_at_constants(result, temperatures),
-        arms=_arms(result),
+        arms=_models_by_arm(result),
         is_tested=result.spec.study.confirm_on == "test",
         steps=steps,
         paths=paths,
@@ -218,19 +218,19 @@ def _points_at_constants(result: StudyResult, temperatures: Sequence[DisplayedTe
     return tuple(sorted(points))
 
 
-def _arms(result: StudyResult) -> dict[str, ModelsShown]:
+def _models_by_arm(result: StudyResult) -> dict[str, ModelsShown]:
     verdict = result.verdict
     if not result.spec.evaluated or verdict is None or verdict.inference_only is None:
         return {}
     names = result.spec.evaluated
     baseline = _last_temperatures(to_neutral(verdict.params), names)
-    arms = {"baseline": _models(verdict.inference_only.baseline, baseline, verdict.params)}
+    arms = {"baseline": _models_of_arm(verdict.inference_only.baseline, baseline, verdict.params)}
     if verdict.inference_only.winner is not None and not verdict.at_one:
         winner = _last_temperatures(verdict.params, names)
         if "" in winner and verdict.controlled:
             # measured: the geometric mean over layers and runs
             winner[""] = geometric_mean(mean for mean, _, _ in verdict.controlled.values())
-        arms["search"] = _models(verdict.inference_only.winner, winner, None)
+        arms["search"] = _models_of_arm(verdict.inference_only.winner, winner, None)
     return arms
 
 
@@ -238,7 +238,7 @@ def _last_temperatures(parameters: Mapping[str, object], names: Sequence[str]) -
     return {name: DisplayedTemperature(name=name).levels(parameters, (1.0,))[0] for name in names}
 
 
-def _models(
+def _models_of_arm(
     tuned: TunedInference, last_levels: Mapping[str, float], winner: Mapping[str, object] | None
 ) -> ModelsShown:
     """Return the models of one arm.
@@ -331,7 +331,7 @@ def _add_constants(figure: go.Figure, data: ConstantAndLearned) -> None:
     for models in data.arms.values():
         taus += [tau for points in models.curves.values() for tau, _ in points]
         taus += [models.trained_at, *(() if models.winners is None else models.winners[:1])]
-    traces = [trace for arm in data.arms for trace in _curves(data, arm, [min(taus), max(taus)])]
+    traces = [trace for arm in data.arms for trace in _model_lines(data, arm, [min(taus), max(taus)])]
     if data.trained:
         trace = _filled_marks(data.trained, "trained at", style.CONSTANT, "square", 9)
         traces.append(trace.update(showlegend=True))
@@ -349,7 +349,7 @@ def _add_constants(figure: go.Figure, data: ConstantAndLearned) -> None:
     figure.update_yaxes(title={"text": style.plain(data.metric)}, row=1, col=1)
 
 
-def _curves(data: ConstantAndLearned, arm: str, ends: list[float]) -> Iterator[go.Scatter]:
+def _model_lines(data: ConstantAndLearned, arm: str, ends: list[float]) -> Iterator[go.Scatter]:
     """Yield the lines of the models of an arm: as they were trained, and at each constant."""
     models, colour = data.arms[arm], _COLOURS[arm]
     name = f"{data.name(arm)}, as trained"

@@ -78,13 +78,13 @@ class EntropyData:
         num_heads = len({head for arm in self.shares_by_arm.values() for head in arm})
         if num_heads > _MAX_HEADS:
             text += f" {_MAX_HEADS} of {num_heads} heads are drawn."
-        return f"{text} {self._unusual()}"
+        return f"{text} {self._anomalies_text()}"
 
     def findings(self) -> dict[str, list[Anomaly]]:
         """Return what is unusual about layers and heads, by arm."""
-        return {arm: anomalies(self._history(arm)) for arm in self.shares_by_arm}
+        return {arm: anomalies(self._monitor_report(arm)) for arm in self.shares_by_arm}
 
-    def _history(self, arm: str) -> MonitorReport:
+    def _monitor_report(self, arm: str) -> MonitorReport:
         histories = []
         for (layer, head), row in self.shares_by_arm[arm].items():
             points = [(s, v) for s, v in zip(self.steps, row, strict=True) if math.isfinite(v)]
@@ -93,7 +93,7 @@ class EntropyData:
             histories.append(HeadHistory(**head_fields, first=values[0], steps=steps, values=values))
         return MonitorReport(histories=tuple(histories))
 
-    def _unusual(self) -> str:
+    def _anomalies_text(self) -> str:
         findings = [(arm, finding) for arm, of_arm in self.findings().items() for finding in of_arm]
         if not findings:
             num_heads = min(map(len, self.shares_by_arm.values()))
