@@ -109,7 +109,6 @@ _ATTACH = """\
 # and give temperatures:.
 attach:
   layers: auto  # or patterns of the attention layers' names, as in [encoder.layers.*.self_attn]
-  # method: attention_interface  # for a model of transformers, where more can be searched
 
 """
 

@@ -21,7 +21,7 @@ from tempopt.temperature import CONTROL_PARAMETERS, ControlParameters
 from tempopt.training.callbacks import LossScaleCallback, TemperatureCallback
 from tempopt.training.entropy_control import PlannedControl
 from tempopt.training.module import TemperedModule, check_controllable
-from tempopt.training.untempered import Untempered, configure_untempered
+from tempopt.training.untempered import Untempered
 
 
 class AttachCallback(TemperatureCallback):
@@ -46,7 +46,6 @@ class AttachCallback(TemperatureCallback):
     Args:
         parameters: The plan, as a mapping of temperature parameters by name.
         layers: As for :func:`tempopt.attach`: ``auto``, or patterns of names.
-        method: As for :func:`tempopt.attach`.
         validate_at: ``final``: validation while training runs under the plan's last temperature, and
             checkpoints hold it; ``current``: under that which training has reached.
         at_inference: Temperature parameters of another plan, for ``validate``, ``test`` and ``predict`` of
@@ -67,7 +66,6 @@ class AttachCallback(TemperatureCallback):
         self,
         parameters: dict[str, Any],
         layers: list[str] | str = "auto",
-        method: Literal["auto", "query_rows", "attention_interface"] = "auto",
         validate_at: Literal["final", "current"] = "final",
         at_inference: dict[str, Any] | None = None,
     ) -> None:
@@ -86,7 +84,6 @@ class AttachCallback(TemperatureCallback):
         check_controllable(control, parameters)
         self._control = control
         self.layers = layers
-        self.method = method
         self.at_inference = None if at_inference is None else dict(at_inference)
         self._beside = ""
         self._helpers: list[L.Callback] = []
@@ -99,7 +96,6 @@ class AttachCallback(TemperatureCallback):
                 callbacks.remove(helper)
             attachment = self._attach(pl_module)
             self._module, self.attachment, self._tempered = pl_module, attachment, attachment
-            configure_untempered(pl_module)
             attachment.use(self._at_evaluation)
             self._final = attachment.plan.temperatures(1.0)
             try:
@@ -149,7 +145,7 @@ class AttachCallback(TemperatureCallback):
                 f"{type(module).__name__} is a TemperedModule, which sets its own temperature by its init "
                 "arguments. Take AttachCallback out of the trainer's callbacks."
             )
-        attachment = attach(module, self.parameters, layers=self.layers, method=self.method, example=None)
+        attachment = attach(module, self.parameters, layers=self.layers, example=None)
         self._helpers = [LossScaleCallback(tempered=attachment)] if attachment.entropy.has_term else []
         if self._control.controls:
             self._helpers.append(PlannedControl(self._control, tempered=attachment))
@@ -172,7 +168,6 @@ class AttachCallback(TemperatureCallback):
                 self._at_evaluation,
                 list(layer_temperatures),
                 layers=self.layers,
-                method=attachment.method,
             )
 
     def _load(self, hook: Any, checkpoint: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ import lightning as L
 from torch import Tensor
 
 from tempopt.attention.attach.attachment import Attachment
-from tempopt.attention.attach.projection import Factors, factors_in, factors_of
+from tempopt.attention.attach.call_mode import bindings
 from tempopt.attention.functional.attention import keys_counted
 from tempopt.errors import AttachError, SpecError, UsageError
 from tempopt.temperature import (
@@ -172,11 +172,11 @@ def dry_run(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fini
     run = Run(eager_request, LocalChannel(), ranks, **_SHORT)
     stages.report_stage("made model and data")
     attended_layers = _attended(run.module)
-    original_factors = factors_in(run.module)
+    attached_names = {name for name, _, _ in bindings(run.module)}
     with keys_counted() as num_keys:
         run.fit()
     stages.report_stage("trained two steps and validated")
-    _refuse_copies(run.module, original_factors)
+    _refuse_copies(run.module, attached_names)
     _require_trained(run)
     read_names = _self_test(run, attended_layers, stages)
     with keys_counted() as evaluation_keys:
@@ -331,13 +331,12 @@ def _attended(module: L.LightningModule) -> set[int]:
     return layers
 
 
-def _refuse_copies(module: L.LightningModule, original_factors: Collection[Factors]) -> None:
-    """Refuse copies of tempered projections that training has made: no schedule moves them."""
-    for name, submodule in module.named_modules():
-        factors = factors_of(submodule)
-        if factors is not None and all(factors is not original for original in original_factors):
+def _refuse_copies(module: L.LightningModule, attached_names: Collection[str]) -> None:
+    """Refuse copies of tempered modules that training has made: no schedule moves them."""
+    for name, _, _ in bindings(module):
+        if name not in attached_names:
             raise AttachError(
-                f'"{name}" is a copy of a projection, made after its temperature was attached, in a hook of '
+                f'"{name}" is a copy of a module, made after its temperature was attached, in a hook of '
                 "training. It would stay at the temperature of that moment. Make the copy in __init__, so "
                 "that the temperature is attached to it, too."
             )

@@ -16,7 +16,7 @@ from tempopt.errors import AttachError, SpecError
 from tempopt.spec.program import Program
 from tempopt.temperature import AS_FOUND, registered_path, schedule_of
 from tempopt.temperature.ranges import HIGHEST, LOWEST
-from tempopt.training.build import RunComponents, attach_method, suggest_attach_method
+from tempopt.training.build import RunComponents
 from tempopt.training.callbacks import TemperedAttention
 from tempopt.training.module import TemperedModule
 from tempopt.training.untempered import Untempered
@@ -151,13 +151,12 @@ def tempered_of(built: RunComponents, program: Program) -> TemperedAttention:
             module,
             built.temperature,
             layers=(program.attach or {}).get("layers", "auto"),
-            method=attach_method(program),
             example=None,
         )
     except AttachError as error:
         refusal = str(error)
         has_no_attention = "No attention was found" in refusal or "in layers matches" in refusal
-        advice = suggest_attach_method(refusal, attach_method(program))
+        advice = ""
         if has_no_attention and not program.values:
             advice = other_temperatures(module)
         raise AttachError(f"{refusal}{advice}") from error

@@ -71,7 +71,6 @@ def put_beside(
     temperatures: Sequence[float],
     *,
     layers: Layers,
-    method: str,
 ) -> None:
     """Say in a checkpoint what is to be attached to its weights, which a plain model then refuses.
 
@@ -80,7 +79,6 @@ def put_beside(
         parameters: Temperature parameters to evaluate with.
         temperatures: The temperature of each layer to evaluate with.
         layers: What it is attached to, as for :func:`tempopt.attach`.
-        method: Method of attaching.
     """
     checkpoint["state_dict"][BESIDE] = torch.zeros(0)
     checkpoint[KEY] = {
@@ -88,7 +86,6 @@ def put_beside(
         "temperatures": list(temperatures),
         "parameters": {name: parameters[name] for name in _BESIDE_TEMPERATURES if name in parameters},
         "layers": layers if isinstance(layers, str) else list(layers),
-        "method": method,
     }
 
 
@@ -145,7 +142,7 @@ def load_checkpoint(model: nn.Module, path: str | os.PathLike[str]) -> Attachmen
     parameters = {
         name: metadata["parameters"][name] for name in _BESIDE_TEMPERATURES if name in metadata["parameters"]
     }
-    attachment = attach(model, parameters, layers=metadata["layers"], method=metadata["method"], example=None)
+    attachment = attach(model, parameters, layers=metadata["layers"], example=None)
     attachment.set_temperatures(metadata["temperatures"])
     return attachment
 

@@ -1,0 +1,247 @@
+"""What the attention calls of a model read: temperatures, and what comes beside them.
+
+The modules of one attachment share one state. It knows nothing of modules, so that a copy of a module copies
+no other one. What the numbers are is decided in ``tempopt.attention.attach.attachment``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tempopt.attention.attach.learning import (
+    HeadFactors,
+    HeadTemperatures,
+    by_sums,
+    require_gradients,
+    taken_gradient,
+)
+from tempopt.attention.attach.observers import Observers
+from tempopt.attention.functional.attention import is_counting
+from tempopt.attention.functional.logits import wide_type
+from tempopt.temperature import (
+    EntropyParameters,
+    LengthScaling,
+    LocalHeads,
+    NoLengthScaling,
+    SoftmaxNormaliser,
+    TemperaturePlan,
+    UniformHeads,
+)
+
+Placement = tuple[torch.device, torch.dtype]
+
+_NO_LOCAL_HEADS = LocalHeads(window=1, local_share=0.0)
+
+
+class Numbers(NamedTuple):
+    """What one layer reads, as views of one tensor, so that a compiled graph serves all values."""
+
+    inverse_temperature: Tensor
+    entropy_weight: Tensor
+    entropy_target: Tensor
+    length_constant: Tensor
+    limit: Tensor
+    window: Tensor
+
+
+class CallState:
+    """Temperatures of layers, entropy term, normaliser, head pattern, local heads and observers.
+
+    Args:
+        num_layers: Number of layers.
+
+    Attributes:
+        attached: Whether the modules of these layers still have their temperatures.
+        values: 1 / temperature of each layer.
+        final: Temperature of each layer at the end of the plan, which a model is evaluated with.
+        active: Names of the layers that have attended since it was cleared; None records none.
+        uses_oracle: Whether the calls are computed by the means of the self-test.
+    """
+
+    def __init__(self, num_layers: int) -> None:
+        self.attached = True
+        self.values: tuple[float, ...] = (1.0,) * num_layers
+        self.final: tuple[float, ...] = (1.0,) * num_layers
+        self.length_scaling: LengthScaling = NoLengthScaling()
+        self.normaliser = SoftmaxNormaliser.name
+        self.local = _NO_LOCAL_HEADS
+        self.entropy = EntropyParameters()
+        self.observers = Observers()
+        self.heads: HeadTemperatures | None = None
+        self.head_factors = HeadFactors()
+        self.loss_scale = 1.0
+        self.active: set[str] | None = None
+        self.uses_oracle = False
+        self._entropy_weight = 0.0
+        self._limit = 0.0
+        self._learning = False
+        # compiled graphs read them: tensors in a dictionary, and nothing around them
+        self._numbers: dict[Placement, list[Numbers]] = {}
+        self._flat: dict[Placement, Tensor] = {}
+
+    @property
+    def has_head_factors(self) -> bool:
+        """Whether heads differ in temperature."""
+        return self.heads is not None or self.head_factors.present
+
+    @property
+    def has_length_scaling(self) -> bool:
+        """Whether the temperature depends on the number of keys."""
+        return not isinstance(self.length_scaling, NoLengthScaling)
+
+    @property
+    def has_local_heads(self) -> bool:
+        """Whether heads see near keys only."""
+        return bool(self.local.local_share)
+
+    @property
+    def is_softmax(self) -> bool:
+        """Whether the weights are those of softmax."""
+        return self.normaliser == SoftmaxNormaliser.name
+
+    @property
+    def has_more(self) -> bool:
+        """Whether an attention call needs more than its query divided by one temperature."""
+        return (
+            self.has_head_factors
+            or self.has_length_scaling
+            or self.has_local_heads
+            or not self.is_softmax
+            or self.entropy.has_term
+            or self.observers.present
+            or is_counting()
+        )
+
+    def use(self, plan: TemperaturePlan, entropy: EntropyParameters) -> None:
+        """Take what a plan says beside the temperatures, and the entropy term."""
+        self.heads = None
+        self.head_factors.use(plan.heads)
+        self.length_scaling = plan.length_scaling
+        self.normaliser = plan.normaliser.name
+        self.local = plan.local
+        self.entropy = entropy
+        self._limit = sum(plan.normaliser.limits.values())
+        self._write()
+
+    def set_values(self, values: Sequence[float], entropy_weight: float | None = None) -> None:
+        """Set 1 / temperature of every layer, first layer first.
+
+        Args:
+            values: A number for each layer.
+            entropy_weight: Weight of the entropy term over all layers; None: as it is.
+        """
+        weight = self._entropy_weight if entropy_weight is None else entropy_weight
+        # what is written again stops a backward pass that is under way
+        if (self.values, self._entropy_weight) != (tuple(values), weight):
+            self.values, self._entropy_weight = tuple(values), weight
+            self._write()
+
+    def set_loss_scale(self, loss_scale: float) -> None:
+        """Set the factor by which the loss is multiplied before its gradient is taken."""
+        self.loss_scale = loss_scale
+        self._write()
+
+    def learn(self) -> None:
+        """Have backward passes leave the gradient of every temperature from now on."""
+        self._learning = True
+        require_gradients(self._inverses())
+
+    def learn_heads(self, base: Sequence[float]) -> HeadTemperatures:
+        """Give each head a temperature of its own, from those of the layers and the head pattern."""
+        self.heads = HeadTemperatures(base, self.head_factors.pattern)
+        return self.heads
+
+    def log_gradients(self) -> list[float] | None:
+        """Return the gradient with respect to ln τ of each layer, and forget it; None: none was left."""
+        gradients: list[list[Tensor]] = [[] for _ in self.values]
+        for numbers in self._numbers.values():
+            for layer_gradients, layer in zip(gradients, numbers, strict=True):
+                gradient = taken_gradient(layer.inverse_temperature)
+                layer_gradients += [] if gradient is None else [gradient]
+        return by_sums(gradients, self.values)
+
+    def _inverses(self) -> Iterator[Tensor]:
+        return (layer.inverse_temperature for numbers in self._numbers.values() for layer in numbers)
+
+    @contextmanager
+    def by_temperature_alone(self) -> Iterator[None]:
+        """Leave out, for a while, whatever else is attached."""
+        names = ("length_scaling", "normaliser", "entropy", "local", "heads")
+        pattern, settings = self.head_factors.pattern, {name: getattr(self, name) for name in names}
+        self.length_scaling, self.normaliser = NoLengthScaling(), SoftmaxNormaliser.name
+        self.entropy, self.local, self.heads = EntropyParameters(), _NO_LOCAL_HEADS, None
+        self.head_factors.use(UniformHeads())
+        try:
+            yield
+        finally:
+            vars(self).update(settings)
+            self.head_factors.use(pattern)
+
+    def numbers(self, layer: int, q: Tensor) -> Numbers:
+        """Return what one layer reads, where its query is."""
+        numbers = self._numbers.get((q.device, wide_type(q)))
+        if numbers is None:
+            numbers = self._create_late((q.device, wide_type(q)))
+        return numbers[layer]
+
+    def inverse(self, layer: int, q_BHQD: Tensor) -> Tensor:
+        """Return 1/τ of a layer as its queries take it: one number, or one for each head."""
+        inverse = self.numbers(layer, q_BHQD).inverse_temperature
+        if self.heads is not None:
+            return inverse * self.heads.factor(layer, q_BHQD)
+        return inverse * self.head_factors.factor(q_BHQD) if self.head_factors.present else inverse
+
+    def create(self, placement: Placement) -> list[Numbers]:
+        """Return what the layers read in one place, which is made if it is not there yet."""
+        numbers = self._numbers.get(placement)
+        if numbers is not None:
+            return numbers
+        count = len(self.values)
+        # A tensor that is made in inference mode could never be trained with.
+        with torch.inference_mode(False), torch.no_grad():
+            flat = torch.ones(count + 6, device=placement[0], dtype=placement[1])
+            self._flat[placement] = flat
+            self._numbers[placement] = [
+                Numbers(
+                    inverse_temperature=flat[index],
+                    entropy_weight=flat[count],
+                    entropy_target=flat[count + 1],
+                    length_constant=flat[count + 2 : count + 4],
+                    limit=flat[count + 4],
+                    window=flat[count + 5],
+                )
+                for index in range(count)
+            ]
+        if self._learning:
+            self.learn()
+        self._write_to([flat])
+        return self._numbers[placement]
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _create_late(self, placement: Placement) -> list[Numbers]:
+        return self.create(placement)
+
+    def _write(self) -> None:
+        self._write_to(self._flat.values())
+
+    def _write_to(self, flats: Any) -> None:
+        weight = self.loss_scale * self._entropy_weight / len(self.values)
+        target = self.entropy.entropy_target or 0.0
+        values = (*self.values, weight, target, *self.length_scaling.constant, self._limit, self.local.window)
+        with torch.no_grad():
+            numbers = torch.tensor(values, dtype=torch.float64)
+            for flat in flats:
+                # Waiting for the device at each step would cost more than the copy.
+                flat.copy_(numbers.to(flat.dtype).to(flat.device, non_blocking=True))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("_flat", "_numbers")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Where the modules are now is theirs to say, as soon as they are back themselves.
+        self.__dict__.update(state, _flat={}, _numbers={}, _learning=False)

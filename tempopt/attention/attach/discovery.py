@@ -1,0 +1,466 @@
+"""Finds the attention calls of a model, by a forward that is looked into or by the code of its modules.
+
+Attention is fused attention, or a softmax whose input comes from a product of activations and whose output
+goes into one. What is done to these calls is decided in ``tempopt.attention.attach.call_mode``.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+import re
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakIdKeyDictionary
+
+from tempopt.attention.attach.call_mode import (
+    FUSED,
+    MULTI_HEAD,
+    PRODUCTS,
+    SOFTMAX,
+    CallPattern,
+    are_matrices,
+    operands_of,
+)
+from tempopt.attention.attach.outputs import nested_tensors
+from tempopt.attention.attach.preserve_state import preserve_model_state, preserve_rng_state
+from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE, Layers, lineage
+from tempopt.errors import AttachError
+
+Forward = Callable[[], Any]
+
+# Behind these begins another part of a network: what they make is no logits of what they are given.
+_MAPS = frozenset(
+    "linear conv1d conv2d conv3d addmm embedding layer_norm rms_norm group_norm batch_norm instance_norm".split()
+)
+# A map of logits themselves, over heads, is passed once.
+_MOST_MAPS = 1
+# A product with a parameter as it is may be attention with learned queries, but is so more rarely.
+_PARAMETER_PRODUCT = 10
+# Attention by other kernels, which cannot be tempered from outside.
+_OPAQUE = re.compile(r"attention|attn|flash", re.IGNORECASE)
+_FUSED_NAMES = frozenset({"scaled_dot_product_attention", "ALL_ATTENTION_FUNCTIONS"})
+_PRODUCT_NAMES = frozenset({"matmul", "bmm", "baddbmm", "einsum"})
+_MOST_NAMED = 8
+_OUTSIDE = "what calls the model"
+
+
+class NeedsExampleError(AttachError):
+    """Which calls are attention cannot be told from the code alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionLayer:
+    """A module that attends.
+
+    Args:
+        name: Its name in the model, as in ``named_modules``.
+        module: The module.
+        pattern: Its attention calls.
+        ran: Whether a forward was seen in which it attended.
+    """
+
+    name: str
+    module: nn.Module
+    pattern: CallPattern
+    ran: bool
+
+
+def discover(model: nn.Module, layers: Layers = "auto", forward: Forward | None = None) -> list[AttentionLayer]:
+    """Return the modules of a model that attend, in depth order.
+
+    Args:
+        model: Any module; not changed.
+        layers: ``"auto"`` for all, or patterns as in ``fnmatch``. A pattern takes a module that it matches,
+            or one inside of which or around which it matches a module, as its query projection.
+        forward: Runs the model on some batch; it is looked into. None goes by the code of the modules,
+            which finds ``nn.MultiheadAttention`` and fused attention.
+
+    Raises:
+        NeedsExampleError: if a softmax is written out, and there is no forward.
+        AttachError: if there is no attention, or one that cannot be tempered.
+    """
+    if isinstance(layers, str) and layers != "auto":
+        raise AttachError(
+            f'layers="{layers}" is a single text. Give "auto" or a list of patterns, as in ["{layers}"].'
+        )
+    is_whole = layers == "auto"
+    trace = _Trace()
+    if forward is not None:
+        trace = _traced(model, forward)
+    layers_by_name = _by_code(model, asks=is_whole and forward is None)
+    patterns = trace.patterns()
+    found = [
+        AttentionLayer(name, module, patterns.get(name, CallPattern()), name in patterns)
+        for name, module in model.named_modules()
+        if name in patterns or (name in layers_by_name and name not in trace.ran)
+    ]
+    chosen = found if is_whole else [layer for layer in found if any(_matches(layer, p) for p in layers)]
+    if is_whole:
+        trace.refuse_unclear()
+    if not chosen:
+        raise _nothing(model, layers, found, trace, has_forward=forward is not None)
+    _refuse_nested(chosen, found)
+    return chosen
+
+
+def _matches(layer: AttentionLayer, pattern: str) -> bool:
+    descendants = (f"{layer.name}.{name}" for name, _ in layer.module.named_modules() if name)
+    return any(fnmatchcase(name, pattern) for name in (*lineage(layer.name), *descendants))
+
+
+def _nothing(
+    model: nn.Module, layers: Layers, found: Sequence[AttentionLayer], trace: _Trace, *, has_forward: bool
+) -> AttachError:
+    kind = type(model).__name__
+    opaque = "".join(
+        f' "{name}" attends by {kernel}, whose logits cannot be reached from outside.'
+        for name, kernel in sorted(trace.opaque)
+    )
+    if found:
+        names = ", ".join(layer.name for layer in found[:_MOST_NAMED])
+        return AttachError(
+            f"layers={layers!r} in layers matches none of the modules of {kind} that attend: {names}.{opaque} "
+            "Give patterns of those."
+        )
+    if not has_forward:
+        _by_code(model, asks=True)
+    problem = "that was run" if has_forward else "by its code"
+    return AttachError(
+        f"No attention was found in {kind} {problem}: neither nn.MultiheadAttention nor a call of "
+        "scaled_dot_product_attention, nor a softmax (torch.softmax) whose input is made by a matrix product "
+        f"and whose output goes into one.{opaque} Give an example that attends, as in attach(model, "
+        f"parameters, example=lambda: model(batch)), or {AS_TEMPERED_MODULE}."
+    )
+
+
+def _refuse_nested(chosen: Sequence[AttentionLayer], found: Sequence[AttentionLayer]) -> None:
+    for layer in chosen:
+        for inner in found:
+            if inner is not layer and (inner.name.startswith(f"{layer.name}.") or not layer.name):
+                raise AttachError(
+                    f'"{layer.name}" attends itself, and so does "{inner.name}" inside of it. Their calls '
+                    f"cannot be told apart from outside. Leave {layer.name} out (layers=[...] takes "
+                    f"patterns), or have a module of its own attend for it."
+                )
+
+
+# ---- by code
+
+
+def _by_code(model: nn.Module, *, asks: bool) -> set[str]:
+    """Return the names of modules that are known to attend by fused attention from their code.
+
+    Raises:
+        NeedsExampleError: if ``asks`` and a module may write its softmax out.
+    """
+    names: set[str] = set()
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            continue
+        if isinstance(module, nn.MultiheadAttention):
+            names.add(name)
+            continue
+        code = _code_names(type(module))
+        is_eager = "ALL_ATTENTION_FUNCTIONS" in code and _implementation(module) != "sdpa"
+        if code & _FUSED_NAMES and not is_eager:
+            names.add(name)
+        elif asks and (is_eager or ("softmax" in code and code & _PRODUCT_NAMES)):
+            raise NeedsExampleError(
+                f'Which calls of "{name or type(module).__name__}" are attention cannot be told without a '
+                "forward, for it writes its softmax out. Give an example, as in attach(model, parameters, "
+                "example=lambda: model(batch))."
+            )
+    return names
+
+
+def _implementation(module: nn.Module) -> str | None:
+    return getattr(module.__dict__.get("config"), "_attn_implementation", None)
+
+
+@functools.cache
+def _code_names(kind: type[nn.Module]) -> frozenset[str]:
+    """Return the names that the forward of a class uses, in methods of its own and functions beside it too."""
+    names: set[str] = set()
+    waiting: list[Any] = [kind.forward]
+    while waiting:
+        function = inspect.unwrap(waiting.pop())
+        if not isinstance(function, types.FunctionType) or function.__module__.startswith("torch."):
+            continue
+        for name in _names_of(function.__code__) - names:
+            names.add(name)
+            beside = function.__globals__.get(name)
+            is_beside = getattr(beside, "__module__", None) == function.__module__
+            waiting += [getattr(kind, name, None), beside if is_beside else None]
+    return frozenset(names)
+
+
+def _names_of(code: types.CodeType) -> set[str]:
+    names = set(code.co_names)
+    if any(instruction.argrepr in ("@", "@=") for instruction in dis.get_instructions(code)):
+        names.add("matmul")
+    for constant in code.co_consts:
+        names |= _names_of(constant) if isinstance(constant, types.CodeType) else set()
+    return names
+
+
+# ---- by a forward
+
+
+@dataclass(slots=True)
+class _Frame:
+    """One forward of a module: what it has called so far."""
+
+    name: str
+    num_fused: int = 0
+    num_products: int = 0
+    softmaxes: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Origin:
+    """What a tensor comes from.
+
+    Args:
+        products: Number of each product that it was last made by, to the number of maps since.
+        softmaxes: The same of softmaxes.
+        is_parameter: Whether it is a parameter as it is, or a view of one.
+    """
+
+    products: dict[int, int] = field(default_factory=dict)
+    softmaxes: dict[int, int] = field(default_factory=dict)
+    is_parameter: bool = False
+
+
+@dataclass(slots=True)
+class _Softmax:
+    """One softmax: the frames that it ran in, outermost first, and the products that its input comes from."""
+
+    frames: list[_Frame]
+    products: list[int]
+    is_certain: bool
+    feeds_product: bool = False
+
+
+@dataclass(slots=True)
+class _Trace:
+    """What was seen of a forward."""
+
+    frames: list[_Frame] = field(default_factory=list)
+    all_frames: list[_Frame] = field(default_factory=list)
+    products: list[list[tuple[_Frame, int]]] = field(default_factory=list)
+    softmaxes: list[_Softmax] = field(default_factory=list)
+    opaque: set[tuple[str, str]] = field(default_factory=set)
+    ran: set[str] = field(default_factory=set)
+
+    @contextmanager
+    def within(self, name: str) -> Iterator[None]:
+        """Note a forward of a module."""
+        frame = _Frame(name)
+        self.frames.append(frame)
+        self.all_frames.append(frame)
+        self.ran.add(name)
+        try:
+            yield
+        finally:
+            self.frames.pop()
+
+    def refuse_unclear(self) -> None:
+        """Refuse to temper all attention where it is not clear what is attention.
+
+        Raises:
+            AttachError: if other kernels ran, or a softmax of products that goes into no product.
+        """
+        for name, kernel in sorted(self.opaque):
+            raise AttachError(
+                f'"{name}" attends by {kernel}, whose logits cannot be reached from outside: it would stay at '
+                "temperature 1 while the rest is tempered. Have it call scaled_dot_product_attention, or name "
+                "the layers that are to have a temperature (layers=[...])."
+            )
+        if _OUTSIDE in self.patterns():
+            raise AttachError(
+                "An attention is computed outside of the forward of every module, where no temperature can be "
+                "attached. Have a module of its own compute it in its forward."
+            )
+        for softmax in self.softmaxes:
+            if softmax.is_certain and not softmax.feeds_product:
+                raise AttachError(
+                    f'"{softmax.frames[-1].name}" takes a softmax of a matrix product, but what comes out goes '
+                    "into no matrix product, so it may be attention or not. Name the layers that are to have "
+                    "a temperature (layers=[...])."
+                )
+
+    def patterns(self) -> dict[str, CallPattern]:
+        """Return the attention calls of each module that attends.
+
+        Raises:
+            AttachError: if a module attends differently from call to call.
+        """
+        products_of_frame: dict[int, set[int]] = {}
+        attention_of_frame: dict[int, set[int]] = {}
+        owners = {id(frame): frame for frame in self.all_frames if frame.num_fused}
+        for number, softmax in enumerate(self.softmaxes):
+            if not softmax.products or not softmax.feeds_product:
+                continue
+            owner = _innermost(softmax, [self.products[product] for product in softmax.products])
+            owners[id(owner)] = owner
+            attention_of_frame.setdefault(id(owner), set()).add(number)
+            ordinals = products_of_frame.setdefault(id(owner), set())
+            ordinals |= {
+                ordinal
+                for product in softmax.products
+                for frame, ordinal in self.products[product]
+                if frame is owner
+            }
+        patterns: dict[str, CallPattern] = {}
+        for owner in owners.values():
+            attention = attention_of_frame.get(id(owner), set())
+            pattern = CallPattern(num_fused=owner.num_fused)
+            if attention:
+                pattern = CallPattern(
+                    num_fused=owner.num_fused,
+                    softmaxes=tuple((number in attention, count) for number, count in owner.softmaxes),
+                    products=frozenset(products_of_frame[id(owner)]),
+                    num_products=owner.num_products,
+                )
+            if patterns.setdefault(owner.name, pattern) != pattern:
+                raise AttachError(
+                    f'"{owner.name}" attends differently from call to call of one forward, so that its '
+                    f"attention cannot be told from its other products. {AS_TEMPERED_MODULE.capitalize()}."
+                )
+        return patterns
+
+
+def _innermost(softmax: _Softmax, products: Sequence[Sequence[tuple[_Frame, int]]]) -> _Frame:
+    """Return the innermost forward that a softmax and all of its products ran in."""
+    common = [
+        frame
+        for frame in softmax.frames
+        if all(any(frame is other for other, _ in product) for product in products)
+    ]
+    return common[-1]
+
+
+class _TraceMode(TorchFunctionMode):
+    """Follows what tensors come from."""
+
+    def __init__(self, trace: _Trace) -> None:
+        super().__init__()
+        self._trace = trace
+        self._origins: Any = WeakIdKeyDictionary()
+        self._nothing = _Origin()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func is FUSED or func is MULTI_HEAD:
+            self._trace.frames[-1].num_fused += 1
+            return result
+        name = getattr(func, "__name__", "default")
+        if _OPAQUE.search(str(func) if name == "default" else name):
+            self._trace.opaque.add((self._trace.frames[-1].name, str(name)))
+            return result
+        origin = self._origin_after(func, name, args, kwargs)
+        if origin is self._nothing:
+            return result
+        targets = [args[0]] if name == "__setitem__" else nested_tensors(result)
+        for tensor in targets:
+            if not isinstance(tensor, nn.Parameter):
+                self._origins[tensor] = origin
+        return result
+
+    def _origin_after(self, func: Any, name: str, args: Any, kwargs: Any) -> _Origin:
+        origins = [self._origin(tensor) for tensor in nested_tensors((args, kwargs))]
+        if func in SOFTMAX:
+            return self._softmax(origins[0])
+        if func in PRODUCTS and are_matrices(func, args, kwargs):
+            operands = [self._origin(operand) for operand in operands_of(func, args, kwargs)]
+            return self._product(operands)
+        if not any(origin is not self._nothing for origin in origins):
+            return self._nothing
+        return _merged(origins, maps=int(name in _MAPS))
+
+    def _origin(self, tensor: Tensor) -> _Origin:
+        if isinstance(tensor, nn.Parameter):
+            return _Origin(is_parameter=True)
+        origin: _Origin = self._origins.get(tensor, self._nothing)
+        return origin
+
+    def _softmax(self, origin: _Origin) -> _Origin:
+        trace, number = self._trace, len(self._trace.softmaxes)
+        fewest = min(origin.products.values(), default=0)
+        products = [product for product, maps in origin.products.items() if maps == fewest]
+        trace.softmaxes.append(_Softmax([*trace.frames], products, bool(products) and fewest == 0))
+        for frame in trace.frames:
+            frame.softmaxes.append((number, frame.num_products))
+        return _Origin(softmaxes={number: 0})
+
+    def _product(self, operands: Sequence[_Origin]) -> _Origin:
+        trace, number = self._trace, len(self._trace.products)
+        trace.products.append([(frame, frame.num_products) for frame in trace.frames])
+        for frame in trace.frames:
+            frame.num_products += 1
+        if any(operand.is_parameter for operand in operands):
+            origin = _merged(operands, maps=1)
+            origin.products[number] = _PARAMETER_PRODUCT
+            return origin
+        for operand in operands:
+            for softmax in operand.softmaxes:
+                trace.softmaxes[softmax].feeds_product = True
+        return _Origin(products={number: 0})
+
+
+def _merged(origins: Sequence[_Origin], *, maps: int) -> _Origin:
+    """Return what comes of tensors together, behind so many maps."""
+    merged = _Origin(is_parameter=not maps and all(origin.is_parameter for origin in origins))
+    for origin in origins:
+        for sources, targets in ((origin.products, merged.products), (origin.softmaxes, merged.softmaxes)):
+            for source, count in sources.items():
+                if (count + maps) % _PARAMETER_PRODUCT <= _MOST_MAPS:
+                    targets[source] = min(count + maps, targets.get(source, count + maps))
+    return merged
+
+
+def _traced(model: nn.Module, forward: Forward) -> _Trace:
+    """Return what is seen of a forward in eval mode; the model is afterwards as it was."""
+    trace = _Trace()
+    devices = {parameter.device for parameter in model.parameters()}
+    with ExitStack() as stack:
+        stack.enter_context(preserve_model_state(model))
+        stack.enter_context(preserve_rng_state(devices))
+        if "torch._dynamo" in sys.modules:  # else nothing is compiled, and it takes seconds to load
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        for name, module in model.named_modules():
+            if not isinstance(module, torch.jit.ScriptModule):
+                _watch(stack, trace, name, module)
+        stack.enter_context(trace.within(_OUTSIDE))
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(_TraceMode(trace))
+        forward()
+    return trace
+
+
+def _watch(stack: ExitStack, trace: _Trace, name: str, module: nn.Module) -> None:
+    """Have the forwards of a module noted, as those that a class of its own would see.
+
+    A forward that is kept in the instance passes by its class: what it calls is its parent's.
+    """
+    own_class: Any = type(module)
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with trace.within(name):
+            return own_class.forward(self, *args, **kwargs)
+
+    watched = type(own_class.__name__, (own_class,), {"forward": functools.wraps(own_class.forward)(forward)})
+    object.__setattr__(module, "__class__", watched)
+    stack.callback(object.__setattr__, module, "__class__", own_class)
