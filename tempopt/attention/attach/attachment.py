@@ -231,8 +231,8 @@ def attach(
     """Put temperatures on the attention of a model, without editing it.
 
     The calls of attention that a model makes are tempered: the query of
-    ``torch.nn.functional.scaled_dot_product_attention`` and of ``nn.MultiheadAttention``, and where softmax is
-    written out an operand of the product that makes its logits, are multiplied by 1/temperature. So query
+    ``torch.nn.functional.scaled_dot_product_attention`` and of ``nn.MultiheadAttention``, and where softmax
+    is written out an operand of the product that makes its logits, are multiplied by 1/temperature. So query
     times key, on top of the model's own scale, is divided by the temperature; what is added to that (masks,
     position biases) is not. Queries that are normalised or rotated are multiplied after that. A temperature
     may differ from head to head (``head_pattern``, by heads of the query where keys are shared) or follow the
@@ -252,7 +252,8 @@ def attach(
             on. ``auto`` takes the inputs that the model names itself (``example_input_array`` of Lightning,
             ``dummy_inputs`` of transformers, images of the size in its configuration) with a quicker test:
             ``tested`` and ``not_tested`` of what is returned say what came of it. None tests nothing.
-            Without a forward ``nn.MultiheadAttention`` and modules whose code calls fused attention are found.
+            Without a forward ``nn.MultiheadAttention`` and modules whose code calls fused attention are
+            found.
         allow_baked: Whether to attach to weights that have a temperature in them already, by
             :func:`~tempopt.attention.attach.scalings.bake`. What is attached then comes on top of it.
 
@@ -300,18 +301,18 @@ def _discovered(
 
 def _attached(model: nn.Module, attention_layers: Sequence[AttentionLayer]) -> Attachment:
     state = CallState(len(attention_layers))
-    multiheads = set()
-    for index, layer in enumerate(attention_layers):
+    for layer in attention_layers:
         _refuse_own_forward(layer)
-        if isinstance(layer.module, nn.MultiheadAttention):
-            multiheads.add(layer.module)
+    multiheads = {
+        layer.module for layer in attention_layers if isinstance(layer.module, nn.MultiheadAttention)
+    }
     for index, layer in enumerate(attention_layers):
         bind(layer.module, CallBinding(layer.name, index, layer.pattern, state))
     for module in model.modules():
         # in evaluation these may compute the attention inside of them by a kernel of their own
-        if isinstance(module, nn.TransformerEncoder | nn.TransformerEncoderLayer) and binding_of(module) is None:
-            if not multiheads.isdisjoint(module.modules()):
-                bind(module, None)
+        has_fast_path = isinstance(module, nn.TransformerEncoder | nn.TransformerEncoderLayer)
+        if has_fast_path and not multiheads.isdisjoint(module.modules()):
+            bind(module, None)
     return Attachment(model, [layer.name for layer in attention_layers], state)
 
 

@@ -1,10 +1,10 @@
 """Tempers the attention calls inside of a module, whatever the module is.
 
-A module's class is exchanged for a subclass of it, whose ``forward`` runs under a function mode. The mode sees
-the calls of PyTorch that the forward makes: fused attention gets a tempered query, and of attention that is
-written out the product that makes the logits gets a tempered operand, so that what is added to logits
-(masks, position biases) and what caps them stays outside of the temperature. Which calls these are is found by
-``tempopt.attention.attach.discovery``; parameters, buffers, names and state dicts stay as they are.
+A module's class is exchanged for a subclass of it, whose ``forward`` runs under a function mode. The mode
+sees the calls of PyTorch that the forward makes: fused attention gets a tempered query, and of attention that
+is written out the product that makes the logits gets a tempered operand, so that what is added to logits
+(masks, position biases) and what caps them stays outside of the temperature. Which calls these are is found
+by ``tempopt.attention.attach.discovery``; parameters, buffers, names and state dicts stay as they are.
 
 Shape suffixes as in attention.py; G is the heads of the keys.
 """
@@ -62,14 +62,15 @@ class CallPattern:
 
     Args:
         num_fused: Number of calls of fused attention; None where no forward was seen: at least one.
-        softmaxes: Of each softmax whether it is attention, and how many products come before it; empty where
-            none of them is attention.
+        softmaxes: Of each softmax whether it is attention, how many products come before it, and whether its
+            logits are a product with nothing but numbers multiplied to it and masks added; empty where none
+            is attention.
         products: Which of the products make logits, counted from 0.
         num_products: Number of products; 0 where no softmax is attention.
     """
 
     num_fused: int | None = None
-    softmaxes: tuple[tuple[bool, int], ...] = ()
+    softmaxes: tuple[tuple[bool, int, bool], ...] = ()
     products: frozenset[int] = frozenset()
     num_products: int = 0
 
@@ -238,10 +239,10 @@ class CallMode(TorchFunctionMode):
             AttachError: if it did.
         """
         pattern = self._pattern
-        is_as_often = self._num_fused == pattern.num_fused if pattern.num_fused is not None else self._num_fused
-        if not is_as_often:
-            expected = "at least one" if pattern.num_fused is None else str(pattern.num_fused)
-            self._refuse(f"It made {self._num_fused} calls of fused attention, where {expected} was expected.")
+        is_known = pattern.num_fused is not None
+        if self._num_fused != pattern.num_fused if is_known else not self._num_fused:
+            expected = pattern.num_fused if is_known else "at least one"
+            self._refuse(f"It made {self._num_fused} calls of fused attention; {expected} was expected.")
         if (self._num_softmaxes, self._num_products) != (len(pattern.softmaxes), pattern.num_products):
             self._refuse(
                 f"It made {self._num_softmaxes} softmaxes and {self._num_products} products, where "
@@ -294,10 +295,8 @@ class CallMode(TorchFunctionMode):
             qkv = query.unsqueeze(1), key.unsqueeze(1), value.unsqueeze(1)
             attn_mask = attn_mask.unsqueeze(1) if attn_mask is not None and attn_mask.ndim == 3 else attn_mask
         elif query.ndim != 4:
-            raise AttachError(f'"{self._binding.name}" attends to tensors of {query.ndim} dimensions. {_MORE}')
-        options = AttentionOptions(
-            attn_mask=attn_mask, is_causal=is_causal, dropout_p=dropout_p, scale=scale
-        )
+            raise AttachError(f'"{self._binding.name}" attends with {query.ndim} dimensions. {_MORE}')
+        options = AttentionOptions(attn_mask=attn_mask, is_causal=is_causal, dropout_p=dropout_p, scale=scale)
         out_BHQD = self._attend_to(*qkv, options)
         return out_BHQD.squeeze(1) if query.ndim == 3 else out_BHQD
 
@@ -316,7 +315,8 @@ class CallMode(TorchFunctionMode):
             )
         q = self._tempered(q, k, options)
         if self._has_term:
-            return regularised_attention(q, k, v, options, **self._term(q), valid_BQ=self._valid(q, k, options))
+            valid_BQ = self._valid(q, k, options)
+            return regularised_attention(q, k, v, options, **self._term(q), valid_BQ=valid_BQ)
         return FUSED(q, k, v, **options.keywords, enable_gqa=q.shape[1] != k.shape[1])
 
     def attend_multihead(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
@@ -353,14 +353,6 @@ class CallMode(TorchFunctionMode):
         operand = operand_of(func, args, kwargs)
         inverse = self._numbers(operand).inverse_temperature
         state = self._state
-        if state.has_length_scaling or state.has_local_heads:
-            option = "length_scaling" if state.has_length_scaling else "local_share"
-            raise AttachError(
-                f'{option} cannot be had in "{self._binding.name}": its softmax is written out, so which keys '
-                "a query sees is not known where its logits are made. Have it call "
-                "torch.nn.functional.scaled_dot_product_attention (in transformers: "
-                'model.set_attn_implementation("sdpa")), or leave the layer out.'
-            )
         if state.has_head_factors:
             if operand.ndim != 4 or func is torch.einsum:
                 self._refuse_heads("writes its softmax out, without a third dimension from the end for heads")
@@ -376,9 +368,9 @@ class CallMode(TorchFunctionMode):
             self._refuse(f"Its softmax number {number + 1} comes after {self._num_products} products.")
         if not expected[number][0]:
             return func(*args, **kwargs)  # type: ignore[no-any-return]
-        return self.softmax(func, args, kwargs)
+        return self.softmax(func, args, kwargs, is_bare=expected[number][2])
 
-    def softmax(self, func: Any, args: Any, kwargs: Any) -> Tensor:
+    def softmax(self, func: Any, args: Any, kwargs: Any, *, is_bare: bool) -> Tensor:
         """Return the weights that are made of tempered logits."""
         if not self._state.has_more:
             return func(*args, **kwargs)  # type: ignore[no-any-return]
@@ -388,11 +380,40 @@ class CallMode(TorchFunctionMode):
             raise AttachError(
                 f'"{self._binding.name}" has a softmax over dimension {dim} of {logits.ndim}. {_MORE}'
             )
+        logits_BHQK = logits if logits.ndim == 4 else logits.unsqueeze(1)
+        if self._state.has_length_scaling or self._state.has_local_heads:
+            logits_BHQK = self._with_keys(logits_BHQK, is_bare=is_bare)
         if self._state.observers.present:
-            self._show(logits if logits.ndim == 4 else logits.unsqueeze(1))
-        return self._weights(
-            logits, lambda logits: func(logits, *args[1:], **{k: v for k, v in kwargs.items() if k != "input"})
+            self._show(logits_BHQK)
+        others = {name: value for name, value in kwargs.items() if name != "input"}
+        return self._weights(logits_BHQK.view(logits.shape), lambda logits: func(logits, *args[1:], **others))
+
+    def _with_keys(self, logits_BHQK: Tensor, *, is_bare: bool) -> Tensor:
+        """Return logits with what depends on the keys that a query sees: length scaling and local heads."""
+        state = self._state
+        if not is_bare:
+            option = "length_scaling" if state.has_length_scaling else "local_share"
+            raise AttachError(
+                f'{option} cannot be had in "{self._binding.name}": it adds to its logits, or caps them, and '
+                "which keys a query sees is only known after that. Have it call "
+                "torch.nn.functional.scaled_dot_product_attention, or leave the layer out."
+            )
+        mask = visible(logits_BHQK)
+        near = self._near_keys(logits_BHQK, logits_BHQK.transpose(-2, -1), AttentionOptions(attn_mask=mask))
+        if near is not None:
+            if logits_BHQK.shape[1] == 1:
+                self._refuse_heads("writes its softmax out, without a third dimension from the end for heads")
+            mask = local_mask(logits_BHQK.shape[1], logits_BHQK.shape[-1], near=near, attn_mask=mask)
+            logits_BHQK = logits_BHQK.masked_fill(~mask, torch.finfo(logits_BHQK.dtype).min)
+        scaled = temper_query(
+            logits_BHQK,
+            logits_BHQK.shape[-1],
+            inverse_temperature=1.0,
+            length_scaling=state.length_scaling,
+            length_constant=self._numbers(logits_BHQK).length_constant,
+            attn_mask=mask,
         )
+        return torch.where(mask, scaled, logits_BHQK)
 
     def _show(self, logits_BHQK: Tensor) -> None:
         """Show logits to observers as queries whose keys are the unit vectors."""
@@ -514,7 +535,7 @@ class OracleMode(CallMode):
         logits = query.double() @ key.double().transpose(-2, -1)
         logits = logits * ((query.shape[-1] ** -0.5 if scale is None else scale) * inverse)
         if is_causal:
-            logits = logits.masked_fill(torch.ones_like(logits[..., :, :], dtype=torch.bool).triu(1), -torch.inf)
+            logits = logits.masked_fill(torch.ones_like(logits, dtype=torch.bool).triu(1), -torch.inf)
         if attn_mask is not None:
             is_boolean = attn_mask.dtype == torch.bool
             logits = logits.masked_fill(~attn_mask, -torch.inf) if is_boolean else logits + attn_mask
@@ -591,7 +612,9 @@ def are_matrices(func: Any, args: Any, kwargs: Any) -> bool:
     return len(operands) >= 2 and all(x.ndim >= 2 for x in operands)
 
 
-def _with_mask_of_all_heads(q: Tensor, k: Tensor, near: NearKeys, options: AttentionOptions) -> AttentionOptions:
+def _with_mask_of_all_heads(
+    q: Tensor, k: Tensor, near: NearKeys, options: AttentionOptions
+) -> AttentionOptions:
     """Return the options with a mask in which the window of local heads is."""
     # a row that is minus infinity throughout would be NaN in a softmax that is written out
     lowest = torch.finfo(q.dtype).min

@@ -35,16 +35,24 @@ from tempopt.attention.attach.call_mode import (
 from tempopt.attention.attach.outputs import nested_tensors
 from tempopt.attention.attach.preserve_state import preserve_model_state, preserve_rng_state
 from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE, Layers, lineage
+from tempopt.attention.functional.logits import visible
 from tempopt.errors import AttachError
 
 Forward = Callable[[], Any]
 
 # Behind these begins another part of a network: what they make is no logits of what they are given.
 _MAPS = frozenset(
-    "linear conv1d conv2d conv3d addmm embedding layer_norm rms_norm group_norm batch_norm instance_norm".split()
+    "linear conv1d conv2d conv3d addmm embedding layer_norm rms_norm group_norm batch_norm".split()
 )
 # A map of logits themselves, over heads, is passed once.
 _MOST_MAPS = 1
+# What leaves logits as they are, multiplies them by a number, and adds a mask.
+_VIEWS = frozenset(
+    "view reshape transpose permute flatten unflatten squeeze unsqueeze contiguous float to type_as __getitem__ "
+    "detach clone double half bfloat16".split()
+)
+_FACTORS = frozenset("mul multiply div divide true_divide imul itruediv truediv idiv rmul".split())
+_TERMS = frozenset("add iadd radd masked_fill where".split())
 # A product with a parameter as it is may be attention with learned queries, but is so more rarely.
 _PARAMETER_PRODUCT = 10
 # Attention by other kernels, which cannot be tempered from outside.
@@ -76,7 +84,9 @@ class AttentionLayer:
     ran: bool
 
 
-def discover(model: nn.Module, layers: Layers = "auto", forward: Forward | None = None) -> list[AttentionLayer]:
+def discover(
+    model: nn.Module, layers: Layers = "auto", forward: Forward | None = None
+) -> list[AttentionLayer]:
     """Return the modules of a model that attend, in depth order.
 
     Args:
@@ -130,8 +140,8 @@ def _nothing(
     if found:
         names = ", ".join(layer.name for layer in found[:_MOST_NAMED])
         return AttachError(
-            f"layers={layers!r} in layers matches none of the modules of {kind} that attend: {names}.{opaque} "
-            "Give patterns of those."
+            f"layers={layers!r} matches none of the modules of {kind} that attend: {names}.{opaque} Give "
+            "patterns of those."
         )
     if not has_forward:
         _by_code(model, asks=True)
@@ -190,7 +200,7 @@ def _implementation(module: nn.Module) -> str | None:
 
 @functools.cache
 def _code_names(kind: type[nn.Module]) -> frozenset[str]:
-    """Return the names that the forward of a class uses, in methods of its own and functions beside it too."""
+    """Return the names that the forward of a class uses, in its other methods and functions beside it too."""
     names: set[str] = set()
     waiting: list[Any] = [kind.forward]
     while waiting:
@@ -235,11 +245,13 @@ class _Origin:
         products: Number of each product that it was last made by, to the number of maps since.
         softmaxes: The same of softmaxes.
         is_parameter: Whether it is a parameter as it is, or a view of one.
+        is_bare: Whether it is such a product with nothing but numbers multiplied to it and masks added.
     """
 
     products: dict[int, int] = field(default_factory=dict)
     softmaxes: dict[int, int] = field(default_factory=dict)
     is_parameter: bool = False
+    is_bare: bool = False
 
 
 @dataclass(slots=True)
@@ -249,6 +261,7 @@ class _Softmax:
     frames: list[_Frame]
     products: list[int]
     is_certain: bool
+    is_bare: bool
     feeds_product: bool = False
 
 
@@ -283,21 +296,21 @@ class _Trace:
         """
         for name, kernel in sorted(self.opaque):
             raise AttachError(
-                f'"{name}" attends by {kernel}, whose logits cannot be reached from outside: it would stay at '
-                "temperature 1 while the rest is tempered. Have it call scaled_dot_product_attention, or name "
-                "the layers that are to have a temperature (layers=[...])."
+                f'"{name}" attends by {kernel}, whose logits cannot be reached from outside: it would stay '
+                "at temperature 1 while the rest is tempered. Have it call scaled_dot_product_attention, or "
+                "name the layers that are to have a temperature (layers=[...])."
             )
         if _OUTSIDE in self.patterns():
             raise AttachError(
-                "An attention is computed outside of the forward of every module, where no temperature can be "
-                "attached. Have a module of its own compute it in its forward."
+                "An attention is computed outside of the forward of every module, where no temperature can "
+                "be attached. Have a module of its own compute it in its forward."
             )
         for softmax in self.softmaxes:
             if softmax.is_certain and not softmax.feeds_product:
                 raise AttachError(
-                    f'"{softmax.frames[-1].name}" takes a softmax of a matrix product, but what comes out goes '
-                    "into no matrix product, so it may be attention or not. Name the layers that are to have "
-                    "a temperature (layers=[...])."
+                    f'"{softmax.frames[-1].name}" takes a softmax of a matrix product, but what comes out '
+                    "goes into no matrix product, so it may be attention or not. Name the layers that are to "
+                    "have a temperature (layers=[...])."
                 )
 
     def patterns(self) -> dict[str, CallPattern]:
@@ -329,7 +342,10 @@ class _Trace:
             if attention:
                 pattern = CallPattern(
                     num_fused=owner.num_fused,
-                    softmaxes=tuple((number in attention, count) for number, count in owner.softmaxes),
+                    softmaxes=tuple(
+                        (number in attention, count, self.softmaxes[number].is_bare)
+                        for number, count in owner.softmaxes
+                    ),
                     products=frozenset(products_of_frame[id(owner)]),
                     num_products=owner.num_products,
                 )
@@ -385,10 +401,20 @@ class _TraceMode(TorchFunctionMode):
             return self._softmax(origins[0])
         if func in PRODUCTS and are_matrices(func, args, kwargs):
             operands = [self._origin(operand) for operand in operands_of(func, args, kwargs)]
-            return self._product(operands)
+            origin = self._product(operands)
+            added = args[0] if "baddbmm" in name else None
+            origin.is_bare = origin.is_bare and (added is None or _is_mask(added))
+            return origin
         if not any(origin is not self._nothing for origin in origins):
             return self._nothing
-        return _merged(origins, maps=int(name in _MAPS))
+        merged = _merged(origins, maps=int(name in _MAPS))
+        beside = [x for x in nested_tensors((args, kwargs)) if not self._origin(x).products]
+        merged.is_bare = any(origin.is_bare for origin in origins) and (
+            name in _VIEWS
+            or (name.strip("_") in _FACTORS and all(x.numel() == 1 for x in beside))
+            or (name.strip("_") in _TERMS and all(map(_is_mask, beside)))
+        )
+        return merged
 
     def _origin(self, tensor: Tensor) -> _Origin:
         if isinstance(tensor, nn.Parameter):
@@ -400,7 +426,9 @@ class _TraceMode(TorchFunctionMode):
         trace, number = self._trace, len(self._trace.softmaxes)
         fewest = min(origin.products.values(), default=0)
         products = [product for product, maps in origin.products.items() if maps == fewest]
-        trace.softmaxes.append(_Softmax([*trace.frames], products, bool(products) and fewest == 0))
+        trace.softmaxes.append(
+            _Softmax([*trace.frames], products, bool(products) and fewest == 0, origin.is_bare)
+        )
         for frame in trace.frames:
             frame.softmaxes.append((number, frame.num_products))
         return _Origin(softmaxes={number: 0})
@@ -417,7 +445,14 @@ class _TraceMode(TorchFunctionMode):
         for operand in operands:
             for softmax in operand.softmaxes:
                 trace.softmaxes[softmax].feeds_product = True
-        return _Origin(products={number: 0})
+        return _Origin(products={number: 0}, is_bare=True)
+
+
+def _is_mask(tensor: Any) -> bool:
+    """Whether what is added to logits, or put in their place, hides keys and does nothing to others."""
+    if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+        return True
+    return not bool(tensor[visible(tensor)].any())
 
 
 def _merged(origins: Sequence[_Origin], *, maps: int) -> _Origin:

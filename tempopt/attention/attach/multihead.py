@@ -87,12 +87,13 @@ def multi_head_attention(
         is_causal = False
         attn_mask = _as_bias(attn_mask, query.dtype)
     if width != embed_dim_to_check or width % num_heads:
-        raise RuntimeError(f"A width of {embed_dim_to_check} was expected, in {num_heads} heads; got {width}.")
+        raise RuntimeError(f"Expected width {embed_dim_to_check} in {num_heads} heads; got {width}.")
     if use_separate_proj_weight:
         biases = (None, None, None) if in_proj_bias is None else in_proj_bias.chunk(3)
         weights: tuple[Any, ...] = (q_proj_weight, k_proj_weight, v_proj_weight)
         q, k, v = (
-            F.linear(x, weight, bias) for x, weight, bias in zip((query, key, value), weights, biases, strict=True)
+            F.linear(x, weight, bias)
+            for x, weight, bias in zip((query, key, value), weights, biases, strict=True)
         )
     else:
         assert in_proj_weight is not None

@@ -118,8 +118,8 @@ def bake(
     """Write the attached temperatures into the weights of a model, and take the attachment off.
 
     What makes the query is multiplied by 1/temperature: the rows of its projection, or weight and bias of the
-    norm behind it (QK-norm). The outputs are what they were up to rounding. State dicts, checkpoints and ``save_pretrained`` folders of the model
-    then load in a process without tempopt.
+    norm behind it (QK-norm). The outputs are what they were up to rounding. State dicts, checkpoints and
+    ``save_pretrained`` folders of the model then load in a process without tempopt.
 
     The weights are marked, in state dicts as metadata and in configurations of transformers as
     ``tempopt_baked``, so that :func:`tempopt.attach` refuses them. To save the module as a whole

@@ -69,7 +69,9 @@ def self_test(
         state.set_values(values)
 
 
-def same_outputs(forward: Forward, plain: Sequence[Tensor], tempered: Sequence[Tensor], eps: float) -> bool | None:
+def same_outputs(
+    forward: Forward, plain: Sequence[Tensor], tempered: Sequence[Tensor], eps: float
+) -> bool | None:
     """Return whether a forward gives tempered outputs, but for rounding.
 
     Args:
@@ -126,8 +128,8 @@ class _Test:
         ]
         name = self.names[unequal[0] if unequal else 0]
         raise AttachError(
-            f'The temperature of layer "{name}" does not act as it should: the output is not that of the same '
-            f"model with its logits divided by the temperature. {_WITHOUT}"
+            f'The temperature of layer "{name}" does not act as it should: the output is not that of the '
+            f"same model with its logits divided by the temperature. {_WITHOUT}"
         )
 
     def first_unequal(self, temperatures: Mapping[int, float], base: Outputs, grad: bool) -> int | None:
@@ -156,15 +158,14 @@ class _Test:
         }
         result_change = distance(hot.result, base.result)
         if not changes.get(name, result_change):
-            raise AttachError(
-                _unmoved(name, "No query of this forward has more than one key to attend to: try a longer batch.")
-            )
+            reason = "No query of this forward has more than one key to attend to: try a longer batch."
+            raise AttachError(_unmoved(name, reason))
         outer = [change for enclosing, change in changes.items() if enclosing != name]
         if not any((*outer, result_change)) and (outer or not few_numbers(base.result)):
             raise AttachError(_unmoved(name, "Nothing behind it depends on what it attends to."))
 
     def observe(self, temperatures: Mapping[int, float] | None = None, *, grad: bool = False) -> Outputs:
-        """Return what a forward returns at temperature 1, or another in some layers, and what comes out inside."""
+        """Return outputs of a forward, and those inside, at temperature 1 or another in some layers."""
         at = temperatures or {}
         self.state.set_values([1.0 / at.get(index, 1.0) for index in range(len(self.names))])
         devices = {parameter.device for parameter in self.model.parameters()}
