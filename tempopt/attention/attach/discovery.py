@@ -48,8 +48,8 @@ _MAPS = frozenset(
 _MOST_MAPS = 1
 # What leaves logits as they are, multiplies them by a number, and adds a mask.
 _VIEWS = frozenset(
-    "view reshape transpose permute flatten unflatten squeeze unsqueeze contiguous float to type_as __getitem__ "
-    "detach clone double half bfloat16".split()
+    "view reshape transpose permute flatten unflatten squeeze unsqueeze contiguous float to type_as "
+    "__getitem__ detach clone double half bfloat16".split()
 )
 _FACTORS = frozenset("mul multiply div divide true_divide imul itruediv truediv idiv rmul".split())
 _TERMS = frozenset("add iadd radd masked_fill where".split())
