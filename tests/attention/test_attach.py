@@ -194,21 +194,12 @@ def test_a_second_attachment_is_refused() -> None:
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        (
-            TemperatureParameters(length_scaling="log_n"),
-            "length_scaling='log_n' cannot be attached from outside, only length_scaling='none': the query "
-            "rows are the same for every token",
-        ),
-        (
-            {"entropy_lambda": 0.1},
-            "entropy_lambda=0.1 cannot be attached from outside, only entropy_lambda=0.0",
-        ),
-        ({"normaliser": "sparsemax"}, "what makes weights of the logits is decided behind the query"),
+        ({"entropy_lambda": 0.1, "normaliser": "sparsemax"}, "the entropy term is that of softmax"),
         ({"output_temperature": 2.0}, "the logits of the loss are computed by the module itself"),
         ({"temperatur_init": 2.0}, 'Unknown temperature parameter "temperatur_init". Did you mean'),
     ],
 )
-def test_what_query_rows_cannot_deliver_is_refused_with_the_reason(parameters, message) -> None:
+def test_what_cannot_be_attached_is_refused_with_the_reason(parameters, message) -> None:
     model = classifier()
     for refused in (lambda: attach(model, parameters), lambda: attach(classifier(), {}).use(parameters)):
         with pytest.raises(AttachError) as error:

@@ -211,7 +211,7 @@ def _code_names(kind: type[nn.Module]) -> frozenset[str]:
             names.add(name)
             beside = function.__globals__.get(name)
             is_beside = getattr(beside, "__module__", None) == function.__module__
-            waiting += [getattr(kind, name, None), beside if is_beside else None]
+            waiting += [beside if is_beside else None, *(vars(base).get(name) for base in kind.__mro__)]
     return frozenset(names)
 
 
