@@ -10,7 +10,18 @@ from torch.nn.utils import parametrizations, prune
 
 from tempopt.attention.attach.query_rows import query_rows
 from tempopt.errors import AttachError
-from tests.attention.test_projection import Conv1D
+
+
+class Conv1D(nn.Module):
+    """As in transformers: the weight is (input, output)."""
+
+    def __init__(self, output: int, wide: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(wide, output) * 0.3)
+        self.bias = nn.Parameter(torch.randn(output))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight + self.bias
 
 WIDTH, HEADS, BATCH, TOKENS = 16, 4, 3, 7
 

@@ -307,7 +307,8 @@ def _attached(model: nn.Module, attention_layers: Sequence[AttentionLayer]) -> A
         layer.module for layer in attention_layers if isinstance(layer.module, nn.MultiheadAttention)
     }
     for index, layer in enumerate(attention_layers):
-        bind(layer.module, CallBinding(layer.name, index, layer.pattern, state))
+        nests = any(layer.is_inside(other) or other.is_inside(layer) for other in attention_layers)
+        bind(layer.module, CallBinding(layer.name, index, layer.pattern, state, nests))
     for module in model.modules():
         # in evaluation these may compute the attention inside of them by a kernel of their own
         has_fast_path = isinstance(module, nn.TransformerEncoder | nn.TransformerEncoderLayer)

@@ -12,6 +12,7 @@ Shape suffixes as in attention.py; G is the heads of the keys.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -81,15 +82,17 @@ class CallBinding:
 
     Args:
         name: Name of the module in its model.
-        layer: Number of the layer; None of a module that is only kept from PyTorch's fast paths.
+        layer: Number of the layer.
         pattern: Its attention calls.
         state: What they read.
+        nests: Whether it is in another attached layer, or one is in it.
     """
 
     name: str
     layer: int
     pattern: CallPattern
     state: CallState
+    nests: bool = False
 
 
 class AttachedModule(nn.Module):
@@ -166,7 +169,7 @@ def _attached_class(own_class: Any) -> type[AttachedModule]:
             with PassThroughMode():
                 return own_class.forward(self, *args, **kwargs)
         mode = OracleMode(self, binding) if binding.state.uses_oracle else CallMode(self, binding)
-        with mode:
+        with _innermost(mode) if binding.nests else mode:
             output = own_class.forward(self, *args, **kwargs)
         mode.check()
         return output
@@ -215,6 +218,8 @@ class CallMode(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = {} if kwargs is None else kwargs
+        if self._binding.nests and _nested.modes[-1] is not self:
+            return func(*args, **kwargs)
         if func is FUSED:
             self._note_fused()
             return self.attend(*args, **kwargs)
@@ -562,6 +567,26 @@ class OracleMode(CallMode):
         # what baddbmm adds stays as it is
         added = func(*zero_args, **zero_kwargs)
         return (added + (product - added).double() * inverse).to(product.dtype)
+
+
+class _NestedModes(threading.local):
+    """The modes of layers that nest, in this thread; calls are those of the last one."""
+
+    def __init__(self) -> None:
+        self.modes: list[CallMode] = []
+
+
+_nested = _NestedModes()
+
+
+@contextmanager
+def _innermost(mode: CallMode) -> Iterator[None]:
+    _nested.modes.append(mode)
+    try:
+        with mode:
+            yield
+    finally:
+        _nested.modes.pop()
 
 
 @contextmanager

@@ -12,11 +12,11 @@ import inspect
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -82,6 +82,10 @@ class AttentionLayer:
     module: nn.Module
     pattern: CallPattern
     ran: bool
+
+    def is_inside(self, other: AttentionLayer) -> bool:
+        """Whether it is a part of another module that attends."""
+        return self is not other and (not other.name or self.name.startswith(f"{other.name}."))
 
 
 def discover(
@@ -157,11 +161,10 @@ def _nothing(
 def _refuse_nested(chosen: Sequence[AttentionLayer], found: Sequence[AttentionLayer]) -> None:
     for layer in chosen:
         for inner in found:
-            if inner is not layer and (inner.name.startswith(f"{layer.name}.") or not layer.name):
+            if inner.is_inside(layer) and inner not in chosen:
                 raise AttachError(
-                    f'"{layer.name}" attends itself, and so does "{inner.name}" inside of it. Their calls '
-                    f"cannot be told apart from outside. Leave {layer.name} out (layers=[...] takes "
-                    f"patterns), or have a module of its own attend for it."
+                    f'"{layer.name}" attends itself, and so does "{inner.name}" inside of it, which is left '
+                    f"out. Name both in layers=[...], or neither."
                 )
 
 
@@ -227,14 +230,42 @@ def _names_of(code: types.CodeType) -> set[str]:
 # ---- by a forward
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Frame:
-    """One forward of a module: what it has called so far."""
+    """One forward of a module, and the calls in it."""
 
     name: str
-    num_fused: int = 0
-    num_products: int = 0
-    softmaxes: list[tuple[int, int]] = field(default_factory=list)
+    calls: list[_Call] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """A fused attention, a product or a softmax.
+
+    Args:
+        kind: Which of them.
+        frames: The forwards that it was made in, outermost first.
+        products: Of a softmax the products that its input comes from.
+        is_certain: Whether that is without a map between them.
+        is_bare: Whether nothing but numbers was multiplied to its input, and nothing but masks added.
+        feeds_product: Whether its output goes into a product.
+    """
+
+    kind: Literal["fused", "product", "softmax"]
+    frames: tuple[_Frame, ...]
+    products: list[_Call] = field(default_factory=list)
+    is_certain: bool = False
+    is_bare: bool = False
+    feeds_product: bool = False
+
+    @property
+    def owner(self) -> _Frame | None:
+        """The innermost forward that an attention is in with all of its products; None of another call."""
+        if self.kind == "fused":
+            return self.frames[-1]
+        if not self.products or not self.feeds_product:
+            return None
+        return [frame for frame in self.frames if all(frame in p.frames for p in self.products)][-1]
 
 
 @dataclass(slots=True)
@@ -242,27 +273,16 @@ class _Origin:
     """What a tensor comes from.
 
     Args:
-        products: Number of each product that it was last made by, to the number of maps since.
+        products: Each product that it was last made by, to the number of maps since.
         softmaxes: The same of softmaxes.
         is_parameter: Whether it is a parameter as it is, or a view of one.
         is_bare: Whether it is such a product with nothing but numbers multiplied to it and masks added.
     """
 
-    products: dict[int, int] = field(default_factory=dict)
-    softmaxes: dict[int, int] = field(default_factory=dict)
+    products: dict[_Call, int] = field(default_factory=dict)
+    softmaxes: dict[_Call, int] = field(default_factory=dict)
     is_parameter: bool = False
     is_bare: bool = False
-
-
-@dataclass(slots=True)
-class _Softmax:
-    """One softmax: the frames that it ran in, outermost first, and the products that its input comes from."""
-
-    frames: list[_Frame]
-    products: list[int]
-    is_certain: bool
-    is_bare: bool
-    feeds_product: bool = False
 
 
 @dataclass(slots=True)
@@ -270,9 +290,7 @@ class _Trace:
     """What was seen of a forward."""
 
     frames: list[_Frame] = field(default_factory=list)
-    all_frames: list[_Frame] = field(default_factory=list)
-    products: list[list[tuple[_Frame, int]]] = field(default_factory=list)
-    softmaxes: list[_Softmax] = field(default_factory=list)
+    calls: list[_Call] = field(default_factory=list)
     opaque: set[tuple[str, str]] = field(default_factory=set)
     ran: set[str] = field(default_factory=set)
 
@@ -281,12 +299,19 @@ class _Trace:
         """Note a forward of a module."""
         frame = _Frame(name)
         self.frames.append(frame)
-        self.all_frames.append(frame)
         self.ran.add(name)
         try:
             yield
         finally:
             self.frames.pop()
+
+    def note(self, kind: Literal["fused", "product", "softmax"]) -> _Call:
+        """Note a call."""
+        call = _Call(kind, tuple(self.frames))
+        self.calls.append(call)
+        for frame in self.frames:
+            frame.calls.append(call)
+        return call
 
     def refuse_unclear(self) -> None:
         """Refuse to temper all attention where it is not clear what is attention.
@@ -305,7 +330,7 @@ class _Trace:
                 "An attention is computed outside of the forward of every module, where no temperature can "
                 "be attached. Have a module of its own compute it in its forward."
             )
-        for softmax in self.softmaxes:
+        for softmax in self.calls:
             if softmax.is_certain and not softmax.feeds_product:
                 raise AttachError(
                     f'"{softmax.frames[-1].name}" takes a softmax of a matrix product, but what comes out '
@@ -319,36 +344,10 @@ class _Trace:
         Raises:
             AttachError: if a module attends differently from call to call.
         """
-        products_of_frame: dict[int, set[int]] = {}
-        attention_of_frame: dict[int, set[int]] = {}
-        owners = {id(frame): frame for frame in self.all_frames if frame.num_fused}
-        for number, softmax in enumerate(self.softmaxes):
-            if not softmax.products or not softmax.feeds_product:
-                continue
-            owner = _innermost(softmax, [self.products[product] for product in softmax.products])
-            owners[id(owner)] = owner
-            attention_of_frame.setdefault(id(owner), set()).add(number)
-            ordinals = products_of_frame.setdefault(id(owner), set())
-            ordinals |= {
-                ordinal
-                for product in softmax.products
-                for frame, ordinal in self.products[product]
-                if frame is owner
-            }
+        owners = dict.fromkeys(call.owner for call in self.calls if call.owner is not None)
         patterns: dict[str, CallPattern] = {}
-        for owner in owners.values():
-            attention = attention_of_frame.get(id(owner), set())
-            pattern = CallPattern(num_fused=owner.num_fused)
-            if attention:
-                pattern = CallPattern(
-                    num_fused=owner.num_fused,
-                    softmaxes=tuple(
-                        (number in attention, count, self.softmaxes[number].is_bare)
-                        for number, count in owner.softmaxes
-                    ),
-                    products=frozenset(products_of_frame[id(owner)]),
-                    num_products=owner.num_products,
-                )
+        for owner in owners:
+            pattern = _pattern(owner, owners)
             if patterns.setdefault(owner.name, pattern) != pattern:
                 raise AttachError(
                     f'"{owner.name}" attends differently from call to call of one forward, so that its '
@@ -357,14 +356,29 @@ class _Trace:
         return patterns
 
 
-def _innermost(softmax: _Softmax, products: Sequence[Sequence[tuple[_Frame, int]]]) -> _Frame:
-    """Return the innermost forward that a softmax and all of its products ran in."""
-    common = [
-        frame
-        for frame in softmax.frames
-        if all(any(frame is other for other, _ in product) for product in products)
+def _pattern(owner: _Frame, owners: Container[_Frame]) -> CallPattern:
+    """Return the calls in a forward that are not in another one, inside of it, that attends too."""
+    calls = [
+        call
+        for call in owner.calls
+        if not any(frame in owners for frame in call.frames[call.frames.index(owner) + 1 :])
     ]
-    return common[-1]
+    num_fused = sum(call.kind == "fused" for call in calls)
+    if not any(call.kind == "softmax" and call.owner is owner for call in calls):
+        return CallPattern(num_fused=num_fused)
+    products = [call for call in calls if call.kind == "product"]
+    attention = [call for call in calls if call.kind == "softmax" and call.owner is owner]
+    logits = {product for call in attention for product in call.products}
+    return CallPattern(
+        num_fused=num_fused,
+        softmaxes=tuple(
+            (call in attention, sum(other.kind == "product" for other in calls[:position]), call.is_bare)
+            for position, call in enumerate(calls)
+            if call.kind == "softmax"
+        ),
+        products=frozenset(number for number, call in enumerate(products) if call in logits),
+        num_products=len(products),
+    )
 
 
 class _TraceMode(TorchFunctionMode):
@@ -380,7 +394,7 @@ class _TraceMode(TorchFunctionMode):
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         if func is FUSED or func is MULTI_HEAD:
-            self._trace.frames[-1].num_fused += 1
+            self._trace.note("fused")
             return result
         name = getattr(func, "__name__", "default")
         if _OPAQUE.search(str(func) if name == "default" else name):
@@ -423,29 +437,23 @@ class _TraceMode(TorchFunctionMode):
         return origin
 
     def _softmax(self, origin: _Origin) -> _Origin:
-        trace, number = self._trace, len(self._trace.softmaxes)
+        call = self._trace.note("softmax")
         fewest = min(origin.products.values(), default=0)
-        products = [product for product, maps in origin.products.items() if maps == fewest]
-        trace.softmaxes.append(
-            _Softmax([*trace.frames], products, bool(products) and fewest == 0, origin.is_bare)
-        )
-        for frame in trace.frames:
-            frame.softmaxes.append((number, frame.num_products))
-        return _Origin(softmaxes={number: 0})
+        call.products = [product for product, maps in origin.products.items() if maps == fewest]
+        call.is_certain = bool(call.products) and fewest == 0
+        call.is_bare = origin.is_bare
+        return _Origin(softmaxes={call: 0})
 
     def _product(self, operands: Sequence[_Origin]) -> _Origin:
-        trace, number = self._trace, len(self._trace.products)
-        trace.products.append([(frame, frame.num_products) for frame in trace.frames])
-        for frame in trace.frames:
-            frame.num_products += 1
+        call = self._trace.note("product")
         if any(operand.is_parameter for operand in operands):
             origin = _merged(operands, maps=1)
-            origin.products[number] = _PARAMETER_PRODUCT
+            origin.products[call] = _PARAMETER_PRODUCT
             return origin
         for operand in operands:
             for softmax in operand.softmaxes:
-                trace.softmaxes[softmax].feeds_product = True
-        return _Origin(products={number: 0}, is_bare=True)
+                softmax.feeds_product = True
+        return _Origin(products={call: 0}, is_bare=True)
 
 
 def _is_mask(tensor: Any) -> bool:

@@ -77,7 +77,7 @@ def multi_head_attention(
         raise RuntimeError("Need attn_mask if specifying the is_causal hint.")
     is_batched = query.ndim == 3
     if not is_batched:
-        query, key, value = _unsqueezed(query, key, value)
+        query, key, value = (x.unsqueeze(1) for x in (query, key, value))
         key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
     q_len, batch, width = query.shape
     key_padding_mask = _as_bias(key_padding_mask, query.dtype)
@@ -141,12 +141,6 @@ def written_out(q: Tensor, k: Tensor, attn_mask: Tensor | None) -> Tensor:
         mask_BHLS = attn_mask.expand(*q.shape[:2], q.shape[2], k.shape[2])
         logits_NLS = torch.baddbmm(mask_BHLS.flatten(0, 1), scaled_NLD, k_NDS)
     return logits_NLS.view(*q.shape[:3], k.shape[2])
-
-
-def _unsqueezed(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return them with a batch of one; the same tensor stays the same, which decides how it is projected."""
-    lifted = {id(x): x.unsqueeze(1) for x in (query, key, value)}
-    return lifted[id(query)], lifted[id(key)], lifted[id(value)]
 
 
 def _as_bias(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
