@@ -23,6 +23,7 @@ class Conv1D(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x @ self.weight + self.bias
 
+
 WIDTH, HEADS, BATCH, TOKENS = 16, 4, 3, 7
 
 
