@@ -169,7 +169,7 @@ def test_each_query_head_of_transformers_has_its_temperature(make, implementatio
     hand = make("eager")
     by_hand(hand, 0.6 * factors(pattern, HEADS))
     model = make(implementation)
-    attachment = attach(model, {"temperature_init": 0.6, "head_pattern": pattern, "head_ratio": RATIO})
+    attach(model, {"temperature_init": 0.6, "head_pattern": pattern, "head_ratio": RATIO})
     ours, theirs, plain = model(**inputs)[0], hand(**inputs)[0], make(implementation)(**inputs)[0]
     torch.testing.assert_close(ours[valid], theirs[valid], rtol=1e-4, atol=1e-5)
     assert (ours - plain)[valid].abs().max() > 1e-2

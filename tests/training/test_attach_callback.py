@@ -249,7 +249,7 @@ BY_LENGTH = {**PLAN, "length_scaling": "log_n", "n0": 4.0}
 @pytest.fixture
 def by_length(hugging_class: Any) -> tuple[Any, float]:
     """Return a model that was trained with length scaling, and its loss; its checkpoint is trained.ckpt."""
-    callback = AttachCallback(BY_LENGTH, method="attention_interface")
+    callback = AttachCallback(BY_LENGTH)
     torch.manual_seed(0)
     model, pl_trainer = hugging_class(), quiet_trainer(callback, max_steps=4)
     loaders = [torch.utils.data.DataLoader(range(4)), torch.utils.data.DataLoader(range(1))]
@@ -292,7 +292,7 @@ def test_a_checkpoint_that_would_lose_its_temperature_is_not_loaded(
 def test_training_goes_on_from_a_checkpoint_with_temperatures_beside_it(
     hugging_class: Any, by_length: Any
 ) -> None:
-    callback = AttachCallback(BY_LENGTH, method="attention_interface")
+    callback = AttachCallback(BY_LENGTH)
     model, pl_trainer = hugging_class(), quiet_trainer(callback, max_steps=8)
     loaders = [torch.utils.data.DataLoader(range(4)), torch.utils.data.DataLoader(range(1))]
     with pytest.warns(UserWarning, match="beside the weights"):

@@ -14,7 +14,7 @@ from tempopt.errors import SpecError
 from tempopt.spec.program import Program
 from tempopt.spec.search_space import arm_parameters, parse_search
 from tempopt.training import build as room
-from tempopt.training.build import build, check_space, prepare, suggest_attach_method
+from tempopt.training.build import build, check_space, prepare
 
 MODULE = """
 import enum
@@ -476,19 +476,6 @@ def test_the_runs_at_temperature_one_have_no_entropy_term_whatever_the_spec_fixe
         module: Any = prepared.module(parameters)
         assert not module.entropy.has_term, (arm, parameters)
         assert module.temperatures == (sampled.get("temperature_init", 1.0),) * 2
-
-
-def test_a_refusal_names_another_way_in_the_words_of_a_spec_and_never_the_one_that_failed() -> None:
-    rows, interface = "query_rows", "attention_interface"
-    advised = 'Its query is normalised. Or attach with method="attention_interface".'
-    assert suggest_attach_method(advised, rows) == " (In a study: attach: {method: attention_interface}.)"
-    assert (
-        suggest_attach_method(advised, interface)
-        == suggest_attach_method("No attention was found.", rows)
-        == ""
-    )
-    suggestion = suggest_attach_method('Give method="query_rows".', interface)
-    assert suggestion == " (In a study: attach: {method: query_rows}.)"
 
 
 def test_a_module_that_both_model_and_data_are_of_is_missed_once(request_for: Any) -> None:

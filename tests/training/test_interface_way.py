@@ -13,7 +13,7 @@ from tempopt.training.build import check_space
 from tempopt.training.dry_run import dry_run
 from tempopt.training.run import Run
 
-INTERFACE_ATTACH = {"layers": "auto", "method": "attention_interface"}
+INTERFACE_ATTACH = {"layers": "auto"}
 ENTROPY_PARAMS = {"entropy_lambda": 0.5}
 TARGET = {"entropy_lambda": 0.5, "entropy_target": 0.4}
 MOVING = {"entropy_lambda": 0.5, "entropy_lambda_final": 0.0, "entropy_schedule": "linear"}

@@ -66,8 +66,9 @@ class CallPattern:
         softmaxes: Of each softmax whether it is attention, how many products come before it, and whether its
             logits are a product with nothing but numbers multiplied to it and masks added; empty where none
             is attention.
-        products: Which of the products make logits, counted from 0.
-        num_products: Number of products; 0 where no softmax is attention.
+        products: Which of the products make logits, or what is added to logits by way of a mask, counted
+            from 0.
+        num_products: Number of products; 0 where none makes logits.
     """
 
     num_fused: int | None = None
@@ -226,7 +227,7 @@ class CallMode(TorchFunctionMode):
         if func is MULTI_HEAD:
             self._note_fused()
             return self.attend_multihead(*args, **kwargs)
-        if self._pattern.softmaxes:
+        if self._pattern.num_products:
             if func in SOFTMAX:
                 return self._see_softmax(func, args, kwargs)
             if func in PRODUCTS and are_matrices(func, args, kwargs):

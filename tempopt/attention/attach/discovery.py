@@ -245,10 +245,12 @@ class _Call:
     Args:
         kind: Which of them.
         frames: The forwards that it was made in, outermost first.
-        products: Of a softmax the products that its input comes from.
+        products: Of a softmax the products that its input comes from, of fused attention those that are added
+            to its logits by way of the mask, as scores of positions are.
         is_certain: Whether that is without a map between them.
         is_bare: Whether nothing but numbers was multiplied to its input, and nothing but masks added.
         feeds_product: Whether its output goes into a product.
+        maps: Of a product or a fused attention the maps that its queries and keys come from.
     """
 
     kind: Literal["fused", "product", "softmax"]
@@ -257,13 +259,14 @@ class _Call:
     is_certain: bool = False
     is_bare: bool = False
     feeds_product: bool = False
+    maps: frozenset[int] = frozenset()
 
     @property
     def owner(self) -> _Frame | None:
         """The innermost forward that an attention is in with all of its products; None of another call."""
-        if self.kind == "fused":
+        if self.kind == "fused" and not self.products:
             return self.frames[-1]
-        if not self.products or not self.feeds_product:
+        if not self.products or not (self.feeds_product or self.kind == "fused"):
             return None
         return [frame for frame in self.frames if all(frame in p.frames for p in self.products)][-1]
 
@@ -277,12 +280,16 @@ class _Origin:
         softmaxes: The same of softmaxes.
         is_parameter: Whether it is a parameter as it is, or a view of one.
         is_bare: Whether it is such a product with nothing but numbers multiplied to it and masks added.
+        is_learned: Whether a parameter has a part in it, as in all but inputs and masks.
+        maps: The maps that it was last made by.
     """
 
     products: dict[_Call, int] = field(default_factory=dict)
     softmaxes: dict[_Call, int] = field(default_factory=dict)
     is_parameter: bool = False
     is_bare: bool = False
+    is_learned: bool = False
+    maps: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
@@ -364,10 +371,10 @@ def _pattern(owner: _Frame, owners: Container[_Frame]) -> CallPattern:
         if not any(frame in owners for frame in call.frames[call.frames.index(owner) + 1 :])
     ]
     num_fused = sum(call.kind == "fused" for call in calls)
-    if not any(call.kind == "softmax" and call.owner is owner for call in calls):
-        return CallPattern(num_fused=num_fused)
     products = [call for call in calls if call.kind == "product"]
-    attention = [call for call in calls if call.kind == "softmax" and call.owner is owner]
+    attention = [call for call in calls if call.owner is owner and call.products]
+    if not attention:
+        return CallPattern(num_fused=num_fused)
     logits = {product for call in attention for product in call.products}
     return CallPattern(
         num_fused=num_fused,
@@ -389,12 +396,18 @@ class _TraceMode(TorchFunctionMode):
         self._trace = trace
         self._origins: Any = WeakIdKeyDictionary()
         self._nothing = _Origin()
+        self._num_maps = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         if func is FUSED or func is MULTI_HEAD:
-            self._trace.note("fused")
+            call, mask = self._trace.note("fused"), args[3] if len(args) > 3 else kwargs.get("attn_mask")
+            if func is FUSED and mask is not None:
+                query, key = (args[i] if i < len(args) else kwargs[n] for i, n in enumerate(("query", "key")))
+                call.maps = self._origin(query).maps | self._origin(key).maps
+                added = self._origin(mask).products
+                call.products = [product for product in added if product.maps & call.maps]
             return result
         name = getattr(func, "__name__", "default")
         if _OPAQUE.search(str(func) if name == "default" else name):
@@ -423,6 +436,9 @@ class _TraceMode(TorchFunctionMode):
             return self._nothing
         merged = _merged(origins, maps=int(name in _MAPS))
         beside = [x for x in nested_tensors((args, kwargs)) if not self._origin(x).products]
+        if name in _MAPS:
+            self._num_maps += 1
+            merged.maps = frozenset({self._num_maps})
         merged.is_bare = any(origin.is_bare for origin in origins) and (
             name in _VIEWS
             or (name.strip("_") in _FACTORS and all(x.numel() == 1 for x in beside))
@@ -432,7 +448,7 @@ class _TraceMode(TorchFunctionMode):
 
     def _origin(self, tensor: Tensor) -> _Origin:
         if isinstance(tensor, nn.Parameter):
-            return _Origin(is_parameter=True)
+            return _Origin(is_parameter=True, is_learned=True)
         origin: _Origin = self._origins.get(tensor, self._nothing)
         return origin
 
@@ -440,12 +456,18 @@ class _TraceMode(TorchFunctionMode):
         call = self._trace.note("softmax")
         fewest = min(origin.products.values(), default=0)
         call.products = [product for product, maps in origin.products.items() if maps == fewest]
+        # what queries or keys make with a parameter is part of their logits, as scores of segments are
+        maps = frozenset[int]().union(*(product.maps for product in call.products))
+        call.products += [
+            product for product in origin.products if product not in call.products and product.maps & maps
+        ]
         call.is_certain = bool(call.products) and fewest == 0
         call.is_bare = origin.is_bare
         return _Origin(softmaxes={call: 0})
 
     def _product(self, operands: Sequence[_Origin]) -> _Origin:
         call = self._trace.note("product")
+        call.maps = frozenset[int]().union(*(operand.maps for operand in operands))
         if any(operand.is_parameter for operand in operands):
             origin = _merged(operands, maps=1)
             origin.products[call] = _PARAMETER_PRODUCT
@@ -453,7 +475,9 @@ class _TraceMode(TorchFunctionMode):
         for operand in operands:
             for softmax in operand.softmaxes:
                 softmax.feeds_product = True
-        return _Origin(products={call: 0}, is_bare=True)
+        # one of inputs alone is rather of masks than of queries and keys
+        is_learned = any(operand.is_learned for operand in operands)
+        return _Origin(products={call: int(not is_learned)}, is_bare=True, is_learned=is_learned)
 
 
 def _is_mask(tensor: Any) -> bool:
@@ -465,7 +489,11 @@ def _is_mask(tensor: Any) -> bool:
 
 def _merged(origins: Sequence[_Origin], *, maps: int) -> _Origin:
     """Return what comes of tensors together, behind so many maps."""
-    merged = _Origin(is_parameter=not maps and all(origin.is_parameter for origin in origins))
+    merged = _Origin(
+        is_parameter=not maps and all(origin.is_parameter for origin in origins),
+        is_learned=any(origin.is_learned for origin in origins),
+        maps=frozenset[int]().union(*(origin.maps for origin in origins)),
+    )
     for origin in origins:
         for sources, targets in ((origin.products, merged.products), (origin.softmaxes, merged.softmaxes)):
             for source, count in sources.items():
