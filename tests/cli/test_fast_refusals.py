@@ -58,7 +58,6 @@ CHECK = "run: tempopt check wrong.yaml"
         *(("check", name) for name in REFUSED),
         ("search", NO_DATA),
         ("plan", NO_DATA),
-        ("compare", NO_DATA),
     ],
 )
 def test_a_wrong_text_is_refused_without_heavy_modules(folder: Path, command: str, name: str) -> None:

@@ -144,8 +144,8 @@ def test_a_module_that_is_not_ours_is_attached_to() -> None:
     spec = _load(text)
     assert spec.attach is not None
     assert spec.attach.layers == "auto"
-    assert "entropy_lambda" not in text
-    assert "length_scaling" not in text
+    assert "# entropy_lambda:" in text
+    assert "# length_scaling:" in text
 
 
 def test_blanks_are_marked_and_named_when_left() -> None:

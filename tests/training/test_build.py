@@ -283,7 +283,7 @@ def test_temperature_from_outside_is_not_given_to_the_module(program: Make) -> N
     module: Any = built.module
     # a whole number is made a real one
     assert repr(module.arguments["output_temperature"]) == "3.0"
-    assert built.temperature == {"temperature_init": 2.0, "schedule": "constant"}
+    assert built.temperature == {"temperature_init": 2.0, "schedule": "constant", "entropy_lambda": 0.0}
 
 
 def test_making_draws_no_other_random_numbers_the_second_time(program: Make) -> None:
@@ -316,9 +316,6 @@ FAULTS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         {"temperature_init": 2.0},
         "Add attach: {layers: auto} to the spec to set it from outside",
     ),
-    ({"model": STOCK, "attach": AUTO}, {"entropy_lambda": 0.1}, "entropy_lambda=0.1 cannot be set from"),
-    ({"model": STOCK, "attach": AUTO}, {"length_scaling": "log_n"}, "know nothing of the number of keys"),
-    ({"model": STOCK, "attach": AUTO}, {"normaliser": "top_k"}, "know nothing of what makes weights"),
     (
         {"model": STOCK, "attach": AUTO},
         {"num_steps": 2},
@@ -414,15 +411,6 @@ CHECKS: list[tuple[dict[str, Any], dict[str, list[Any]], bool, list[str]]] = [
         {"width": [1, 2]},
         False,
         ["model: their_module.Stock has no train", "model: their_module.Stock is not a T"],
-    ),
-    (
-        {"model": STOCK, "attach": AUTO, "data": DATA},
-        {"length_scaling": ["none", "log_n"], "entropy_lambda": [-0.1, 0.1], "temperature_init": [1.0, 2.0]},
-        False,
-        [
-            "search.length_scaling: length_scaling='log_n' cannot be set",
-            "search.entropy_lambda: entropy_lambda=-0.1 cannot",
-        ],
     ),
     (
         {"model": {"class_path": "their_module.Warm", "init_args": {}}},

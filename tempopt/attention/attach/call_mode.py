@@ -113,14 +113,17 @@ class AttachedModule(nn.Module):
     def _follow(self) -> None:
         """Have what the calls read where the parameters are, so that compiled code finds it."""
         binding: CallBinding | None = self.__dict__[BINDING]
-        for parameter in self.parameters() if binding is not None else ():
+        if binding is None:
+            return
+        for parameter in self.parameters():
             if parameter.is_floating_point() and not parameter.is_meta:
                 binding.state.create((parameter.device, wide_type(parameter)))
                 break
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # The class exists only here: say how to make it again from one that can be imported.
-        make, arguments, *state = super().__reduce_ex__(protocol)
+        reduced: Any = super().__reduce_ex__(protocol)
+        make, arguments, *state = reduced
         own = tuple(self._own_class if argument is type(self) else argument for argument in arguments)
         return _remake, (make, own), *state
 
@@ -611,8 +614,11 @@ def operand_of(func: Any, args: Any, kwargs: Any) -> Tensor:
     """Return the operand of a product that a temperature is put on."""
     position = PRODUCTS[func]
     if position >= len(args):
-        return next(kwargs[name] for name in _OPERAND_NAMES[::-1] if name in kwargs)  # type: ignore[no-any-return]
-    return args[position][0] if isinstance(args[position], (list, tuple)) else args[position]
+        operand = next(kwargs[name] for name in _OPERAND_NAMES[::-1] if name in kwargs)
+    else:
+        operand = args[position][0] if isinstance(args[position], (list, tuple)) else args[position]
+    assert isinstance(operand, Tensor)
+    return operand
 
 
 def with_operand(func: Any, args: Any, kwargs: Any, operand: Tensor) -> tuple[Any, Any]:

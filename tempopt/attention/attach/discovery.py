@@ -184,7 +184,8 @@ def _by_code(model: nn.Module, *, asks: bool) -> set[str]:
         if isinstance(module, nn.MultiheadAttention):
             names.add(name)
             continue
-        code = _code_names(type(module))
+        kind: Any = type(module)
+        code = _code_names(kind)
         is_eager = "ALL_ATTENTION_FUNCTIONS" in code and _implementation(module) != "sdpa"
         if code & _FUSED_NAMES and not is_eager:
             names.add(name)

@@ -172,7 +172,8 @@ def _project_packed(
 
 def _project_together(x: Tensor, weight: Tensor, bias: Tensor | None, parts: int) -> tuple[Tensor, ...]:
     projected = F.linear(x, weight, bias).unflatten(-1, (parts, x.shape[-1]))
-    return projected.unsqueeze(0).transpose(0, -2).squeeze(-2).contiguous().unbind(0)
+    parts_first = projected.unsqueeze(0).transpose(0, -2).squeeze(-2).contiguous()
+    return tuple(parts_first[part] for part in range(parts))
 
 
 def _merge_masks(
