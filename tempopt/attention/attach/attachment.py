@@ -12,8 +12,8 @@ from typing import Literal, Self
 
 from torch import nn
 
-from tempopt.attention.attach.baked_marker import refuse_baked
-from tempopt.attention.attach.call_mode import CallBinding, bind, binding_of, unbind
+from tempopt.attention.attach.baked_marker import is_attached, refuse_baked
+from tempopt.attention.attach.call_mode import AttachedModule, CallBinding, bind, binding_of, unbind
 from tempopt.attention.attach.call_state import CallState
 from tempopt.attention.attach.discovery import AttentionLayer, discover
 from tempopt.attention.attach.example_inputs import Forward, infer_example_inputs, infer_partial_inputs
@@ -303,17 +303,15 @@ def _attached(model: nn.Module, attention_layers: Sequence[AttentionLayer]) -> A
     state = CallState(len(attention_layers))
     for layer in attention_layers:
         _refuse_own_forward(layer)
-    multiheads = {
-        layer.module for layer in attention_layers if isinstance(layer.module, nn.MultiheadAttention)
-    }
     for index, layer in enumerate(attention_layers):
         nests = any(layer.is_inside(other) or other.is_inside(layer) for other in attention_layers)
         bind(layer.module, CallBinding(layer.name, index, layer.pattern, state, nests))
-    for module in model.modules():
-        # in evaluation these may compute the attention inside of them by a kernel of their own
-        has_fast_path = isinstance(module, nn.TransformerEncoder | nn.TransformerEncoderLayer)
-        if has_fast_path and not multiheads.isdisjoint(module.modules()):
-            bind(module, None)
+    for encoder in model.modules():
+        # the first layer of an encoder decides for the others
+        if isinstance(encoder, nn.TransformerEncoder | nn.TransformerEncoderLayer) and is_attached(encoder):
+            for module in encoder.modules():
+                if isinstance(module, nn.TransformerEncoderLayer) and not isinstance(module, AttachedModule):
+                    bind(module, None)
     return Attachment(model, [layer.name for layer in attention_layers], state)
 
 

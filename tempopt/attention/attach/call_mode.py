@@ -129,7 +129,7 @@ class AttachedModule(nn.Module):
 
 
 def bind(module: nn.Module, binding: CallBinding | None) -> None:
-    """Have a module's attention calls tempered; None only keeps it from fast paths, as its parts need."""
+    """Have a module's attention calls tempered; None only closes its fast path, as what is inside needs."""
     module.__dict__[BINDING] = binding
     kind: Any = type(module)
     object.__setattr__(module, "__class__", _attached_class(kind))
@@ -168,23 +168,23 @@ def _attached_class(own_class: Any) -> type[AttachedModule]:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         binding: CallBinding | None = self.__dict__[BINDING]
         if binding is None:
-            if self.training:
-                return own_class.forward(self, *args, **kwargs)
-            with PassThroughMode():
-                return own_class.forward(self, *args, **kwargs)
+            return own_class.forward(self, *args, **kwargs)
         mode = OracleMode(self, binding) if binding.state.uses_oracle else CallMode(self, binding)
         with _innermost(mode) if binding.nests else mode:
             output = own_class.forward(self, *args, **kwargs)
         mode.check()
         return output
 
-    members = {
+    members: dict[str, Any] = {
         "_own_class": own_class,
         "forward": forward,
         "__module__": own_class.__module__,
         "__qualname__": own_class.__qualname__,
         "__doc__": own_class.__doc__,
     }
+    if issubclass(own_class, nn.TransformerEncoderLayer):
+        # in evaluation it computes the attention inside of it by a kernel of its own, unless this is 0
+        members["activation_relu_or_gelu"] = property(lambda self: 0)
     return type(own_class.__name__, (AttachedModule, own_class), members)
 
 
@@ -193,13 +193,6 @@ def _remake(make: Callable[..., nn.Module], arguments: tuple[Any, ...]) -> nn.Mo
     kind: Any = type(module)
     object.__setattr__(module, "__class__", _attached_class(kind))
     return module
-
-
-class PassThroughMode(TorchFunctionMode):
-    """Changes nothing; PyTorch's fast paths, which would pass by the attention inside, close for it."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*args, **(kwargs or {}))
 
 
 class CallMode(TorchFunctionMode):
