@@ -13,7 +13,7 @@ from typing import Literal, Self
 from torch import nn
 
 from tempopt.attention.attach.baked_marker import is_attached, refuse_baked
-from tempopt.attention.attach.call_mode import AttachedModule, CallBinding, bind, binding_of, unbind
+from tempopt.attention.attach.call_mode import CallBinding, bind, binding_of, unbind
 from tempopt.attention.attach.call_state import CallState
 from tempopt.attention.attach.discovery import AttentionLayer, discover
 from tempopt.attention.attach.example_inputs import Forward, infer_example_inputs, infer_partial_inputs
@@ -306,12 +306,9 @@ def _attached(model: nn.Module, attention_layers: Sequence[AttentionLayer]) -> A
     for index, layer in enumerate(attention_layers):
         nests = any(layer.is_inside(other) or other.is_inside(layer) for other in attention_layers)
         bind(layer.module, CallBinding(layer.name, index, layer.pattern, state, nests))
-    for encoder in model.modules():
-        # the first layer of an encoder decides for the others
-        if isinstance(encoder, nn.TransformerEncoder | nn.TransformerEncoderLayer) and is_attached(encoder):
-            for module in encoder.modules():
-                if isinstance(module, nn.TransformerEncoderLayer) and not isinstance(module, AttachedModule):
-                    bind(module, None)
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoder | nn.TransformerEncoderLayer) and is_attached(module):
+            bind(module, None)
     return Attachment(model, [layer.name for layer in attention_layers], state)
 
 

@@ -53,6 +53,11 @@ PRODUCTS: dict[Any, int] = {
     Tensor.baddbmm: 1,
     torch.einsum: 1,
 }
+# What closes the fast paths of modules, where a function mode does not, as under torch.compile.
+_FAST_PATHS = {
+    nn.TransformerEncoder: "use_nested_tensor",
+    nn.TransformerEncoderLayer: "activation_relu_or_gelu",
+}
 _OPERAND_NAMES = ("input", "batch1")
 _CROSS = ("cross", "encoder_attn", "encdec")
 
@@ -182,9 +187,10 @@ def _attached_class(own_class: Any) -> type[AttachedModule]:
         "__qualname__": own_class.__qualname__,
         "__doc__": own_class.__doc__,
     }
-    if issubclass(own_class, nn.TransformerEncoderLayer):
-        # in evaluation it computes the attention inside of it by a kernel of its own, unless this is 0
-        members["activation_relu_or_gelu"] = property(lambda self: 0)
+    # In evaluation these compute the attention inside of them by kernels of their own, unless told otherwise.
+    for kind, name in _FAST_PATHS.items():
+        if issubclass(own_class, kind):
+            members[name] = property(lambda self: False)
     return type(own_class.__name__, (AttachedModule, own_class), members)
 
 
