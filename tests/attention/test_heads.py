@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.attention.test_projection import Conv1D
+from tests.attention.test_query_rows import Conv1D
 from torch import Tensor, nn
 
 from lightning_modules import AssociativeRecall

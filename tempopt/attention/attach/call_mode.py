@@ -15,7 +15,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import torch
@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from tempopt.attention.attach.call_state import CallState, Numbers
+from tempopt.attention.attach.call_state import CallState, LayerNumbers, Numbers
 from tempopt.attention.attach.multihead import multi_head_attention, written_out
 from tempopt.attention.functional.attention import temper_query, tempered_attention
 from tempopt.attention.functional.entropy import add_to_gradient, logits_term, regularised_attention
@@ -99,6 +99,13 @@ class CallBinding:
     pattern: CallPattern
     state: CallState
     nests: bool = False
+    # read on their own, so that one compiled graph serves layers of all numbers and names
+    numbers: LayerNumbers = field(init=False)
+    is_cross: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.numbers = self.state.layers[self.layer]
+        self.is_cross = any(hint in self.name.lower() for hint in _CROSS)
 
 
 class AttachedModule(nn.Module):
@@ -216,13 +223,16 @@ class CallMode(TorchFunctionMode):
         self._takes_gradients = torch.is_grad_enabled()
         self._num_fused = self._num_products = self._num_softmaxes = 0
         # queries and keys of different sequences, by the module's name or by the call
-        self._is_cross = any(hint in binding.name.lower() for hint in _CROSS)
+        self._is_cross = binding.is_cross
         self._valid_BQ: Tensor | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = {} if kwargs is None else kwargs
         if self._binding.nests and _nested.modes[-1] is not self:
             return func(*args, **kwargs)
+        if func is Tensor.unflatten:
+            # whose Python the compiler cannot follow under a mode
+            func = torch.unflatten
         if func is FUSED:
             self._note_fused()
             return self.attend(*args, **kwargs)
@@ -364,7 +374,7 @@ class CallMode(TorchFunctionMode):
         if state.has_head_factors:
             if operand.ndim != 4 or func is torch.einsum:
                 self._refuse_heads("writes its softmax out, without a third dimension from the end for heads")
-            inverse = state.inverse(self._binding.layer, operand)
+            inverse = self._inverse(operand)
         args, kwargs = with_operand(func, args, kwargs, temper(operand, inverse))
         return func(*args, **kwargs)
 
@@ -459,7 +469,10 @@ class CallMode(TorchFunctionMode):
         return self._state.entropy.has_term and self._module.training and torch.is_grad_enabled()
 
     def _numbers(self, q: Tensor) -> Numbers:
-        return self._state.numbers(self._binding.layer, q)
+        return self._state.numbers(self._binding.numbers, q)
+
+    def _inverse(self, q_BHQD: Tensor) -> Tensor:
+        return self._state.inverse(self._binding.numbers, self._binding.layer, q_BHQD)
 
     def _term(self, q: Tensor) -> dict[str, Any]:
         numbers = self._numbers(q)
@@ -470,7 +483,7 @@ class CallMode(TorchFunctionMode):
         return {
             "length_scaling": self._state.length_scaling,
             "length_constant": self._numbers(q_BHQD).length_constant,
-            "inverse_temperature": self._state.inverse(self._binding.layer, q_BHQD),
+            "inverse_temperature": self._inverse(q_BHQD),
         }
 
     def _tempered(self, q: Tensor, k: Tensor, options: AttentionOptions) -> Tensor:

@@ -49,6 +49,17 @@ class Numbers(NamedTuple):
     window: Tensor
 
 
+class LayerNumbers:
+    """What one layer reads in each place; a copy has none until it is somewhere."""
+
+    def __init__(self) -> None:
+        # compiled graphs read them: tensors in a dictionary, and nothing around them
+        self.at: dict[Placement, Numbers] = {}
+
+    def __reduce__(self) -> Any:
+        return LayerNumbers, ()
+
+
 class CallState:
     """Temperatures of layers, entropy term, normaliser, head pattern, local heads and observers.
 
@@ -59,6 +70,7 @@ class CallState:
         attached: Whether the modules of these layers still have their temperatures.
         values: 1 / temperature of each layer.
         final: Temperature of each layer at the end of the plan, which a model is evaluated with.
+        layers: What each layer reads.
         active: Names of the layers that have attended since it was cleared; None records none.
         uses_oracle: Whether the calls are computed by the means of the self-test.
     """
@@ -80,8 +92,7 @@ class CallState:
         self._entropy_weight = 0.0
         self._limit = 0.0
         self._learning = False
-        # compiled graphs read them: tensors in a dictionary, and nothing around them
-        self._numbers: dict[Placement, list[Numbers]] = {}
+        self.layers = [LayerNumbers() for _ in range(num_layers)]
         self._flat: dict[Placement, Tensor] = {}
 
     @property
@@ -158,15 +169,11 @@ class CallState:
 
     def log_gradients(self) -> list[float] | None:
         """Return the gradient with respect to ln τ of each layer, and forget it; None: none was left."""
-        gradients: list[list[Tensor]] = [[] for _ in self.values]
-        for numbers in self._numbers.values():
-            for layer_gradients, layer in zip(gradients, numbers, strict=True):
-                gradient = taken_gradient(layer.inverse_temperature)
-                layer_gradients += [] if gradient is None else [gradient]
-        return by_sums(gradients, self.values)
+        taken = [[taken_gradient(n.inverse_temperature) for n in layer.at.values()] for layer in self.layers]
+        return by_sums([[g for g in gradients if g is not None] for gradients in taken], self.values)
 
     def _inverses(self) -> Iterator[Tensor]:
-        return (layer.inverse_temperature for numbers in self._numbers.values() for layer in numbers)
+        return (numbers.inverse_temperature for layer in self.layers for numbers in layer.at.values())
 
     @contextmanager
     def by_temperature_alone(self) -> Iterator[None]:
@@ -182,32 +189,31 @@ class CallState:
             vars(self).update(settings)
             self.head_factors.use(pattern)
 
-    def numbers(self, layer: int, q: Tensor) -> Numbers:
+    def numbers(self, layer: LayerNumbers, q: Tensor) -> Numbers:
         """Return what one layer reads, where its query is."""
-        numbers = self._numbers.get((q.device, wide_type(q)))
-        if numbers is None:
-            numbers = self._create_late((q.device, wide_type(q)))
-        return numbers[layer]
+        placement = q.device, wide_type(q)
+        if placement not in layer.at:
+            self._create_late(placement)
+        return layer.at[placement]
 
-    def inverse(self, layer: int, q_BHQD: Tensor) -> Tensor:
+    def inverse(self, numbers: LayerNumbers, layer: int, q_BHQD: Tensor) -> Tensor:
         """Return 1/τ of a layer as its queries take it: one number, or one for each head."""
-        inverse = self.numbers(layer, q_BHQD).inverse_temperature
+        inverse = self.numbers(numbers, q_BHQD).inverse_temperature
         if self.heads is not None:
             return inverse * self.heads.factor(layer, q_BHQD)
         return inverse * self.head_factors.factor(q_BHQD) if self.head_factors.present else inverse
 
-    def create(self, placement: Placement) -> list[Numbers]:
-        """Return what the layers read in one place, which is made if it is not there yet."""
-        numbers = self._numbers.get(placement)
-        if numbers is not None:
-            return numbers
+    def create(self, placement: Placement) -> None:
+        """Make what the layers read in one place, if it is not there yet."""
+        if placement in self._flat:
+            return
         count = len(self.values)
         # A tensor that is made in inference mode could never be trained with.
         with torch.inference_mode(False), torch.no_grad():
             flat = torch.ones(count + 6, device=placement[0], dtype=placement[1])
             self._flat[placement] = flat
-            self._numbers[placement] = [
-                Numbers(
+            for index, layer in enumerate(self.layers):
+                layer.at[placement] = Numbers(
                     inverse_temperature=flat[index],
                     entropy_weight=flat[count],
                     entropy_target=flat[count + 1],
@@ -215,16 +221,13 @@ class CallState:
                     limit=flat[count + 4],
                     window=flat[count + 5],
                 )
-                for index in range(count)
-            ]
         if self._learning:
             self.learn()
         self._write_to([flat])
-        return self._numbers[placement]
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _create_late(self, placement: Placement) -> list[Numbers]:
-        return self.create(placement)
+    def _create_late(self, placement: Placement) -> None:
+        self.create(placement)
 
     def _write(self) -> None:
         self._write_to(self._flat.values())
@@ -240,8 +243,8 @@ class CallState:
                 flat.copy_(numbers.to(flat.dtype).to(flat.device, non_blocking=True))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("_flat", "_numbers")}
+        return {name: value for name, value in vars(self).items() if name != "_flat"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # Where the modules are now is theirs to say, as soon as they are back themselves.
-        self.__dict__.update(state, _flat={}, _numbers={}, _learning=False)
+        self.__dict__.update(state, _flat={}, _learning=False)
