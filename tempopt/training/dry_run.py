@@ -42,6 +42,7 @@ from tempopt.temperature import (
 )
 from tempopt.training.build import check_space, prepare
 from tempopt.training.callbacks import seed_generators
+from tempopt.training.example_step import first_batch, silent
 from tempopt.training.gpu_memory import is_cuda_oom
 from tempopt.training.messages import Channel, Evaluation, Finished, LocalChannel, RunRequest, Stage
 from tempopt.training.module import TemperedModule
@@ -439,35 +440,16 @@ def _make_single_batch_loss(run: Run) -> Callable[[], Any]:
     Of a module that optimizes by itself it returns the losses that the step would go back through; no
     optimizer steps.
     """
-    batch = next(iter(_first(run.owner.train_dataloader())))
+    batch = first_batch(run.owner.train_dataloader())
     batch = run.trainer.strategy.batch_to_device(batch)
 
     def forward() -> Any:
         seed_generators(run.request.seed, "self-test")
-        with _silent(run.module), _collected(run) as losses:
+        with silent(run.module), _collected(run) as losses:
             loss: Any = run.module.training_step(batch, 0)
         return losses or (loss["loss"] if isinstance(loss, dict) else loss)
 
     return forward
-
-
-def _first(loaders: Any) -> Any:
-    if isinstance(loaders, dict):
-        return next(iter(loaders.values()))
-    return loaders[0] if isinstance(loaders, list | tuple) else loaders
-
-
-@contextlib.contextmanager
-def _silent(module: L.LightningModule) -> Iterator[None]:
-    """Let a step be called outside of a loop, where Lightning would not let it log."""
-    names = ("log", "log_dict")
-    for name in names:
-        module.__dict__[name] = lambda *args, **kwargs: None
-    try:
-        yield
-    finally:
-        for name in names:
-            del module.__dict__[name]
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 
 import lightning as L
 
-from tempopt.attention.attach.attachment import attach
+from tempopt.attention.attach.attachment import attach_untested
 from tempopt.attention.attach.number_path import AttributePath, find_number, suggest_attributes
 from tempopt.attention.attach.values import SAME_AS_FOUND, ValueAttachment, attach_value
 from tempopt.errors import AttachError, SpecError
@@ -18,6 +18,7 @@ from tempopt.temperature import AS_FOUND, registered_path, schedule_of
 from tempopt.temperature.ranges import HIGHEST, LOWEST
 from tempopt.training.build import RunComponents
 from tempopt.training.callbacks import TemperedAttention
+from tempopt.training.example_step import training_step
 from tempopt.training.module import TemperedModule
 from tempopt.training.untempered import Untempered
 from tempopt.training.value_callback import ValueTemperatureCallback
@@ -147,17 +148,16 @@ def tempered_of(built: RunComponents, program: Program) -> TemperedAttention:
     if program.attach is None and (program.compared or program.values):
         return Untempered()
     try:
-        return attach(
+        return attach_untested(
             module,
             built.temperature,
             layers=(program.attach or {}).get("layers", "auto"),
-            example=None,
+            forward=lambda: training_step(module, built.datamodule)(),
         )
     except AttachError as error:
         refusal = str(error)
-        has_no_attention = "No attention was found" in refusal or "in layers matches" in refusal
         advice = ""
-        if has_no_attention and not program.values:
+        if "No attention was found" in refusal and not program.values:
             advice = other_temperatures(module)
         raise AttachError(f"{refusal}{advice}") from error
 

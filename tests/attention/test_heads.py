@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.attention.test_query_rows import Conv1D
 from torch import Tensor, nn
 
 from lightning_modules import AssociativeRecall
 from lightning_modules.associative_recall import draw_recall
 from tempopt.attention.modules.head_gates import AttendGates, HeadGates, ProjectionGates, least_important
 from tempopt.errors import AttachError, SpecError, UsageError
+from tests.attention.test_query_rows import Conv1D
 
 M, H, L = 8, 4, 2
 Example = tuple[Tensor, Tensor]

@@ -231,6 +231,20 @@ def test_a_schedule_beside_control_is_refused() -> None:
         AttachCallback({**CONTRAST, "schedule": "linear", "temperature_final": 0.5})
 
 
+def test_a_softmax_that_is_written_out_is_found_on_the_first_batch(toys: Any, fit_stock: Any) -> None:
+    torch.manual_seed(0)
+    plain, _ = fit_stock(model=toys.WrittenOutStock())
+    torch.manual_seed(0)
+    callback = AttachCallback({})
+    at_one, _ = fit_stock(callback, model=toys.WrittenOutStock())
+    assert callback.attachment.layers == ["encoder.0", "encoder.1"]
+    callback.attachment.detach()
+    assert_same_state(at_one, plain)
+    torch.manual_seed(0)
+    tempered, _ = fit_stock(AttachCallback({"temperature_init": 0.25}), model=toys.WrittenOutStock())
+    assert not torch.equal(tempered.head.weight, plain.head.weight)
+
+
 # ---- what weights cannot hold
 
 

@@ -15,7 +15,7 @@ from torch import nn
 from tempopt.attention.attach.baked_marker import is_attached, refuse_baked
 from tempopt.attention.attach.call_mode import CallBinding, bind, binding_of, unbind
 from tempopt.attention.attach.call_state import CallState
-from tempopt.attention.attach.discovery import AttentionLayer, discover
+from tempopt.attention.attach.discovery import AttentionLayer, NeedsExampleError, discover
 from tempopt.attention.attach.example_inputs import Forward, infer_example_inputs, infer_partial_inputs
 from tempopt.attention.attach.learning import HeadTemperatures
 from tempopt.attention.attach.observers import Observe, check_temperatures
@@ -267,7 +267,7 @@ def attach(
     if not allow_baked:
         refuse_baked(model)
     forward = infer_example_inputs(model) if example == "auto" else example
-    attachment = _attached(model, _discovered(model, layers, example, forward))
+    attachment = _attached(model, _discover(model, layers, example, forward))
     try:
         attachment.use(parameters)
         if example == "auto":
@@ -281,7 +281,42 @@ def attach(
     return attachment
 
 
-def _discovered(
+def attach_untested(
+    model: nn.Module, parameters: Parameters, *, layers: Layers, forward: Forward
+) -> Attachment:
+    """Attach as :func:`attach` does without an example; where that needs one, to what a forward shows.
+
+    Args:
+        model: As there, and so are the others.
+        parameters: As there.
+        layers: As there.
+        forward: Runs the model, if that is needed.
+
+    Raises:
+        AttachError: as there, and if the forward that is needed fails.
+    """
+    try:
+        return attach(model, parameters, layers=layers, example=None)
+    except NeedsExampleError as refusal:
+        try:
+            attention_layers = discover(model, layers, forward)
+        except AttachError:
+            raise
+        except Exception as error:
+            raise AttachError(
+                f"{refusal} Of a LightningModule give example_input_array; its first training step does not "
+                f"run by itself ({type(error).__name__}: {error})."
+            ) from error
+    attachment = _attached(model, attention_layers)
+    try:
+        attachment.use(parameters)
+    except BaseException:
+        attachment.detach()
+        raise
+    return attachment
+
+
+def _discover(
     model: nn.Module, layers: Layers, example: Example, forward: Forward | None
 ) -> list[AttentionLayer]:
     """Return the layers to temper, by an example or by inputs that the model or parts of it name."""
@@ -304,7 +339,7 @@ def _attached(model: nn.Module, attention_layers: Sequence[AttentionLayer]) -> A
     for layer in attention_layers:
         _refuse_own_forward(layer)
     for index, layer in enumerate(attention_layers):
-        nests = any(layer.is_inside(other) or other.is_inside(layer) for other in attention_layers)
+        nests = any(layer.is_inside(peer) or peer.is_inside(layer) for peer in attention_layers)
         bind(layer.module, CallBinding(layer.name, index, layer.pattern, state, nests))
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoder | nn.TransformerEncoderLayer) and is_attached(module):

@@ -136,8 +136,8 @@ class AttachedModule(nn.Module):
         # The class exists only here: say how to make it again from one that can be imported.
         reduced: Any = super().__reduce_ex__(protocol)
         make, arguments, *state = reduced
-        own = tuple(self._own_class if argument is type(self) else argument for argument in arguments)
-        return _remake, (make, own), *state
+        importable = tuple(self._own_class if argument is type(self) else argument for argument in arguments)
+        return _remake, (make, importable), *state
 
 
 def bind(module: nn.Module, binding: CallBinding | None) -> None:
@@ -645,8 +645,8 @@ def with_operand(func: Any, args: Any, kwargs: Any, operand: Tensor) -> tuple[An
 
 def operands_of(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
     """Return the operands of a product."""
-    given = [*args[PRODUCTS[func] :], *(value for name, value in kwargs.items() if name != "out")]
-    flat = [x for value in given for x in (value if isinstance(value, (list, tuple)) else [value])]
+    arguments = [*args[PRODUCTS[func] :], *(value for name, value in kwargs.items() if name != "out")]
+    flat = [x for value in arguments for x in (value if isinstance(value, (list, tuple)) else [value])]
     return [x for x in flat if isinstance(x, Tensor)]
 
 

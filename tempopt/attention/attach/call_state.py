@@ -169,8 +169,12 @@ class CallState:
 
     def log_gradients(self) -> list[float] | None:
         """Return the gradient with respect to ln τ of each layer, and forget it; None: none was left."""
-        taken = [[taken_gradient(n.inverse_temperature) for n in layer.at.values()] for layer in self.layers]
-        return by_sums([[g for g in gradients if g is not None] for gradients in taken], self.values)
+        gradients_by_layer = [
+            [taken_gradient(n.inverse_temperature) for n in layer.at.values()] for layer in self.layers
+        ]
+        return by_sums(
+            [[g for g in gradients if g is not None] for gradients in gradients_by_layer], self.values
+        )
 
     def _inverses(self) -> Iterator[Tensor]:
         return (numbers.inverse_temperature for layer in self.layers for numbers in layer.at.values())

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tempopt.attention.attach.attachment import Attachment, attach
+from tempopt.attention.attach.attachment import Attachment, Example, attach
 from tempopt.attention.attach.baked_marker import BESIDE, mark_state, marked_temperatures, unmark_state
 from tempopt.attention.attach.number_path import find_number
 from tempopt.attention.attach.query_rows import Layers
@@ -108,7 +108,9 @@ def take_out(checkpoint: dict[str, Any]) -> dict[str, float]:
     return {}
 
 
-def load_checkpoint(model: nn.Module, path: str | os.PathLike[str]) -> Attachment | None:
+def load_checkpoint(
+    model: nn.Module, path: str | os.PathLike[str], *, example: Example = None
+) -> Attachment | None:
     """Load trained weights into a model, with the temperatures that it is to be evaluated with.
 
     It reads what :class:`tempopt.AttachCallback` and :class:`tempopt.ValueCallback` had written, any other
@@ -120,6 +122,7 @@ def load_checkpoint(model: nn.Module, path: str | os.PathLike[str]) -> Attachmen
     Args:
         model: A model that was built as the one that was saved; changed.
         path: The file or folder. It is read as data: nothing in it is executed.
+        example: As for :func:`tempopt.attach`, where temperatures are beside the weights.
 
     Returns:
         What was attached; None if nothing had to be.
@@ -142,7 +145,7 @@ def load_checkpoint(model: nn.Module, path: str | os.PathLike[str]) -> Attachmen
     parameters = {
         name: metadata["parameters"][name] for name in _BESIDE_TEMPERATURES if name in metadata["parameters"]
     }
-    attachment = attach(model, parameters, layers=metadata["layers"], example=None)
+    attachment = attach(model, parameters, layers=metadata["layers"], example=example)
     attachment.set_temperatures(metadata["temperatures"])
     return attachment
 

@@ -83,9 +83,10 @@ class AttentionLayer:
     pattern: CallPattern
     ran: bool
 
-    def is_inside(self, other: AttentionLayer) -> bool:
+    def is_inside(self, outer_layer: AttentionLayer) -> bool:
         """Whether it is a part of another module that attends."""
-        return self is not other and (not other.name or self.name.startswith(f"{other.name}."))
+        is_within = not outer_layer.name or self.name.startswith(f"{outer_layer.name}.")
+        return self is not outer_layer and is_within
 
 
 def discover(
@@ -114,18 +115,22 @@ def discover(
         trace = _traced(model, forward)
     layers_by_name = _by_code(model, asks=is_whole and forward is None)
     patterns = trace.patterns()
-    found = [
+    known_layers = [
         AttentionLayer(name, module, patterns.get(name, CallPattern()), name in patterns)
         for name, module in model.named_modules()
         if name in patterns or (name in layers_by_name and name not in trace.ran)
     ]
-    chosen = found if is_whole else [layer for layer in found if any(_matches(layer, p) for p in layers)]
+    selected = (
+        known_layers
+        if is_whole
+        else [layer for layer in known_layers if any(_matches(layer, p) for p in layers)]
+    )
     if is_whole:
         trace.refuse_unclear()
-    if not chosen:
-        raise _nothing(model, layers, found, trace, has_forward=forward is not None)
-    _refuse_nested(chosen, found)
-    return chosen
+    if not selected:
+        raise _create_refusal(model, layers, known_layers, trace, has_forward=forward is not None)
+    _refuse_nested(selected, known_layers)
+    return selected
 
 
 def _matches(layer: AttentionLayer, pattern: str) -> bool:
@@ -133,16 +138,21 @@ def _matches(layer: AttentionLayer, pattern: str) -> bool:
     return any(fnmatchcase(name, pattern) for name in (*lineage(layer.name), *descendants))
 
 
-def _nothing(
-    model: nn.Module, layers: Layers, found: Sequence[AttentionLayer], trace: _Trace, *, has_forward: bool
+def _create_refusal(
+    model: nn.Module,
+    layers: Layers,
+    known_layers: Sequence[AttentionLayer],
+    trace: _Trace,
+    *,
+    has_forward: bool,
 ) -> AttachError:
     kind = type(model).__name__
     opaque = "".join(
         f' "{name}" attends by {kernel}, whose logits cannot be reached from outside.'
         for name, kernel in sorted(trace.opaque)
     )
-    if found:
-        names = ", ".join(layer.name for layer in found[:_MOST_NAMED])
+    if known_layers:
+        names = ", ".join(layer.name for layer in known_layers[:_MOST_NAMED])
         return AttachError(
             f"layers={layers!r} matches none of the modules of {kind} that attend: {names}.{opaque} Give "
             "patterns of those."
@@ -158,10 +168,10 @@ def _nothing(
     )
 
 
-def _refuse_nested(chosen: Sequence[AttentionLayer], found: Sequence[AttentionLayer]) -> None:
-    for layer in chosen:
-        for inner in found:
-            if inner.is_inside(layer) and inner not in chosen:
+def _refuse_nested(selected: Sequence[AttentionLayer], known_layers: Sequence[AttentionLayer]) -> None:
+    for layer in selected:
+        for inner in known_layers:
+            if inner.is_inside(layer) and inner not in selected:
                 raise AttachError(
                     f'"{layer.name}" attends itself, and so does "{inner.name}" inside of it, which is left '
                     f"out. Name both in layers=[...], or neither."
@@ -380,7 +390,11 @@ def _pattern(owner: _Frame, owners: Container[_Frame]) -> CallPattern:
     return CallPattern(
         num_fused=num_fused,
         softmaxes=tuple(
-            (call in attention, sum(other.kind == "product" for other in calls[:position]), call.is_bare)
+            (
+                call in attention,
+                sum(previous.kind == "product" for previous in calls[:position]),
+                call.is_bare,
+            )
             for position, call in enumerate(calls)
             if call.kind == "softmax"
         ),

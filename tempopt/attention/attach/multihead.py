@@ -9,7 +9,8 @@ Shape suffixes as in attention.py; L is the queries, S the keys, E the width; N 
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -89,12 +90,8 @@ def multi_head_attention(
     if width != embed_dim_to_check or width % num_heads:
         raise RuntimeError(f"Expected width {embed_dim_to_check} in {num_heads} heads; got {width}.")
     if use_separate_proj_weight:
-        biases = (None, None, None) if in_proj_bias is None else in_proj_bias.chunk(3)
-        weights: tuple[Any, ...] = (q_proj_weight, k_proj_weight, v_proj_weight)
-        q, k, v = (
-            F.linear(x, weight, bias)
-            for x, weight, bias in zip((query, key, value), weights, biases, strict=True)
-        )
+        weights = q_proj_weight, k_proj_weight, v_proj_weight
+        q, k, v = _project((query, key, value), weights, in_proj_bias)
     else:
         assert in_proj_weight is not None
         q, k, v = _project_packed(query, key, value, in_proj_weight, in_proj_bias)
@@ -103,13 +100,7 @@ def multi_head_attention(
         k = torch.cat([k, bias_k.repeat(1, batch, 1)])
         v = torch.cat([v, bias_v.repeat(1, batch, 1)])
         num_added += 1
-    # (S, B, E) to (B, H, S, D)
-    q, k, v = (
-        x.view(x.shape[0], batch * num_heads, width // num_heads)
-        .transpose(0, 1)
-        .view(batch, num_heads, x.shape[0], width // num_heads)
-        for x in (q, k, v)
-    )
+    q, k, v = (_split_heads(x, num_heads) for x in (q, k, v))
     if add_zero_attn:
         k, v = (torch.cat([x, torch.zeros_like(x[:, :, :1])], dim=2) for x in (k, v))
         num_added += 1
@@ -162,12 +153,24 @@ def _project_packed(
         weight_q, weight_kv = weight.split([width, 2 * width])
         k, v = _project_together(key, weight_kv, bias_kv, 2)
         return F.linear(query, weight_q, bias_q), k, v
+    return _project((query, key, value), weight.chunk(3), bias)
+
+
+def _project(
+    qkv: tuple[Tensor, Tensor, Tensor], weights: Sequence[Tensor | None], bias: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries, keys and values, each by a weight of its own and its part of the bias."""
     biases = (None, None, None) if bias is None else bias.chunk(3)
-    q, k, v = (
-        F.linear(x, part, part_bias)
-        for x, part, part_bias in zip((query, key, value), weight.chunk(3), biases, strict=True)
-    )
+    parts = zip(qkv, weights, biases, strict=True)
+    q, k, v = (F.linear(x, weight, part_bias) for x, weight, part_bias in parts)  # type: ignore[arg-type]
     return q, k, v
+
+
+def _split_heads(x_SBE: Tensor, num_heads: int) -> Tensor:
+    """Return (S, B, E) as (B, H, S, D)."""
+    length, batch, width = x_SBE.shape
+    x_NSD = x_SBE.view(length, batch * num_heads, width // num_heads).transpose(0, 1)
+    return x_NSD.view(batch, num_heads, length, width // num_heads)
 
 
 def _project_together(x: Tensor, weight: Tensor, bias: Tensor | None, parts: int) -> tuple[Tensor, ...]:

@@ -297,9 +297,9 @@ def normalised_weights(normaliser: str, logits: Tensor, limit: Limit) -> Tensor:
     """
     if normaliser not in _WEIGHTS:
         raise UsageError(f'normaliser "{normaliser}" makes no weights of logits. Give {", ".join(_WEIGHTS)}.')
-    seen = visible(logits)
-    empty = ~seen.any(dim=-1, keepdim=True)
+    is_visible = visible(logits)
+    empty = ~is_visible.any(dim=-1, keepdim=True)
     with full_precision(logits.device.type):
-        wide = logits.to(wide_type(logits)).masked_fill(~seen, 0.0)
-        weights = _WEIGHTS[normaliser](wide, ~seen & ~empty, limit)
+        wide = logits.to(wide_type(logits)).masked_fill(~is_visible, 0.0)
+        weights = _WEIGHTS[normaliser](wide, ~is_visible & ~empty, limit)
         return weights.masked_fill(empty, 0.0).to(logits.dtype)
