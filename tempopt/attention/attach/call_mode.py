@@ -74,12 +74,14 @@ class CallPattern:
         products: Which of the products make logits, or what is added to logits by way of a mask, counted
             from 0.
         num_products: Number of products; 0 where none makes logits.
+        is_gate: Whether it does not attend, but makes the logits of another softmax.
     """
 
     num_fused: int | None = None
     softmaxes: tuple[tuple[bool, int, bool], ...] = ()
     products: frozenset[int] = frozenset()
     num_products: int = 0
+    is_gate: bool = False
 
 
 @dataclass(slots=True)
@@ -181,6 +183,10 @@ def _attached_class(own_class: Any) -> type[AttachedModule]:
         binding: CallBinding | None = self.__dict__[BINDING]
         if binding is None:
             return own_class.forward(self, *args, **kwargs)
+        if binding.pattern.is_gate:
+            logits = own_class.forward(self, *args, **kwargs)
+            binding.state.note_active(binding.name)
+            return temper(logits, binding.state.numbers(binding.numbers, logits).inverse_temperature)
         mode = OracleMode(self, binding) if binding.state.uses_oracle else CallMode(self, binding)
         with _innermost(mode) if binding.nests else mode:
             output = own_class.forward(self, *args, **kwargs)
@@ -266,8 +272,7 @@ class CallMode(TorchFunctionMode):
                 f"It made {self._num_softmaxes} softmaxes and {self._num_products} products, where "
                 f"{len(pattern.softmaxes)} and {pattern.num_products} were expected."
             )
-        if self._state.active is not None:
-            self._state.active.add(self._binding.name)
+        self._state.note_active(self._binding.name)
 
     def _refuse(self, problem: str) -> None:
         raise AttachError(

@@ -157,6 +157,11 @@ class CallState:
         self.loss_scale = loss_scale
         self._write()
 
+    def note_active(self, name: str) -> None:
+        """Note that a layer has attended, where that is recorded."""
+        if self.active is not None:
+            self.active.add(name)
+
     def learn(self) -> None:
         """Have backward passes leave the gradient of every temperature from now on."""
         self._learning = True

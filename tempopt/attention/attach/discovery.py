@@ -56,6 +56,7 @@ _TERMS = frozenset("add iadd radd masked_fill where".split())
 # A product with a parameter as it is may be attention with learned queries, but is so more rarely.
 _PARAMETER_PRODUCT = 10
 # Attention by other kernels, which cannot be tempered from outside.
+_TO_WEIGHTS = frozenset({"softmax", "log_softmax", "cross_entropy"})
 _OPAQUE = re.compile(r"attention|attn|flash", re.IGNORECASE)
 _FUSED_NAMES = frozenset({"scaled_dot_product_attention", "ALL_ATTENTION_FUNCTIONS"})
 _PRODUCT_NAMES = frozenset({"matmul", "bmm", "baddbmm", "einsum"})
@@ -97,7 +98,8 @@ def discover(
     Args:
         model: Any module; not changed.
         layers: ``"auto"`` for all, or patterns as in ``fnmatch``. A pattern takes a module that it matches,
-            or one inside of which or around which it matches a module, as its query projection.
+            or one inside of which or around which it matches a module, as its query projection. Of linear
+            maps it takes those whose output the forward shows to go into a softmax, as routers have.
         forward: Runs the model on some batch; it is looked into. None goes by the code of the modules,
             which finds ``nn.MultiheadAttention`` and fused attention.
 
@@ -120,20 +122,28 @@ def discover(
         for name, module in model.named_modules()
         if name in patterns or (name in layers_by_name and name not in trace.ran)
     ]
-    selected = (
-        known_layers
-        if is_whole
-        else [layer for layer in known_layers if any(_matches(layer, p) for p in layers)]
-    )
+    gates = [
+        AttentionLayer(name, module, CallPattern(is_gate=True), ran=True)
+        for name, module in model.named_modules()
+        if name in trace.gates
+    ]
+    selected = [
+        layer
+        for layer in (known_layers if is_whole else known_layers + gates)
+        if is_whole or any(_matches(layer, pattern) for pattern in layers)
+    ]
     if is_whole:
         trace.refuse_unclear()
-    if not selected:
+    unmatched = () if is_whole else (p for p in layers if not any(_matches(layer, p) for layer in selected))
+    if not selected or any(unmatched):
         raise _create_refusal(model, layers, known_layers, trace, has_forward=forward is not None)
     _refuse_nested(selected, known_layers)
     return selected
 
 
 def _matches(layer: AttentionLayer, pattern: str) -> bool:
+    if layer.pattern.is_gate:
+        return fnmatchcase(layer.name, pattern)
     descendants = (f"{layer.name}.{name}" for name, _ in layer.module.named_modules() if name)
     return any(fnmatchcase(name, pattern) for name in (*lineage(layer.name), *descendants))
 
@@ -151,16 +161,18 @@ def _create_refusal(
         f' "{name}" attends by {kernel}, whose logits cannot be reached from outside.'
         for name, kernel in sorted(trace.opaque)
     )
+    # a forward may show more
+    error = AttachError if has_forward else NeedsExampleError
     if known_layers:
         names = ", ".join(layer.name for layer in known_layers[:_MOST_NAMED])
-        return AttachError(
-            f"layers={layers!r} matches none of the modules of {kind} that attend: {names}.{opaque} Give "
-            "patterns of those."
+        return error(
+            f"A pattern in layers={layers!r} matches none of the modules of {kind} that attend: {names}."
+            f"{opaque} Give patterns of those."
         )
     if not has_forward:
         _by_code(model, asks=True)
     problem = "that was run" if has_forward else "by its code"
-    return AttachError(
+    return error(
         f"No attention was found in {kind} {problem}: neither nn.MultiheadAttention nor a call of "
         "scaled_dot_product_attention, nor a softmax (torch.softmax) whose input is made by a matrix product "
         f"and whose output goes into one.{opaque} Give an example that attends, as in attach(model, "
@@ -305,12 +317,21 @@ class _Origin:
 
 @dataclass(slots=True)
 class _Trace:
-    """What was seen of a forward."""
+    """What was seen of a forward.
+
+    Args:
+        frames: The forwards that are under way.
+        calls: The calls that were made.
+        opaque: Modules that attend by other kernels, and these.
+        ran: Names of the modules that ran.
+        gates: Names of linear maps whose output goes into a softmax that is not attention, as of routers.
+    """
 
     frames: list[_Frame] = field(default_factory=list)
     calls: list[_Call] = field(default_factory=list)
     opaque: set[tuple[str, str]] = field(default_factory=set)
     ran: set[str] = field(default_factory=set)
+    gates: set[str] = field(default_factory=set)
 
     @contextmanager
     def within(self, name: str) -> Iterator[None]:
@@ -411,7 +432,7 @@ class _TraceMode(TorchFunctionMode):
         self._trace = trace
         self._origins: Any = WeakIdKeyDictionary()
         self._nothing = _Origin()
-        self._num_maps = 0
+        self._map_names: list[str] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -439,6 +460,8 @@ class _TraceMode(TorchFunctionMode):
 
     def _origin_after(self, func: Any, name: str, args: Any, kwargs: Any) -> _Origin:
         origins = [self._origin(tensor) for tensor in nested_tensors((args, kwargs))]
+        if name in _TO_WEIGHTS and not origins[0].products:
+            self._trace.gates |= {self._map_names[number] for number in origins[0].maps}
         if func in SOFTMAX:
             return self._softmax(origins[0])
         if func in PRODUCTS and are_matrices(func, args, kwargs):
@@ -452,8 +475,8 @@ class _TraceMode(TorchFunctionMode):
         merged = _merged(origins, maps=int(name in _MAPS))
         beside = [x for x in nested_tensors((args, kwargs)) if not self._origin(x).products]
         if name in _MAPS:
-            self._num_maps += 1
-            merged.maps = frozenset({self._num_maps})
+            merged.maps = frozenset({len(self._map_names)})
+            self._map_names.append(self._trace.frames[-1].name)
         merged.is_bare = any(origin.is_bare for origin in origins) and (
             name in _VIEWS
             or (name.strip("_") in _FACTORS and all(x.numel() == 1 for x in beside))
