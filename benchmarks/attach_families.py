@@ -2,8 +2,8 @@
 
 Each family is built from a configuration, with random weights, biases and norms. What it is at temperature 2
 is computed without tempopt: by the family's own attention with its scale halved, or, where it has no scale
-that can be set, with everything halved that its queries are made of. Beside that stand the ways of attaching,
-each with the self-test on the same batch: right, refused, or wrong in silence, of which there must be none.
+that can be set, with everything halved that its queries are made of. Beside that stands what is attached with
+the same batch as example: right, refused, or wrong in silence, of which there must be none.
 
 Run: .venv/bin/python -m benchmarks.attach_families (2 minutes on one core; --only Llama T5)
 """
@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from benchmarks.attach_models import FAMILIES, Family
 from tempopt import AttachError, attach
 
-WAYS = ("query_rows", "attention_interface", "auto")
 # What float32 makes of sums in another order, of the way that temperature 2 takes an output.
 RIGHT = 1e-3
 # An oracle that moves an output by less says nothing.
@@ -33,16 +32,14 @@ BITES = 1e-4
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of one way."""
+    """What came of attaching to a family."""
 
     result: str
-    method: str = ""
     error: float | None = None
-    tested: bool = True
 
     @property
     def is_wrong(self) -> bool:
-        return self.error is not None and self.error > RIGHT and self.tested
+        return self.error is not None and self.error > RIGHT
 
 
 def randomise(model: nn.Module) -> nn.Module:
@@ -76,52 +73,32 @@ def distance(output: Tensor, other_output: Tensor) -> float:
     return float((output - other_output).nan_to_num(0.0, 0.0, 0.0).abs().max())
 
 
-def try_method(family: Family, model: nn.Module, method: str, truth: Tensor, shift_size: float) -> Outcome:
-    """Return the outcome of one way, with its self-test on the same batch."""
+def try_attach(family: Family, model: nn.Module, truth: Tensor, shift_size: float) -> Outcome:
+    """Return the outcome of attaching to a copy of a model, with the self-test on the same batch."""
     model = copy.deepcopy(model)
     try:
-        attachment = attach(model, {"temperature_init": 2.0}, method=method, example=None)
-    except AttachError as error:
-        return Outcome(f"refused: {reason(error)}")
-    error = distance(outputs(family, model), truth) / shift_size
-    attachment.detach()
-    try:
-        attachment = attach(
-            model, {"temperature_init": 2.0}, method=method, example=lambda: family.run(model)
-        )
+        attach(model, {"temperature_init": 2.0}, example=lambda: family.run(model))
+        error = distance(outputs(family, model), truth) / shift_size
     except AttachError as refusal:
-        refusal_kind = "right, yet refused" if error <= RIGHT else "refused by the self-test"
-        return Outcome(f"{refusal_kind}: {reason(refusal)}", error=error, tested=False)
-    error = distance(outputs(family, model), truth) / shift_size
-    verdict = "right" if error <= RIGHT else "WRONG IN SILENCE"
-    return Outcome(verdict, method=attachment.method, error=error)
+        return Outcome(f"refused: {reason(refusal)}")
+    return Outcome("right" if error <= RIGHT else "WRONG IN SILENCE", error=error)
 
 
 def reason(error: Exception) -> str:
     """Return the first few words of a refusal that say why."""
     text = str(error)
     short_reasons = {
-        "mix tokens without": "no softmax",
-        "is normalised": "normalised query",
-        "head by head": "query head by head",
-        "conv_kernel_layer": "the query makes a convolution as well",
-        "is an nn.MultiheadAttention, which": "a part asks for no function",
         "No attention was found": "no attention that is known",
-        "without a softmax": "not three equal blocks, or no softmax",
-        "asks for its attention function": "asks for no function",
-        "gets its bias from": "bias beside the query",
-        "three times its input": "shape of the fused projection",
-        "acts in part only": "acts in part",
-        "acts in only a part": "acts in part",
-        "has no temperature, though": "a part without",
+        "whose logits cannot be reached": "other kernels",
+        "may be attention or not": "a softmax that may be attention or not",
         "did not move": "does not move",
-        "not that of": "not as by hand",
+        "not that of": "not as by other means",
     }
     return next((short for words, short in short_reasons.items() if words in text), text[:90])
 
 
-def row(family: Family) -> tuple[str, dict[str, Outcome]]:
-    """Return a family's line of the table, and what its ways came to."""
+def row(family: Family) -> tuple[str, Outcome]:
+    """Return a family's line of the table, and what came of it."""
     model = randomise(family.make())
     plain = outputs(family, model)
     truth_model = copy.deepcopy(model)
@@ -130,13 +107,8 @@ def row(family: Family) -> tuple[str, dict[str, Outcome]]:
     shift_size = distance(truth, plain)
     if not shift_size > BITES * float(plain.nan_to_num().abs().max()):
         raise AssertionError(f"{family.name}: its oracle does not bite, the output moves by {shift_size:.1e}")
-    outcomes = {method: try_method(family, model, method, truth, shift_size) for method in WAYS}
-    auto = outcomes["auto"]
-    cells = [outcomes[method].result for method in WAYS[:2]] + [
-        f"{auto.result} ({auto.method})" if auto.method else auto.result
-    ]
-    errors = [error_text(outcomes[method].error) for method in WAYS]
-    return f"| {family.name} | {' | '.join(cells)} | {', '.join(errors)} |", outcomes
+    outcome = try_attach(family, model, truth, shift_size)
+    return f"| {family.name} | {outcome.result} | {error_text(outcome.error)} |", outcome
 
 
 def error_text(error: float | None) -> str:
@@ -146,17 +118,17 @@ def error_text(error: float | None) -> str:
     return "0" if error < RIGHT / 10 else f"{error:.1g}"
 
 
-def table(only_names: Sequence[str] | None = None) -> tuple[list[str], list[dict[str, Outcome]]]:
-    """Return the lines of all families, each printed as it comes, and what their ways came to."""
-    lines, all_outcomes = [], []
+def table(only_names: Sequence[str] | None = None) -> tuple[list[str], list[Outcome]]:
+    """Return the lines of all families, each printed as it comes, and what came of them."""
+    lines, outcomes = [], []
     for family in FAMILIES:
         if only_names and family.name not in only_names:
             continue
-        line, outcomes = row(family)
+        line, outcome = row(family)
         print(line, flush=True)
         lines.append(line)
-        all_outcomes.append(outcomes)
-    return lines, all_outcomes
+        outcomes.append(outcome)
+    return lines, outcomes
 
 
 def main() -> None:
@@ -165,17 +137,14 @@ def main() -> None:
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    print("| family | query_rows | attention_interface | auto | error of each |")
-    print("|---|---|---|---|---|")
-    _, all_outcomes = table(parser.parse_args().only)
-    autos = [outcomes["auto"] for outcomes in all_outcomes]
-    right = sum(outcome.result == "right" for outcome in autos)
-    counts = {method: sum(outcome.method == method for outcome in autos) for method in WAYS[:2]}
-    num_wrong = sum(outcome.is_wrong for outcomes in all_outcomes for outcome in outcomes.values())
+    print("| family | attach | error |")
+    print("|---|---|---|")
+    _, outcomes = table(parser.parse_args().only)
+    num_right = sum(outcome.result == "right" for outcome in outcomes)
+    num_wrong = sum(outcome.is_wrong for outcome in outcomes)
     print(
-        f"\n{len(autos)} families: auto is right in {right} ({counts['query_rows']} by query rows, "
-        f"{counts['attention_interface']} by the interface) and refuses {len(autos) - right}; "
-        f"wrong in silence, by any way: {num_wrong}."
+        f"\n{len(outcomes)} families: attach is right in {num_right} and refuses "
+        f"{len(outcomes) - num_right - num_wrong}; wrong in silence: {num_wrong}."
     )
     sys.exit(1 if num_wrong else 0)
 

@@ -212,6 +212,30 @@ def apply_all(*oracles: Any) -> Callable[[nn.Module], AbstractContextManager[Non
     return apply
 
 
+def shift(name: str, by: float) -> Callable[[nn.Module], AbstractContextManager[None]]:
+    """Add a number to parameters of that name, which are logarithms of scales."""
+
+    @contextmanager
+    def add(model: nn.Module) -> Iterator[None]:
+        for full_name, parameter in model.named_parameters():
+            if full_name.endswith(name):
+                with torch.no_grad():
+                    parameter.add_(by)
+        yield
+
+    return add
+
+
+@contextmanager
+def grouped_queries(model: nn.Module) -> Iterator[None]:
+    """Halve the queries of Falcon, which lie before the key and the value of each group."""
+    for name, parameter in model.named_parameters():
+        if name.endswith("query_key_value.weight"):
+            with torch.no_grad():
+                parameter.view(2, H // 2 + 2, W // H, W)[:, :-2].mul_(0.5)
+    yield
+
+
 QUERY = weights("query.weight", "query.bias")
 Q_PROJ = weights("q_proj.weight", "q_proj.bias")
 
@@ -387,7 +411,7 @@ FAMILIES: list[Family] = [
             "FalconForCausalLM", "FalconConfig", dict(SIZES, new_decoder_architecture=True, num_kv_heads=2)
         ),
         text,
-        weights("query_key_value.weight"),
+        grouped_queries,
     ),
     decoder("Mamba", run=plain, state_size=8, oracle=weights("in_proj.weight")),
     encoder("Bert"),
@@ -436,9 +460,7 @@ FAMILIES: list[Family] = [
         share_att_key=False,
         pos_att_type=["c2p", "p2c"],
     ),
-    encoder(
-        "Deberta", oracle=weights("in_proj.weight"), relative_attention=True, pos_att_type=["c2p", "p2c"]
-    ),
+    encoder("Deberta", oracle=root, relative_attention=True, pos_att_type=["c2p", "p2c"]),
     encoder("Longformer", oracle=root, attention_window=4),
     encoder("Longformer global", oracle=root, attention_window=4, run=global_text),
     encoder(
@@ -557,7 +579,12 @@ FAMILIES: list[Family] = [
         run=image,
     ),
     Family("Swin", model_builder("SwinModel", "SwinConfig", SWIN), image, scale),
-    Family("Swinv2", model_builder("Swinv2Model", "Swinv2Config", SWIN), image, weights("logit_scale")),
+    Family(
+        "Swinv2",
+        model_builder("Swinv2Model", "Swinv2Config", SWIN),
+        image,
+        shift("logit_scale", -math.log(2.0)),
+    ),
     vision(
         "Segformer",
         oracle=scale,

@@ -13,8 +13,6 @@ _SPEC: dict[str, Any] = {
     "trainer": {"max_steps": 10, "accelerator": "cpu"},
     "search": {"temperature_init": {"low": 0.25, "high": 4.0}},
 }
-_ROWS = {"layers": "auto", "method": "query_rows"}
-_SETS = [{"name": "A", "parameters": {}}, {"name": "B", "parameters": {"length_scaling": "log_n"}}]
 
 
 def _text(**sections: dict[str, Any] | list[Any] | None) -> str:
@@ -33,16 +31,6 @@ REFUSED: dict[str, tuple[str, str, str]] = {
         _text(study={"trails": 4}),
         'Unknown key "trails"',
         'Did you mean "trials"? Known: name',
-    ),
-    "entropy term by query rows": (
-        _text(attach=_ROWS, search={"entropy_lambda": {"low": 0.0, "high": 0.1}}),
-        "given 0.1, but attach: {method: query_rows} cannot set it",
-        "Only entropy_lambda=0.0 is allowed there. Write attach: {method: attention_interface}",
-    ),
-    "compared length scaling by query rows": (
-        _text(attach=_ROWS, search=None, compare=_SETS),
-        "given 'log_n', but attach: {method: query_rows} cannot set it",
-        "Only length_scaling='none' is allowed there",
     ),
     "no data": (
         _text(data=None, search={"data.batch_size": [4, 8]}),

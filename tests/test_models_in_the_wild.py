@@ -1,4 +1,4 @@
-"""Models as other people write them, small and random, each under every way of attaching that it allows.
+"""Models as other people write them, small and random, each under an attached temperature.
 
 What by-hand models are made of (a halved ``scaling``, halved weights) shares nothing with tempopt.
 """
@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 from torch.nn.functional import scaled_dot_product_attention
 
-from tempopt import AttachError, attach
-from tempopt.attention.attach.hf_interface import interface_layers
+from tempopt import attach
 
 WIDTH, HEADS, LAYERS = 32, 4, 2
 VOCABULARY, TOKENS = 40, 9
@@ -196,7 +195,6 @@ def halve_rows(*names: str) -> Callable[[nn.Module], None]:
 @dataclass(frozen=True)
 class Case:
     make: Callable[[], nn.Module]
-    method: str
     run: Callable[[nn.Module], Tensor]
     halve: Callable[[nn.Module], None]
 
@@ -217,7 +215,7 @@ class Case:
 
     def attached_model(self, parameters: dict[str, Any] = HOT) -> tuple[nn.Module, Any]:
         model = self.model()
-        return model, attach(model, parameters, method=self.method)
+        return model, attach(model, parameters, example=lambda: self.run(model))
 
 
 def read_text(model: nn.Module) -> Tensor:
@@ -240,26 +238,20 @@ def read_vectors(model: nn.Module) -> Tensor:
 PACKED = halve_rows("in_proj_weight", "in_proj_bias")
 FUSED = halve_rows("qkv.weight", "qkv.bias")
 CASES = {
-    "bert": Case(bert, "query_rows", read_text, halve_scale),
-    "gpt2": Case(gpt2, "query_rows", read_text, halve_scale),
-    "llama": Case(llama, "query_rows", read_text, halve_scale),
-    "vit": Case(vit, "query_rows", read_image, halve_scale),
-    "gemma2": Case(gemma2, "query_rows", read_text, halve_scale),
-    "t5": Case(t5, "query_rows", read_pairs, halve_scale),
-    "bert interface": Case(bert, "attention_interface", read_text, halve_scale),
-    "gpt2 interface": Case(gpt2, "attention_interface", read_text, halve_scale),
-    "llama interface": Case(llama, "attention_interface", read_text, halve_scale),
-    "qwen3 auto": Case(qwen3, "auto", read_text, halve_scale),
-    "vit interface": Case(vit, "attention_interface", read_image, halve_scale),
-    "gemma2 interface": Case(gemma2, "attention_interface", read_text, halve_scale),
-    "t5 interface": Case(t5, "attention_interface", read_pairs, halve_scale),
-    "timm": Case(timm_vit, "query_rows", read_image, FUSED),
-    "timm unfused": Case(timm_vit_unfused, "query_rows", read_image, halve_scale),
-    "timm eva": Case(timm_eva, "query_rows", read_image, halve_rows("q_proj.weight", "q_proj.bias")),
-    "timm-like": Case(timm_like, "query_rows", read_vectors, FUSED),
-    "encoder": Case(encoder, "query_rows", read_vectors, PACKED),
+    "bert": Case(bert, read_text, halve_scale),
+    "gpt2": Case(gpt2, read_text, halve_scale),
+    "llama": Case(llama, read_text, halve_scale),
+    "vit": Case(vit, read_image, halve_scale),
+    "gemma2": Case(gemma2, read_text, halve_scale),
+    "t5": Case(t5, read_pairs, halve_scale),
+    "qwen3": Case(qwen3, read_text, halve_scale),
+    "timm": Case(timm_vit, read_image, FUSED),
+    "timm unfused": Case(timm_vit_unfused, read_image, halve_scale),
+    "timm eva": Case(timm_eva, read_image, halve_rows("q_proj.weight", "q_proj.bias")),
+    "timm-like": Case(timm_like, read_vectors, FUSED),
+    "encoder": Case(encoder, read_vectors, PACKED),
 }
-CAUSAL = ("gpt2", "llama", "gemma2", "gpt2 interface", "llama interface", "qwen3 auto", "gemma2 interface")
+CAUSAL = ("gpt2", "llama", "qwen3", "gemma2")
 
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
@@ -283,7 +275,8 @@ def test_at_temperature_1_outputs_and_gradients_are_those_of_the_untouched_model
     assert torch.equal(case.run(model), case.run(plain))
     assert_equal(gradients(model, case.run), gradients(plain, case.run))
     with torch.inference_mode():
-        assert torch.equal(case.run(model), case.run(plain))
+        # of nn.TransformerEncoder it is another kernel, which rounds otherwise
+        torch.testing.assert_close(case.run(model), case.run(plain), rtol=1e-6, atol=1e-6)
 
 
 @every_case
@@ -305,7 +298,7 @@ def test_the_self_test_passes(case) -> None:
 
 
 # The others share their attention modules' code with these, and take seconds each.
-COMPILED = ("bert", "gpt2 interface", "vit interface", "timm", "timm unfused", "timm-like", "encoder")
+COMPILED = ("bert", "gpt2", "vit", "timm", "timm unfused", "timm-like", "encoder")
 
 
 @pytest.mark.parametrize("case", [CASES[name] for name in COMPILED], ids=COMPILED)
@@ -324,7 +317,7 @@ def test_one_compiled_graph_serves_every_temperature(case) -> None:
 
 
 def test_it_is_compiled_forward_and_backward_without_a_break() -> None:
-    case = CASES["llama interface"]
+    case = CASES["llama"]
     model, attachment = case.attached_model()
     torch._dynamo.reset()
     compiled_model = torch.compile(model, backend="aot_eager", fullgraph=True)
@@ -374,7 +367,7 @@ def test_generation_with_a_cache_is_generation_without_and_by_hand(name) -> None
             torch.testing.assert_close(logits, expected_logits, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "bert interface", "llama interface", "qwen3 auto"])
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "qwen3"])
 @pytest.mark.filterwarnings("ignore:.*use_cache.*")
 def test_with_activations_computed_again_gradients_are_the_same(name) -> None:
     case = CASES[name]
@@ -390,7 +383,7 @@ def test_with_activations_computed_again_gradients_are_the_same(name) -> None:
     assert_equal(gradients(model, case.run), expected)
 
 
-@pytest.mark.parametrize("name", ["llama interface", "bert interface", "llama", "encoder"])
+@pytest.mark.parametrize("name", ["bert", "llama", "encoder"])
 def test_a_copied_model_goes_on_and_is_set_by_its_own_attachment(name) -> None:
     case = CASES[name]
     model, attachment = case.attached_model()
@@ -402,19 +395,3 @@ def test_a_copied_model_goes_on_and_is_set_by_its_own_attachment(name) -> None:
     assert torch.equal(case.run(twin), case.run(model))
     twin_attachment.detach()
     assert torch.equal(case.run(twin), case.run(model))
-
-
-def test_a_normalised_query_is_tempered_behind_its_normalisation() -> None:
-    model, attachment = CASES["qwen3 auto"].attached_model()
-    assert attachment.method == "attention_interface"
-    assert len(interface_layers(model)) == LAYERS
-
-
-def test_a_softmax_written_by_hand_with_its_query_head_by_head_is_refused_with_a_recipe() -> None:
-    model = hugging_face(
-        "BloomModel", "BloomConfig", vocab_size=VOCABULARY, hidden_size=WIDTH, n_layer=1, n_head=HEADS
-    )
-    with pytest.raises(AttachError, match="head by head"):
-        attach(model, HOT)
-    with pytest.raises(AttachError, match=r"ALL_ATTENTION_FUNCTIONS\.get_interface"):
-        attach(model, HOT, method="attention_interface")

@@ -236,7 +236,7 @@ def _build_export(result: StudyData, *, winner: bool) -> _Export:
         export.header.append("The study's loggers (trainer.logger) are left out; give the Trainer your own.")
     attach, at_inference = result.spec.attach, _of_attention(export.at_inference)
     if attach is not None and (plan or at_inference):
-        attached: dict[str, Any] = {"parameters": plan, "layers": attach.layers, "method": attach.method}
+        attached: dict[str, Any] = {"parameters": plan, "layers": attach.layers}
         attached["validate_at"] = result.spec.study.validate_at
         if at_inference is not None:
             attached["at_inference"] = at_inference
@@ -304,9 +304,7 @@ def _fill_config(result: StudyData, parameters: Mapping[str, Any]) -> tuple[dict
         # What the winner does not read is not among its parameters, and may not even go with it.
         config["model"]["init_args"].pop(name.partition(".")[0], None)
     plan: dict[str, Any] = {}
-    by_interface = spec.attach is not None and spec.attach.method == "attention_interface"
-    entropies = ENTROPY_PARAMETERS if by_interface else ()
-    attached = ParameterNames((*PLAN_PARAMETERS, *CONTROL_PARAMETERS, *entropies))
+    attached = ParameterNames((*PLAN_PARAMETERS, *CONTROL_PARAMETERS, *ENTROPY_PARAMETERS))
     for name, value in parameters.items():
         section, dot, path = name.partition(".")
         if split_name(name)[0]:

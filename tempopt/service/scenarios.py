@@ -6,7 +6,7 @@ docs/search.md has the sources of each number.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -17,20 +17,14 @@ class Scenario:
     Args:
         about: The use, in a few words.
         ranges: Searched name to its domain, as YAML.
-        tempered: More of these, which only a TemperedModule has.
         enqueue: The parameter set that the search tries first, as far as its names are searched.
         named: Whether the temperature is one of ``temperatures:``, by the name of the scenario.
     """
 
     about: str
     ranges: Mapping[str, str]
-    tempered: Mapping[str, str] = field(default_factory=dict)
     enqueue: Mapping[str, Any]
     named: bool = False
-
-    def search(self, *, tempered: bool) -> dict[str, str]:
-        """Return searched names and domains for a module that is a TemperedModule, or is not."""
-        return {**self.ranges, **(self.tempered if tempered else {})}
 
 
 _SHAPES = "[constant, linear, cosine, exponential]"
@@ -52,13 +46,17 @@ def _of_attention(
     last: str,
     value: float,
     *,
-    tempered: Mapping[str, str] | None = None,
+    more: Mapping[str, str] | None = None,
     enqueue: Mapping[str, str] | None = None,
 ) -> Scenario:
     return Scenario(
         about=about,
-        ranges={"temperature_init": first, "temperature_final": last, "schedule": _SHAPES},
-        tempered=tempered or {},
+        ranges={
+            "temperature_init": first,
+            "temperature_final": last,
+            "schedule": _SHAPES,
+            **(more or {}),
+        },
         enqueue={"temperature_init": value, "temperature_final": value, **(enqueue or {})},
     )
 
@@ -75,14 +73,14 @@ SCENARIOS: dict[str, Scenario] = {
         "{low: 0.2, high: 2.5}",
         "{low: 0.2, high: 2.5}",
         0.7,
-        tempered={"length_scaling": "[none, clipped_log_n]"},
+        more={"length_scaling": "[none, clipped_log_n]"},
     ),
     "long_context": _of_attention(
         "sequences that are longer in use than in training",
         "{low: 0.125, high: 2}",
         "{low: 0.125, high: 2}",
         0.5,
-        tempered={"length_scaling": "[none, log_n]"},
+        more={"length_scaling": "[none, log_n]"},
         enqueue={"length_scaling": "log_n"},
     ),
     "distillation": _of_loss(

@@ -100,8 +100,6 @@ _MISSING_ARGUMENT = (
     f"  # {_MARK}: an init argument of this name in the module, or take it out here and in enqueue"
 )
 
-_UNTEMPERED = "  # takes a TemperedModule, or attach.method: attention_interface"
-
 _ATTACH = """\
 # The module is not a tempopt.TemperedModule: the temperature of its attention layers is set from outside.
 # tempopt check THIS_FILE --dry-run lists them, and refuses a module without any.
@@ -109,7 +107,6 @@ _ATTACH = """\
 # and give temperatures:.
 attach:
   layers: auto  # or patterns of the attention layers' names, as in [encoder.layers.*.self_attn]
-  # method: attention_interface  # for a model of transformers, where more can be searched
 
 """
 
@@ -174,8 +171,7 @@ def _confirm_on(info: ModuleInfo) -> str:
 def _enqueue(info: ModuleInfo, scenario: str | None, advice: Scenario) -> str:
     if scenario is None:
         return "  # enqueue: [{temperature_init: 0.5}]  # parameters to try first"
-    domains = advice.search(tempered=info.tempered)
-    parameters = ", ".join(f"{name}: {value}" for name, value in advice.enqueue.items() if name in domains)
+    parameters = ", ".join(f"{name}: {value}" for name, value in advice.enqueue.items())
     return (
         f"  # Scenario {scenario}: {advice.about}.\n"
         "  # The ranges and this set follow published advice (docs/search.md has the sources), which may be\n"
@@ -194,15 +190,13 @@ def _temperatures(scenario: str) -> str:
 
 
 def _search(info: ModuleInfo, advice: Scenario) -> str:
-    domains = advice.search(tempered=info.tempered)
+    domains = advice.ranges
     lines = ""
     for name, domain in domains.items():
         is_missing = name in GENERATION and not info.tempered and name not in info.temperature_arguments
         lines += f"  {name}: {domain}{_MISSING_ARGUMENT if is_missing else ''}\n"
-    if not info.tempered:
-        lines += "".join(f"  # {name}: {domain}{_UNTEMPERED}\n" for name, domain in advice.tempered.items())
     if not advice.named:
-        suggestions = _ATTENTION + (_TEMPERED if info.tempered else "")
+        suggestions = _ATTENTION + _TEMPERED
         lines += "".join(
             line
             for line in suggestions.splitlines(keepends=True)

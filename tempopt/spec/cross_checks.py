@@ -6,8 +6,7 @@ by training/build.py, which imports it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tempopt.errors import SpecError
 from tempopt.spec.compared_sets import comparison_problems, in_every_set
@@ -20,18 +19,16 @@ from tempopt.spec.yaml_source import CollectedSpecError, has_reference
 from tempopt.temperature.entropy import ENTROPY_PARAMETERS
 from tempopt.temperature.entropy_control import CONTROL, CONTROL_PARAMETERS, has_target
 from tempopt.temperature.named import join_name, name_problem, registered_path, split_name
-from tempopt.temperature.parameters import NEUTRAL, PLAN_PARAMETERS, ParameterNames, check_parameter
+from tempopt.temperature.parameters import PLAN_PARAMETERS, ParameterNames, check_parameter
 from tempopt.temperature.plan_parts import CREDITED
 from tempopt.temperature.ranges import HIGHEST, LOWEST
-from tempopt.temperature.ways import ATTENTION_INTERFACE, BEYOND_ROWS, QUERY_ROWS
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
 
 _Problems = list[tuple[str, str]]
 
-_BY_ROWS = ParameterNames((*PLAN_PARAMETERS, *CONTROL_PARAMETERS))
-_BY_INTERFACE = ParameterNames((*_BY_ROWS, *ENTROPY_PARAMETERS))
+_ATTACHABLE = ParameterNames((*PLAN_PARAMETERS, *CONTROL_PARAMETERS, *ENTROPY_PARAMETERS))
 _WIDTH = 8
 """A range goes as far from the temperature as found, in ratio, if nothing else is known."""
 _REMEDY = (
@@ -103,41 +100,19 @@ def _temperature_problems(spec: StudySpec) -> _Problems:
 def _attach_problems(spec: StudySpec) -> _Problems:
     """Return what the section ``attach:`` cannot set of what is searched or compared."""
     problems: dict[str, str] = {}
-    for path, name, values in spec.written_parameters() if spec.attach is not None else ():
-        problem = _argument_problem(spec, name) or _rows_problem(spec, name, values)
+    for path, name, _ in spec.written_parameters() if spec.attach is not None else ():
+        problem = _argument_problem(spec, name)
         if problem is not None and not split_name(name)[0]:
             problems.setdefault(path, problem)
     return list(problems.items())
 
 
 def _argument_problem(spec: StudySpec, name: str) -> str | None:
-    assert spec.attach is not None
-    attachable = _BY_INTERFACE if spec.attach.method == ATTENTION_INTERFACE else _BY_ROWS
-    if name not in attachable or name not in spec.model["init_args"]:
+    if name not in _ATTACHABLE or name not in spec.model["init_args"]:
         return None
     return (
         f"{name} could mean what attach: sets, or the argument {name} of {spec.model['class_path']}. Rename "
         "the argument, or take attach: out."
-    )
-
-
-def _rows_problem(spec: StudySpec, name: str, values: Sequence[Any]) -> str | None:
-    assert spec.attach is not None
-    # a module with an argument of that name has an entropy term of its own
-    is_own_term = name in ENTROPY_PARAMETERS and name in spec.model["init_args"]
-    if spec.attach.method != QUERY_ROWS or name not in BEYOND_ROWS or is_own_term:
-        return None
-    refused_values = [value for value in values if value != NEUTRAL[name]]
-    if not refused_values:
-        return None
-    class_path = spec.model["class_path"]
-    argument_hint = f", write it under model.init_args if {class_path} has an argument of that name"
-    return (
-        f"given {refused_values[0]!r}, but attach: {{method: {QUERY_ROWS}}} cannot set it: it scales the "
-        f"rows of the query projection, which {BEYOND_ROWS[name]}. Only {name}={NEUTRAL[name]!r} is allowed "
-        f"there. Write attach: {{method: {ATTENTION_INTERFACE}}} if {class_path} is a model of transformers, "
-        "derive it from TemperedModule and take attach: "
-        f"out{argument_hint if name in ENTROPY_PARAMETERS else ''}, or take {name} out."
     )
 
 

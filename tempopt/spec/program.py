@@ -19,8 +19,7 @@ class Program:
         model: ``{"class_path": ..., "init_args": {...}}`` of a LightningModule.
         data: The same of a LightningDataModule, or None if the module has its own loaders.
         trainer: Keyword arguments of ``lightning.Trainer``.
-        attach: ``{"layers": [patterns] | "auto", "method": ...}`` for a module that is not a TemperedModule,
-            else None; ``way`` as for :func:`tempopt.attention.attach.attach`.
+        attach: ``{"layers": [patterns] | "auto"}`` for a module that is not a TemperedModule, else None.
         values: Named temperatures by name, each with the keys ``value``, ``transform``,
             ``as_found``, ``evaluated`` and ``trained`` of the spec; a key that the spec does not have is
             None. Without ``value`` it is one that a TemperedModule registers.

@@ -439,16 +439,13 @@ def direction_of(metric: str) -> Direction | None:
 
 
 class AttachSection(SpecSection):
-    """The ``attach:`` section: which layers of a module that is not a TemperedModule are tempered, and how.
+    """The ``attach:`` section: which layers of a module that is not a TemperedModule are tempered.
 
     Args:
         layers: Patterns of their names, or ``auto``.
-        method: ``query_rows`` fits most models; ``attention_interface``, for models of transformers, can
-            deliver length scaling, the entropy term and other normalisers too, and works behind QK-norm.
     """
 
     layers: Literal["auto"] | list[str] = "auto"
-    method: Literal["query_rows", "attention_interface"] = "query_rows"
 
     @field_validator("layers", mode="before")
     @classmethod

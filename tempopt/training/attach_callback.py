@@ -7,21 +7,22 @@ It needs no study, service or database. How a checkpoint holds the temperature i
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import lightning as L
 from lightning.pytorch.utilities import rank_zero_warn
 
-from tempopt.attention.attach.attachment import Attachment, attach
+from tempopt.attention.attach.attachment import Attachment, attach_untested
 from tempopt.attention.attach.checkpoints import load_as_trained, put_beside, put_in_weights, take_out
 from tempopt.attention.attach.scalings import Scaling, scalings
 from tempopt.errors import AttachError, SpecError
 from tempopt.temperature import CONTROL_PARAMETERS, ControlParameters
 from tempopt.training.callbacks import LossScaleCallback, TemperatureCallback
 from tempopt.training.entropy_control import PlannedControl
+from tempopt.training.example_step import training_step
 from tempopt.training.module import TemperedModule, check_controllable
-from tempopt.training.untempered import Untempered, configure_untempered
+from tempopt.training.untempered import Untempered
 
 
 class AttachCallback(TemperatureCallback):
@@ -46,7 +47,6 @@ class AttachCallback(TemperatureCallback):
     Args:
         parameters: The plan, as a mapping of temperature parameters by name.
         layers: As for :func:`tempopt.attach`: ``auto``, or patterns of names.
-        method: As for :func:`tempopt.attach`.
         validate_at: ``final``: validation while training runs under the plan's last temperature, and
             checkpoints hold it; ``current``: under that which training has reached.
         at_inference: Temperature parameters of another plan, for ``validate``, ``test`` and ``predict`` of
@@ -67,7 +67,6 @@ class AttachCallback(TemperatureCallback):
         self,
         parameters: dict[str, Any],
         layers: list[str] | str = "auto",
-        method: Literal["auto", "query_rows", "attention_interface"] = "auto",
         validate_at: Literal["final", "current"] = "final",
         at_inference: dict[str, Any] | None = None,
     ) -> None:
@@ -86,7 +85,6 @@ class AttachCallback(TemperatureCallback):
         check_controllable(control, parameters)
         self._control = control
         self.layers = layers
-        self.method = method
         self.at_inference = None if at_inference is None else dict(at_inference)
         self._beside = ""
         self._helpers: list[L.Callback] = []
@@ -97,15 +95,11 @@ class AttachCallback(TemperatureCallback):
         if self._module is not pl_module:
             for helper in filter(callbacks.__contains__, self._helpers):
                 callbacks.remove(helper)
-            attachment = self._attach(pl_module)
+            attachment = self._attach(trainer, pl_module)
             self._module, self.attachment, self._tempered = pl_module, attachment, attachment
-            configure_untempered(pl_module)
             attachment.use(self._at_evaluation)
             self._final = attachment.plan.temperatures(1.0)
-            try:
-                self._changes, self._beside = scalings(pl_module, at="final"), ""
-            except AttachError as error:
-                self._changes, self._beside = [], str(error)
+            self._changes, self._beside = self._find_scalings(trainer, pl_module)
             attachment.use(self.parameters)
             # Callbacks are not asked of checkpoints with weights alone, nor before weights are loaded.
             saving, loading = pl_module.on_save_checkpoint, pl_module.on_load_checkpoint
@@ -143,17 +137,38 @@ class AttachCallback(TemperatureCallback):
         if self._elsewhere or self.validate_at == "final":
             attachment.set_progress(1.0)
 
-    def _attach(self, module: L.LightningModule) -> Attachment:
+    def _attach(self, trainer: L.Trainer, module: L.LightningModule) -> Attachment:
         if isinstance(module, TemperedModule):
             raise SpecError(
                 f"{type(module).__name__} is a TemperedModule, which sets its own temperature by its init "
                 "arguments. Take AttachCallback out of the trainer's callbacks."
             )
-        attachment = attach(module, self.parameters, layers=self.layers, method=self.method, example=None)
+        attachment = attach_untested(
+            module, self.parameters, layers=self.layers, forward=self._example(trainer, module)
+        )
         self._helpers = [LossScaleCallback(tempered=attachment)] if attachment.entropy.has_term else []
         if self._control.controls:
             self._helpers.append(PlannedControl(self._control, tempered=attachment))
         return attachment
+
+    def _find_scalings(self, trainer: L.Trainer, module: L.LightningModule) -> tuple[Sequence[Scaling], str]:
+        """Return what the plan makes of the weights, or why it cannot be in them."""
+        try:
+            return scalings(module, at="final"), ""
+        except AttachError as error:
+            reason = str(error)
+        try:
+            # names do not tell, but a training step may
+            return scalings(module, at="final", example=self._example(trainer, module)), ""
+        except Exception:
+            return [], reason
+
+    @staticmethod
+    def _example(trainer: L.Trainer, module: L.LightningModule) -> Callable[[], Any]:
+        """Return what runs a training step; the data are set up when it is run first."""
+        datamodule: Any = getattr(trainer, "datamodule", None)
+        step = functools.cache(lambda: training_step(module, datamodule))
+        return lambda: step()()
 
     def _save(self, hook: Any, checkpoint: dict[str, Any]) -> None:
         hook(checkpoint)
@@ -172,7 +187,6 @@ class AttachCallback(TemperatureCallback):
                 self._at_evaluation,
                 list(layer_temperatures),
                 layers=self.layers,
-                method=attachment.method,
             )
 
     def _load(self, hook: Any, checkpoint: dict[str, Any]) -> None:

@@ -27,15 +27,12 @@ from tempopt.temperature.parameters import (
     drop_unused_params,
 )
 from tempopt.temperature.plan import OWN_NUMBER, flatten_schedule_args, is_own_number
-from tempopt.temperature.ways import ATTENTION_INTERFACE, BEYOND_ROWS
 from tempopt.training.arguments import Arguments, loaders, parameter
 
 if TYPE_CHECKING:
     import lightning as L
 
     from tempopt.training.loggers import GivenLogger
-
-AttachMethod = Literal["query_rows", "attention_interface"]
 
 # Attaching puts on what decides attention; these act on the loss and on its logits.
 _BESIDE_THE_PLAN = (*ENTROPY_PARAMETERS, "output_temperature")
@@ -93,7 +90,7 @@ class ProgramFactory:
         if faults or model is None or trainer is None:
             raise SpecError("\n".join(_drop_repeated_faults(faults)))
         self._model, self._data, self._trainer = model, data, trainer
-        self._program, self._attach_method = program, attach_method(program)
+        self._program = program
         self.tempered = issubclass(model.cls, TemperedModule)
         if self.tempered and program.attach is not None:
             raise SpecError(
@@ -143,9 +140,7 @@ class ProgramFactory:
     @property
     def _attachable(self) -> Sequence[str]:
         """Names that attaching takes; others are the module's own to have."""
-        if self._program.attach is None:
-            return ()
-        return _ATTENDED if self._attach_method == ATTENTION_INTERFACE else _FOLLOWED
+        return () if self._program.attach is None else _ATTENDED
 
     def check(self, search: Mapping[str, Sequence[Any]], *, test_data: bool, training: bool) -> list[str]:
         """Return what is wrong with these names at these values, a line for each."""
@@ -203,7 +198,7 @@ class ProgramFactory:
         has_argument = name in self._model.names
         class_name = self._model.called
         if name in self._attachable or name in _FOLLOWED:
-            self._check_attachable(name, value)
+            self._check_attachable(name)
             if has_argument:
                 raise SpecError(
                     f"{name} could mean what attach: sets, or the argument {name} of {class_name}. "
@@ -212,7 +207,7 @@ class ProgramFactory:
         elif has_argument:
             model[name] = value
         elif name in ENTROPY_PARAMETERS:
-            self._check_attachable(name, value)
+            self._check_attachable(name)
         elif value != NEUTRAL[name]:
             subject = "drawing tokens" if name in GENERATION else "the temperature of its logits"
             raise SpecError(
@@ -220,19 +215,12 @@ class ProgramFactory:
                 f"Make it an init argument of {class_name}, or take it out."
             )
 
-    def _check_attachable(self, name: str, value: Any) -> None:
+    def _check_attachable(self, name: str) -> None:
         class_name = self._model.called
         if self._program.attach is None and name in _FOLLOWED:
             raise SpecError(
                 f"{name} is a temperature parameter, but {class_name} is not a TemperedModule. Add attach: "
                 f"{{layers: auto}} to the spec to set it from outside, or derive from TemperedModule."
-            )
-        if name in BEYOND_ROWS and self._attach_method != ATTENTION_INTERFACE and value != NEUTRAL[name]:
-            raise SpecError(
-                f"{name}={value!r} cannot be set from outside: attaching scales the rows of the query "
-                f"projection, which {BEYOND_ROWS[name]}. Derive {class_name} from TemperedModule, write "
-                f"attach: {{method: {ATTENTION_INTERFACE}}} if it is a model of transformers, or take {name} "
-                "out."
             )
 
     def _check_name(self, name: str) -> None:
@@ -349,20 +337,6 @@ def _drop_repeated_faults(faults: Sequence[str]) -> list[str]:
     for fault in faults:
         faults_by_message.setdefault(fault.partition(": ")[2] or fault, fault)
     return list(faults_by_message.values())
-
-
-def attach_method(program: Program) -> AttachMethod:
-    """Return by which method a program attaches."""
-    method: AttachMethod = (program.attach or {}).get("method", "query_rows")
-    return method
-
-
-def suggest_attach_method(refusal: str, attach_method: str) -> str:
-    """Return how a spec selects the attach method that a refusal suggests; empty if it suggests none."""
-    alternative = ATTENTION_INTERFACE if attach_method != ATTENTION_INTERFACE else "query_rows"
-    if f'method="{alternative}"' not in refusal:
-        return ""
-    return f" (In a study: attach: {{method: {alternative}}}.)"
 
 
 def check_space(program: Program, search: Mapping[str, Sequence[Any]], *, test_data: bool = False) -> None:

@@ -18,7 +18,7 @@ import lightning as L
 from torch import Tensor
 
 from tempopt.attention.attach.attachment import Attachment
-from tempopt.attention.attach.projection import Factors, factors_in, factors_of
+from tempopt.attention.attach.call_mode import bindings
 from tempopt.attention.functional.attention import record_key_counts
 from tempopt.errors import AttachError, SpecError, UsageError
 from tempopt.temperature import (
@@ -42,6 +42,7 @@ from tempopt.temperature import (
 )
 from tempopt.training.build import check_space, prepare
 from tempopt.training.callbacks import seed_generators
+from tempopt.training.example_step import first_batch, silent
 from tempopt.training.gpu_memory import is_cuda_oom
 from tempopt.training.messages import Channel, Evaluation, Finished, LocalChannel, RunRequest, Stage
 from tempopt.training.module import TemperedModule
@@ -172,11 +173,11 @@ def dry_run(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fini
     run = Run(eager_request, LocalChannel(), ranks, **_SHORT)
     stages.report_stage("made model and data")
     attended_layers = _record_attending_layers(run.module)
-    original_factors = factors_in(run.module)
+    attached_names = {name for name, _, _ in bindings(run.module)}
     with record_key_counts() as num_keys:
         run.fit()
     stages.report_stage("trained two steps and validated")
-    _refuse_copies(run.module, original_factors)
+    _refuse_copies(run.module, attached_names)
     _require_trained(run)
     read_names = _self_test(run, attended_layers, stages)
     with record_key_counts() as evaluation_keys:
@@ -334,13 +335,12 @@ def _record_attending_layers(module: L.LightningModule) -> set[int]:
     return layers
 
 
-def _refuse_copies(module: L.LightningModule, original_factors: Collection[Factors]) -> None:
-    """Refuse copies of tempered projections that training has made: no schedule moves them."""
-    for name, submodule in module.named_modules():
-        factors = factors_of(submodule)
-        if factors is not None and all(factors is not original for original in original_factors):
+def _refuse_copies(module: L.LightningModule, attached_names: Collection[str]) -> None:
+    """Refuse copies of tempered modules that training has made: no schedule moves them."""
+    for name, _, _ in bindings(module):
+        if name not in attached_names:
             raise AttachError(
-                f'"{name}" is a copy of a projection, made after its temperature was attached, in a hook of '
+                f'"{name}" is a copy of a module, made after its temperature was attached, in a hook of '
                 "training. It would stay at the temperature of that moment. Make the copy in __init__, so "
                 "that the temperature is attached to it, too."
             )
@@ -443,35 +443,16 @@ def _make_single_batch_loss(run: Run) -> Callable[[], Any]:
     Of a module that optimizes by itself it returns the losses that the step would go back through; no
     optimizer steps.
     """
-    batch = next(iter(_first(run.owner.train_dataloader())))
+    batch = first_batch(run.owner.train_dataloader())
     batch = run.trainer.strategy.batch_to_device(batch)
 
     def forward() -> Any:
         seed_generators(run.request.seed, "self-test")
-        with _silent(run.module), _collect_losses(run) as losses:
+        with silent(run.module), _collect_losses(run) as losses:
             loss: Any = run.module.training_step(batch, 0)
         return losses or (loss["loss"] if isinstance(loss, dict) else loss)
 
     return forward
-
-
-def _first(loaders: Any) -> Any:
-    if isinstance(loaders, dict):
-        return next(iter(loaders.values()))
-    return loaders[0] if isinstance(loaders, list | tuple) else loaders
-
-
-@contextlib.contextmanager
-def _silent(module: L.LightningModule) -> Iterator[None]:
-    """Return a context in which a step can be called outside of a loop: its logging does nothing."""
-    names = ("log", "log_dict")
-    for name in names:
-        module.__dict__[name] = lambda *args, **kwargs: None
-    try:
-        yield
-    finally:
-        for name in names:
-            del module.__dict__[name]
 
 
 @contextlib.contextmanager

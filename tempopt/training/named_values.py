@@ -9,15 +9,16 @@ from typing import Any
 
 import lightning as L
 
-from tempopt.attention.attach.attachment import attach
+from tempopt.attention.attach.attachment import attach_untested
 from tempopt.attention.attach.number_path import AttributePath, find_number, suggest_attributes
 from tempopt.attention.attach.values import SAME_AS_FOUND, ValueAttachment, attach_value
 from tempopt.errors import AttachError, SpecError
 from tempopt.spec.program import Program
 from tempopt.temperature import AS_FOUND, registered_path, schedule_of
 from tempopt.temperature.ranges import HIGHEST, LOWEST
-from tempopt.training.build import RunComponents, attach_method, suggest_attach_method
+from tempopt.training.build import RunComponents
 from tempopt.training.callbacks import TemperedAttention
+from tempopt.training.example_step import training_step
 from tempopt.training.module import TemperedModule
 from tempopt.training.untempered import Untempered
 from tempopt.training.value_callback import ValueTemperatureCallback
@@ -147,18 +148,16 @@ def attach_attention_temperature(built: RunComponents, program: Program) -> Temp
     if program.attach is None and (program.compared or program.values):
         return Untempered()
     try:
-        return attach(
+        return attach_untested(
             module,
             built.temperature,
             layers=(program.attach or {}).get("layers", "auto"),
-            method=attach_method(program),
-            example=None,
+            forward=lambda: training_step(module, built.datamodule)(),
         )
     except AttachError as error:
         refusal = str(error)
-        has_no_attention = "No attention was found" in refusal or "in layers matches" in refusal
-        advice = suggest_attach_method(refusal, attach_method(program))
-        if has_no_attention and not program.values:
+        advice = ""
+        if "No attention was found" in refusal and not program.values:
             advice = other_temperatures(module)
         raise AttachError(f"{refusal}{advice}") from error
 

@@ -63,7 +63,6 @@ from tempopt.training.named_values import NamedValues, attach_attention_temperat
 from tempopt.training.ranks import ALONE, BuffersCallback, RankEnvironment, Ranks, StopSignals
 from tempopt.training.steps import current_step, total_steps
 from tempopt.training.trackers import Trackers
-from tempopt.training.untempered import configure_untempered
 
 BEAT_SECONDS = 0.25
 
@@ -108,7 +107,6 @@ class Run:
         self.values = NamedValues(
             self.module, request.program.values, request.parameters, validate_at=request.program.validate_at
         )
-        configure_untempered(self.module)
         self.learned = build_learned_callback(self.tempered, self.values.attachments, request, ranks)
         self._notes: list[str] = []
         self._code = run_code(self.module, self.datamodule)

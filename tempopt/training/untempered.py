@@ -1,4 +1,4 @@
-"""A module whose temperature is not set, and what of a tempered one does not see its temperature.
+"""A module whose temperature is not set.
 
 Only parameter sets that are compared may leave the temperature alone; a search is always about one.
 """
@@ -6,16 +6,10 @@ Only parameter sets that are compared may leave the temperature alone; a search 
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Callable, Sequence
-from typing import Any
-
-import lightning as L
-from lightning.pytorch.utilities.model_helpers import is_overridden
+from collections.abc import Sequence
 
 from tempopt.attention.attach.learning import HeadTemperatures
 from tempopt.attention.attach.observers import Observe
-from tempopt.attention.attach.projection import all_untempered
 from tempopt.temperature import EntropyParameters, TemperatureParameters, TemperaturePlan
 
 
@@ -54,18 +48,3 @@ class Untempered:
     def observed(self, observe: Observe) -> contextlib.AbstractContextManager[None]:
         """Return a context in which nothing is shown."""
         return contextlib.nullcontext()
-
-
-def configure_untempered(module: L.LightningModule) -> None:
-    """Make a module configure its optimizers on its parameters, also where it finds them by attributes.
-
-    What a tempered projection has for its weight is the product with a factor, which is no parameter.
-    """
-    if is_overridden("configure_optimizers", module):
-        configure_optimizers = module.configure_optimizers
-        module.configure_optimizers = functools.partial(_configure_untempered, module, configure_optimizers)  # type: ignore[method-assign]
-
-
-def _configure_untempered(module: L.LightningModule, configure_optimizers: Callable[[], Any]) -> Any:
-    with all_untempered(module):
-        return configure_optimizers()

@@ -194,21 +194,12 @@ def test_a_second_attachment_is_refused() -> None:
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        (
-            TemperatureParameters(length_scaling="log_n"),
-            "length_scaling='log_n' cannot be attached from outside, only length_scaling='none': the query "
-            "rows are the same for every token",
-        ),
-        (
-            {"entropy_lambda": 0.1},
-            "entropy_lambda=0.1 cannot be attached from outside, only entropy_lambda=0.0",
-        ),
-        ({"normaliser": "sparsemax"}, "what makes weights of the logits is decided behind the query"),
+        ({"entropy_lambda": 0.1, "normaliser": "sparsemax"}, "the entropy term is that of softmax"),
         ({"output_temperature": 2.0}, "the logits of the loss are computed by the module itself"),
         ({"temperatur_init": 2.0}, 'Unknown temperature parameter "temperatur_init". Did you mean'),
     ],
 )
-def test_what_query_rows_cannot_deliver_is_refused_with_the_reason(parameters, message) -> None:
+def test_what_cannot_be_attached_is_refused_with_the_reason(parameters, message) -> None:
     model = classifier()
     for refused in (lambda: attach(model, parameters), lambda: attach(classifier(), {}).use(parameters)):
         with pytest.raises(AttachError) as error:
@@ -294,3 +285,37 @@ def test_it_goes_through_ddp(tmp_path) -> None:
     expected.backward()
     assert torch.equal(loss, expected)
     assert torch.equal(attached.head.weight.grad, plain.head.weight.grad)
+
+
+class Routed(nn.Module):
+    """A mixture of experts behind attention, whose router is a linear map with a softmax."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+        self.router = nn.Linear(WIDTH, 3)
+        self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.attention(x, x, x)[0]
+        share_BTE = self.router(x).softmax(-1)
+        return sum(share_BTE[..., index, None] * expert(x) for index, expert in enumerate(self.experts))
+
+
+def test_a_router_that_is_named_has_a_temperature_and_attention_alone_otherwise() -> None:
+    torch.manual_seed(0)
+    model, by_hand, x = Routed().eval(), Routed().eval(), batches(1)[0][0]
+    by_hand.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        by_hand.router.weight.mul_(0.25)
+        by_hand.router.bias.mul_(0.25)
+    plain = model(x)
+    with attach(model, {"temperature_init": 4.0}, layers=["router"], example=lambda: model(x)) as attachment:
+        assert attachment.layers == ["router"]
+        torch.testing.assert_close(model(x), by_hand(x))
+        assert (model(x) - plain).abs().max() > 1e-3
+    with attach(model, {}, example=lambda: model(x)) as attachment:
+        assert attachment.layers == ["attention"]
+    for layers in (["router"], ["attention", "router"]):
+        with pytest.raises(AttachError, match="A pattern in layers|No attention was found"):
+            attach(model, {}, layers=layers)

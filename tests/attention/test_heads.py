@@ -15,7 +15,7 @@ from lightning_modules import AssociativeRecall
 from lightning_modules.associative_recall import draw_recall
 from tempopt.attention.modules.head_gates import AttendGates, HeadGates, ProjectionGates, least_important
 from tempopt.errors import AttachError, SpecError, UsageError
-from tests.attention.test_projection import Conv1D
+from tests.attention.test_query_rows import Conv1D
 
 M, H, L = 8, 4, 2
 Example = tuple[Tensor, Tensor]

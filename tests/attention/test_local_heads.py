@@ -18,7 +18,7 @@ from tempopt.attention.functional.entropy import attention_entropy
 from tempopt.attention.functional.local_heads import NearKeys, local_mask, query_positions
 from tempopt.errors import UsageError
 from tempopt.temperature import LocalHeads
-from tests.attention.test_interface import HEADS, bert, llama, same_with_a_cache, text, transformers
+from tests.attention.test_attach_transformers import HEADS, bert, llama, same_with_a_cache, text, transformers
 
 N, WINDOW = 9, 3
 
@@ -238,7 +238,7 @@ def by_mask(make: Any, inputs: dict[str, Tensor], *, causal: bool) -> Tensor:
 
 
 def gpt2(implementation: str = "sdpa") -> Any:
-    from tests.attention.test_interface import LAYERS, VOCABULARY, WIDTH, sharp
+    from tests.attention.test_attach_transformers import LAYERS, VOCABULARY, WIDTH, sharp
 
     config = transformers.GPT2Config(
         vocab_size=VOCABULARY,
@@ -262,7 +262,7 @@ def test_heads_of_transformers_see_what_a_mask_by_hand_lets_them(make, implement
     inputs = text(padded)
     valid = inputs["attention_mask"].bool()
     model = make(implementation)
-    assert attach(model, LOCAL).method == "attention_interface"
+    attach(model, LOCAL)
     ours, theirs = model(**inputs)[0], by_mask(make, inputs, causal=make is not bert)
     torch.testing.assert_close(ours[valid], theirs[valid], rtol=1e-4, atol=1e-5)
     assert (ours - make(implementation)(**inputs)[0])[valid].abs().max() > 1e-2
@@ -291,9 +291,7 @@ def test_without_local_heads_and_after_detaching_a_model_is_itself_to_the_bit() 
     assert torch.equal(model(**inputs)[0], plain)
 
 
-def test_query_rows_and_weights_refuse_local_heads_and_say_what_to_do() -> None:
-    with pytest.raises(AttachError, match=r"local_share=0\.5 cannot be attached by query rows, only"):
-        attach(llama("sdpa"), LOCAL, method="query_rows")
+def test_weights_refuse_local_heads_and_say_what_to_do() -> None:
     model = llama("sdpa")
     attach(model, LOCAL)
     with pytest.raises(AttachError, match=r"local_share=0\.5 cannot be written into weights.*AttachCallback"):

@@ -19,7 +19,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from tempopt.attention.attach.attachment import attach
 from tempopt.attention.functional.attention import tempered_attention
-from tempopt.errors import AttachError, UsageError
+from tempopt.errors import UsageError
 from tempopt.temperature import NORMALISERS, LogNScaling
 from tests.attention.test_functional import MASKS, B, D, E, H, K, Q, additive, allowed_keys, qkv, random_mask
 
@@ -313,10 +313,21 @@ def test_what_cannot_be_is_refused(options: dict[str, Any], message: str) -> Non
         tempered_attention(*qkv(), **{"inverse_temperature": 1.0, **options})
 
 
-def test_attaching_refuses_what_is_decided_behind_the_query() -> None:
-    model = torch.nn.MultiheadAttention(8, 2)
-    with pytest.raises(
-        AttachError, match="normaliser='top_k' cannot be attached from outside, only normaliser='"
-    ):
-        attach(model, {"normaliser": "top_k"})
-    attach(model, {"normaliser": "softmax", "top_k": 4}).detach()
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("normaliser", [{"normaliser": "top_k", "top_k": 2}, {"normaliser": "entmax15"}])
+def test_attached_to_multihead_attention_it_takes_the_place_of_softmax(
+    normaliser: dict[str, Any], need_weights: bool
+) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.MultiheadAttention(8, 2, batch_first=True).double()
+    x = torch.randn(2, 5, 8, dtype=torch.float64)
+    padding = torch.zeros(2, 5, dtype=torch.bool)
+    padding[1, 3:] = True
+    with attach(model, {"temperature_init": 0.5, **normaliser}):
+        output = model(x, x, x, key_padding_mask=padding, need_weights=need_weights)[0]
+    projected = torch.nn.functional.linear(x, model.in_proj_weight, model.in_proj_bias)
+    q, k, v = projected.unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+    expected = tempered_attention(
+        q, k, v, inverse_temperature=2.0, attn_mask=~padding[:, None, None], **normaliser
+    )
+    torch.testing.assert_close(output, model.out_proj(expected.transpose(1, 2).flatten(2)))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize, scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention
 
 from tempopt.attention.attach.attachment import attach
 from tempopt.errors import AttachError
@@ -74,7 +74,7 @@ MODELS = {
         nn.TransformerEncoderLayer(WIDTH, HEADS, 32, batch_first=True), 3, enable_nested_tensor=False
     ),
     "separate": lambda: nn.Sequential(SelfTestBlock(), SelfTestBlock()),
-    "fused": lambda: nn.Sequential(FusedAttention(interleaved=False), FusedAttention(interleaved=False)),
+    "fused": lambda: nn.Sequential(FusedAttention(interleaved=False), FusedAttention(interleaved=True)),
 }
 
 
@@ -93,60 +93,33 @@ def test_a_branch_that_starts_closed_passes_and_stays_closed() -> None:
     assert all(not block.out.weight.any() and not block.out.bias.any() for block in model)
 
 
-class Normalise(nn.Module):
-    def forward(self, q: Tensor) -> Tensor:
-        return normalize(q, dim=-1)
+@pytest.mark.parametrize("eps", [1e-6, 0.0])
+def test_a_query_that_is_normalised_after_its_projection_passes(eps) -> None:
+    prove(nn.Sequential(SelfTestBlock(), SelfTestBlock(nn.RMSNorm(WIDTH // HEADS, eps=eps))))
 
 
-@pytest.mark.parametrize(
-    "normalisation",
-    [
-        lambda: nn.RMSNorm(WIDTH // HEADS, eps=1e-6),
-        lambda: nn.LayerNorm(WIDTH // HEADS),
-        lambda: nn.RMSNorm(WIDTH // HEADS, eps=0.0),
-        Normalise,
-    ],
-    ids=["rms", "layer", "rms without epsilon", "length 1"],
-)
-def test_a_query_that_is_normalised_after_its_projection_is_refused_with_its_name(normalisation) -> None:
-    model = nn.Sequential(SelfTestBlock(), SelfTestBlock(normalisation()))
-    with pytest.raises(AttachError, match=r'"1.q_proj" did not move the output.*\(QK-norm\)'):
+def test_a_loss_tells_a_temperature_that_acts() -> None:
+    model = SelfTestBlock()
+    attach(model, HOT).self_test(lambda: model(batch()).square().mean())
+
+
+def test_a_layer_whose_output_is_discarded_is_refused_with_its_name() -> None:
+    class Discarding(SelfTestBlock):
+        def forward(self, x: Tensor) -> Tensor:
+            super().forward(x)
+            return x
+
+    model = nn.Sequential(SelfTestBlock(), Discarding())
+    with pytest.raises(AttachError, match=r'"1" did not move the output'):
         prove(model)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_a_loss_alone_tells_a_temperature_that_acts_from_one_that_is_undone(seed) -> None:
-    torch.manual_seed(seed)
-    acting, undone = SelfTestBlock(), SelfTestBlock(nn.RMSNorm(WIDTH // HEADS, eps=1e-6))
-    attach(acting, HOT).self_test(lambda: acting(batch()).square().mean())
-    attachment = attach(undone, HOT)
-    with pytest.raises(AttachError, match="did not move the output"):
-        attachment.self_test(lambda: undone(batch()).square().mean())
 
 
 def test_a_layer_that_the_forward_does_not_use_is_refused_with_its_name() -> None:
     model = nn.ModuleList([SelfTestBlock(), SelfTestBlock()])
     attachment = attach(model, HOT)
     x = batch()
-    with pytest.raises(AttachError, match=r'"1.q_proj" did not move the output'):
+    with pytest.raises(AttachError, match=r'"1" did not move the output. This forward does not use it'):
         attachment.self_test(lambda: model[0](x))
-
-
-def test_a_layer_that_reads_a_copy_of_its_weights_is_refused_with_its_name() -> None:
-    class CachedLinear(nn.Linear):
-        def forward(self, x: Tensor) -> Tensor:
-            # What is kept from the first call on is neither tempered nor baked later.
-            if "cached_weight" not in vars(self):
-                self.cached_weight = 3.0 * self.weight.detach()
-            return x @ (self.cached_weight + 0.1 * self._parameters["weight"]).T
-
-    with pytest.raises(AttachError, match=r'"0.q_proj" does not act as it should'):
-        prove(nn.Sequential(SelfTestBlock(query=CachedLinear(WIDTH, WIDTH))))
-
-
-def test_fused_projections_that_are_interleaved_are_found_out() -> None:
-    with pytest.raises(AttachError, match=r'layer "qkv" does not act.*three equal blocks'):
-        prove(FusedAttention(interleaved=True))
 
 
 def test_a_forward_that_does_not_repeat_itself_is_refused() -> None:

@@ -290,7 +290,7 @@ def test_an_attached_module_that_was_trained_gets_its_temperature_of_inference(
     assert temperatures(space) == (0.5,)
     assert space["trainer"].global_step == 0 and "val_loss" in space["trainer"].callback_metrics
     assert attached_by(to_yaml(result_inference)) == {
-        "parameters": at_half, "layers": "auto", "method": "query_rows", "validate_at": "final"
+        "parameters": at_half, "layers": "auto", "validate_at": "final"
     }  # fmt: skip
     name = "attention.in_proj_weight"
     weights = [
@@ -326,7 +326,7 @@ def test_what_weights_cannot_hold_is_said_and_the_callbacks_of_the_study_stay(be
     callback = {"class_path": "three.Callback", "init_args": {}}
     sections = {
         "trainer": {"max_steps": 10, "callbacks": callback},
-        "attach": {"layers": ["a.*"], "method": "attention_interface"},
+        "attach": {"layers": ["a.*"]},
         "search": {"temperature_init": {"low": 0.5, "high": 4.0}, "length_scaling": ["none", "log_n"]},
     }
     result = best_of(sections, {"temperature_init": 2.0, "length_scaling": "log_n", "n0": 16.0})

@@ -330,7 +330,7 @@ def test_a_program_holds_what_a_trainer_needs(monkeypatch: pytest.MonkeyPatch) -
     assert program.model == {"class_path": "my_module.MyModule", "init_args": {}}
     assert program.data is not None
     assert program.data["init_args"]["batch_size"] == 8
-    assert program.attach == {"layers": ["a.*"], "method": "query_rows"}
+    assert program.attach == {"layers": ["a.*"]}
     assert (program.metric, program.validate_at, program.data_seed) == ("val_accuracy", "final", 7)
 
 

@@ -231,6 +231,20 @@ def test_a_schedule_beside_control_is_refused() -> None:
         AttachCallback({**CONTRAST, "schedule": "linear", "temperature_final": 0.5})
 
 
+def test_a_softmax_that_is_written_out_is_found_on_the_first_batch(toys: Any, fit_stock: Any) -> None:
+    torch.manual_seed(0)
+    plain, _ = fit_stock(model=toys.WrittenOutStock())
+    torch.manual_seed(0)
+    callback = AttachCallback({})
+    at_one, _ = fit_stock(callback, model=toys.WrittenOutStock())
+    assert callback.attachment.layers == ["encoder.0", "encoder.1"]
+    callback.attachment.detach()
+    assert_same_state(at_one, plain)
+    torch.manual_seed(0)
+    tempered, _ = fit_stock(AttachCallback({"temperature_init": 0.25}), model=toys.WrittenOutStock())
+    assert not torch.equal(tempered.head.weight, plain.head.weight)
+
+
 # ---- what weights cannot hold
 
 
@@ -249,7 +263,7 @@ BY_LENGTH = {**PLAN, "length_scaling": "log_n", "n0": 4.0}
 @pytest.fixture
 def by_length(hugging_class: Any) -> tuple[Any, float]:
     """Return a model that was trained with length scaling, and its loss; its checkpoint is trained.ckpt."""
-    callback = AttachCallback(BY_LENGTH, method="attention_interface")
+    callback = AttachCallback(BY_LENGTH)
     torch.manual_seed(0)
     model, pl_trainer = hugging_class(), quiet_trainer(callback, max_steps=4)
     loaders = [torch.utils.data.DataLoader(range(4)), torch.utils.data.DataLoader(range(1))]
@@ -292,7 +306,7 @@ def test_a_checkpoint_that_would_lose_its_temperature_is_not_loaded(
 def test_training_goes_on_from_a_checkpoint_with_temperatures_beside_it(
     hugging_class: Any, by_length: Any
 ) -> None:
-    callback = AttachCallback(BY_LENGTH, method="attention_interface")
+    callback = AttachCallback(BY_LENGTH)
     model, pl_trainer = hugging_class(), quiet_trainer(callback, max_steps=8)
     loaders = [torch.utils.data.DataLoader(range(4)), torch.utils.data.DataLoader(range(1))]
     with pytest.warns(UserWarning, match="beside the weights"):

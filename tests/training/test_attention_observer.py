@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from tempopt.training.messages import decode, encode
 from tempopt.training.run import Run
@@ -82,18 +81,6 @@ def test_a_run_that_does_not_complete_has_no_curves_and_they_survive_the_way_to_
     assert (stopped_result.state, stopped_result.curves) == ("stopped", {})
     complete_result = Run(request_for(observe=True), listener()).execute()
     assert decode(encode(complete_result)) == complete_result
-
-
-def test_an_attention_that_multiplies_matrices_itself_is_not_seen(request_for: Any, listener: Any) -> None:
-    request = request_for("Stock", attach={"layers": "auto"}, observe=True)
-    run = Run(request, listener())
-    for module in run.module.modules():
-        if isinstance(module, nn.MultiheadAttention):
-            forward = module.forward
-            module.forward = lambda *args, forward=forward, **kwargs: forward(
-                *args, **{**kwargs, "need_weights": True}
-            )
-    assert run.execute().curves == {}
 
 
 @pytest.mark.parametrize(

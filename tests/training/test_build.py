@@ -14,7 +14,7 @@ from tempopt.errors import SpecError
 from tempopt.spec.program import Program
 from tempopt.spec.search_space import arm_parameters, parse_search
 from tempopt.training import build as room
-from tempopt.training.build import build, check_space, prepare, suggest_attach_method
+from tempopt.training.build import build, check_space, prepare
 
 MODULE = """
 import enum
@@ -283,7 +283,7 @@ def test_temperature_from_outside_is_not_given_to_the_module(program: Make) -> N
     module: Any = built.module
     # a whole number is made a real one
     assert repr(module.arguments["output_temperature"]) == "3.0"
-    assert built.temperature == {"temperature_init": 2.0, "schedule": "constant"}
+    assert built.temperature == {"temperature_init": 2.0, "schedule": "constant", "entropy_lambda": 0.0}
 
 
 def test_making_draws_no_other_random_numbers_the_second_time(program: Make) -> None:
@@ -316,9 +316,6 @@ FAULTS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         {"temperature_init": 2.0},
         "Add attach: {layers: auto} to the spec to set it from outside",
     ),
-    ({"model": STOCK, "attach": AUTO}, {"entropy_lambda": 0.1}, "entropy_lambda=0.1 cannot be set from"),
-    ({"model": STOCK, "attach": AUTO}, {"length_scaling": "log_n"}, "know nothing of the number of keys"),
-    ({"model": STOCK, "attach": AUTO}, {"normaliser": "top_k"}, "know nothing of what makes weights"),
     (
         {"model": STOCK, "attach": AUTO},
         {"num_steps": 2},
@@ -416,15 +413,6 @@ CHECKS: list[tuple[dict[str, Any], dict[str, list[Any]], bool, list[str]]] = [
         ["model: their_module.Stock has no train", "model: their_module.Stock is not a T"],
     ),
     (
-        {"model": STOCK, "attach": AUTO, "data": DATA},
-        {"length_scaling": ["none", "log_n"], "entropy_lambda": [-0.1, 0.1], "temperature_init": [1.0, 2.0]},
-        False,
-        [
-            "search.length_scaling: length_scaling='log_n' cannot be set",
-            "search.entropy_lambda: entropy_lambda=-0.1 cannot",
-        ],
-    ),
-    (
         {"model": {"class_path": "their_module.Warm", "init_args": {}}},
         {"schedule": ["constant"]},
         False,
@@ -476,19 +464,6 @@ def test_the_runs_at_temperature_one_have_no_entropy_term_whatever_the_spec_fixe
         module: Any = prepared.module(parameters)
         assert not module.entropy.has_term, (arm, parameters)
         assert module.temperatures == (sampled.get("temperature_init", 1.0),) * 2
-
-
-def test_a_refusal_names_another_way_in_the_words_of_a_spec_and_never_the_one_that_failed() -> None:
-    rows, interface = "query_rows", "attention_interface"
-    advised = 'Its query is normalised. Or attach with method="attention_interface".'
-    assert suggest_attach_method(advised, rows) == " (In a study: attach: {method: attention_interface}.)"
-    assert (
-        suggest_attach_method(advised, interface)
-        == suggest_attach_method("No attention was found.", rows)
-        == ""
-    )
-    suggestion = suggest_attach_method('Give method="query_rows".', interface)
-    assert suggestion == " (In a study: attach: {method: query_rows}.)"
 
 
 def test_a_module_that_both_model_and_data_are_of_is_missed_once(request_for: Any) -> None:

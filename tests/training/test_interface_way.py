@@ -1,4 +1,4 @@
-"""A study's runs reach a model of transformers through its attention interface: attach: {method: ...}."""
+"""A study's runs reach the attention of a model of transformers: attach: {layers: ...}."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tempopt.training.build import check_space
 from tempopt.training.dry_run import dry_run
 from tempopt.training.run import Run
 
-INTERFACE_ATTACH = {"layers": "auto", "method": "attention_interface"}
+ATTACH = {"layers": "auto"}
 ENTROPY_PARAMS = {"entropy_lambda": 0.5}
 TARGET = {"entropy_lambda": 0.5, "entropy_target": 0.4}
 MOVING = {"entropy_lambda": 0.5, "entropy_lambda_final": 0.0, "entropy_schedule": "linear"}
@@ -21,7 +21,7 @@ MOVING = {"entropy_lambda": 0.5, "entropy_lambda_final": 0.0, "entropy_schedule"
 
 @pytest.fixture
 def make_hugging_request(request_for: Callable[..., Any]) -> Callable[..., Any]:
-    def make(*, attach: Any = INTERFACE_ATTACH, trainer: Any = None, **options: Any) -> Any:
+    def make(*, attach: Any = ATTACH, trainer: Any = None, **options: Any) -> Any:
         options = {"attach": attach, "trainer": {"max_steps": 12, **(trainer or {})}, **options}
         return request_for("hugging_modules.HuggingFaceModule", **options)
 
@@ -42,15 +42,13 @@ def weights(run: Run) -> list[torch.Tensor]:
         MOVING,
     ],
 )
-def test_what_query_rows_cannot_deliver_acts(
+def test_what_is_attached_beside_a_temperature_acts(
     make_hugging_request: Any, listener: Any, parameters: Any
 ) -> None:
     tempered, plain = (
         Run(make_hugging_request(parameters=run_params), listener()) for run_params in (parameters, {})
     )
     assert tempered.execute().reports != plain.execute().reports
-    with pytest.raises(SpecError, match=r"write attach: \{method: attention_interface\}"):
-        Run(make_hugging_request(parameters=parameters, attach={"layers": "auto"}), listener())
 
 
 def test_a_term_keeps_its_weight_when_gradients_are_summed(make_hugging_request: Any, listener: Any) -> None:

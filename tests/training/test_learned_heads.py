@@ -128,7 +128,7 @@ def test_the_gradient_of_heads_of_transformers_is_that_of_finite_differences() -
         hidden: Tensor = model(tokens).last_hidden_state
         return (hidden * torch.linspace(0, 1, hidden.numel(), dtype=hidden.dtype).view_as(hidden)).sum()
 
-    attachment = attach(model, {"temperature_init": 0.8}, method="attention_interface", example=None)
+    attachment = attach(model, {"temperature_init": 0.8}, example=None)
     heads = attachment.learn_heads()
     loss()
     taus = [0.6, 0.8, 1.0, 1.2]
@@ -183,12 +183,6 @@ def test_heads_keep_their_temperatures_where_a_module_moves_and_their_number() -
     assert heads.factor(1, q.double()).dtype == torch.float64
     with pytest.raises(AttachError, match=r"Layer 1 attends with 2 heads, after 3.*learned: true"):
         heads.factor(1, q[:, :2])
-
-
-def test_query_rows_have_no_heads() -> None:
-    attachment = attach(nn.MultiheadAttention(8, 2), {}, example=None)
-    with pytest.raises(AttachError, match=r"cannot be attached by query rows.*attention_interface"):
-        attachment.learn_heads()
 
 
 def test_a_study_without_attention_has_no_heads_to_learn() -> None:

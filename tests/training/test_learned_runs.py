@@ -51,7 +51,7 @@ SETUPS: dict[str, dict[str, Any]] = {
     "query rows": {"module": "Stock", "attach": {"layers": "auto"}, "parameters": ATTENTION},
     "attention interface": {
         "module": "learned_modules.TextReader",
-        "attach": {"layers": "auto", "method": "attention_interface"},
+        "attach": {"layers": "auto"},
         "parameters": ATTENTION,
     },
     "heads of a tempered module": {
@@ -63,7 +63,7 @@ SETUPS: dict[str, dict[str, Any]] = {
     },
     "heads of the interface": {
         "module": "learned_modules.TextReader",
-        "attach": {"layers": "auto", "method": "attention_interface"},
+        "attach": {"layers": "auto"},
         "parameters": ATTENTION,
         "of": "per_head",
     },

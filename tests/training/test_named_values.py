@@ -366,7 +366,7 @@ def test_a_parameter_that_no_gradient_reaches_is_not_trained_by_the_module(
 def test_a_module_without_attention_is_told_how_its_other_temperatures_are_searched(
     request_for: Any, make_request: RequestMaker, listener: Any, layers: Any
 ) -> None:
-    attach = {"layers": layers, "method": "query_rows"}
+    attach = {"layers": layers}
     message = refusal_message(make_request({}, attach=attach), listener())
     assert "No attention was found in Contrast" in message or "in layers matches no module" in message
     assert "temperatures: {contrast: {value: criterion.temperature}}" in message

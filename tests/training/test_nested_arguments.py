@@ -72,7 +72,7 @@ def program(**init_args: Any) -> Program:
         model={"class_path": "nested_module.Model", "init_args": init_args},
         data=None,
         trainer={"max_steps": 2},
-        attach={"layers": "auto", "method": "query_rows"},
+        attach={"layers": "auto"},
         metric="val_loss",
         validate_at="final",
         data_seed=0,

@@ -96,35 +96,34 @@ def test_what_has_an_effect_somewhere_in_its_range_is_searched(
 # ---- models of transformers
 
 
-def outputs(name: str, method: Any, plan: dict[str, Any]) -> Tensor:
+def outputs(name: str, plan: dict[str, Any]) -> Tensor:
     from family_modules import FamilyModule
 
     module = FamilyModule(name).eval()
-    with torch.no_grad(), attach(module, {"temperature_init": 2.0, **plan}, method=method, example=None):
+    with torch.no_grad(), attach(module, {"temperature_init": 2.0, **plan}, example=None):
         model_outputs: Tensor = module.outputs().double()
     return model_outputs
 
 
-ROWS, INTERFACE = "query_rows", "attention_interface"
 LINEAR, ENDS = ({"layer_pattern": name, "layer_ratio": 4.0} for name in ("linear", "u"))
 # What changes nothing, and what is like it and does.
 REAL = [
-    ("Albert", ROWS, LINEAR, "one tempered layer"),
-    ("Bert", ROWS, ENDS, "2 tempered layers"),
-    ("Llama", INTERFACE, ENDS, "2 tempered layers"),
-    ("Llama", INTERFACE, {"length_scaling": "clipped_log_n", "n0": 64.0}, "its factor is 1"),
-    ("Qwen3", INTERFACE, {"normaliser": "top_k", "top_k": 64}, "the same as softmax"),
-    ("Bert", ROWS, LINEAR, None),
-    ("Llama", INTERFACE, {"length_scaling": "clipped_log_n", "n0": 2.0}, None),
-    ("Qwen3", INTERFACE, {"normaliser": "top_k", "top_k": 2}, None),
+    ("Albert", LINEAR, "one tempered layer"),
+    ("Bert", ENDS, "2 tempered layers"),
+    ("Llama", ENDS, "2 tempered layers"),
+    ("Llama", {"length_scaling": "clipped_log_n", "n0": 64.0}, "its factor is 1"),
+    ("Qwen3", {"normaliser": "top_k", "top_k": 64}, "the same as softmax"),
+    ("Bert", LINEAR, None),
+    ("Llama", {"length_scaling": "clipped_log_n", "n0": 2.0}, None),
+    ("Qwen3", {"normaliser": "top_k", "top_k": 2}, None),
 ]
 
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("name", "method", "plan", "message"), REAL)
+@pytest.mark.parametrize(("name", "plan", "message"), REAL)
 def test_what_is_refused_on_a_real_model_leaves_its_outputs_as_they_are(
-    name: str, method: str, plan: dict[str, Any], message: str | None, request_for: Any, listener: Any
+    name: str, plan: dict[str, Any], message: str | None, request_for: Any, listener: Any
 ) -> None:
     pytest.importorskip("transformers", reason="NOT TESTED: models of transformers.")
     request = request_for(task="dry_run")
@@ -133,11 +132,11 @@ def test_what_is_refused_on_a_real_model_leaves_its_outputs_as_they_are(
         model={"class_path": "family_modules.FamilyModule", "init_args": {"family": name}},
         data=None,
         trainer={"max_steps": 2, "accelerator": "cpu"},
-        attach={"layers": "auto", "method": method},
+        attach={"layers": "auto"},
     )
     space = {key: [NEUTRAL[key], v] if isinstance(v, str) else [v] for key, v in plan.items()}
     request = replace(request, program=program, space=space, parameters=plan)
-    moved = float((outputs(name, method, plan) - outputs(name, method, {})).abs().max())
+    moved = float((outputs(name, plan) - outputs(name, {})).abs().max())
     if message is None:
         assert moved > 1e-3
         assert training_dry_run.dry_run(request, listener()).state == "complete"

@@ -407,6 +407,26 @@ class NormedStock(Stock):
         return F.cross_entropy(self.head(F.scaled_dot_product_attention(q, k, x).mean(1)), label)
 
 
+class WrittenOutAttention(nn.Module):
+    """Attention with a softmax of its own, which only a forward shows to be attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q_proj, self.k_proj = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = self.q_proj(x) @ self.k_proj(x).transpose(-2, -1)
+        return x + (logits / 8**0.5).softmax(-1) @ x
+
+
+class WrittenOutStock(Stock):
+    """Two layers of it."""
+
+    def __init__(self, lr: float = 0.01) -> None:
+        super().__init__(lr)
+        self.encoder = nn.Sequential(WrittenOutAttention(), WrittenOutAttention())
+
+
 class SplitsAtOnce(ToyData):
     """Splits in its constructor, where many people do."""
 

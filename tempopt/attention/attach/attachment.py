@@ -1,9 +1,6 @@
 """Puts a temperature plan on the attention of any module, without editing it.
 
-There are two ways. The weight and bias rows of query projections are scaled where they are read
-(``projection``), which works on any module; ``query_rows`` finds those rows. What depends on the keys too is
-delivered by models of Hugging Face transformers, through their attention interface (``hf_interface``). What
-neither can deliver is refused. ``self_check`` proves that it works.
+``discovery`` finds the attention calls, ``call_mode`` tempers them, and ``self_check`` proves that it works.
 """
 
 from __future__ import annotations
@@ -11,37 +8,23 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from torch import nn
 
-from tempopt.attention.attach.baked_marker import refuse_baked
-from tempopt.attention.attach.hf_interface import (
-    BINDING,
-    INTERFACE,
-    RECIPE,
-    Interface,
-    InterfaceLayer,
-    check_deliverable,
-    interface_layers,
-)
+from tempopt.attention.attach.baked_marker import is_attached, refuse_baked
+from tempopt.attention.attach.call_mode import CallBinding, bind, binding_of, unbind
+from tempopt.attention.attach.call_state import CallState
+from tempopt.attention.attach.discovery import AttentionLayer, NeedsExampleError, discover
+from tempopt.attention.attach.example_inputs import Forward, infer_example_inputs, infer_partial_inputs
 from tempopt.attention.attach.learning import HeadTemperatures
 from tempopt.attention.attach.observers import Observe, check_temperatures
-from tempopt.attention.attach.projection import (
-    ROWS,
-    QueryRowsMechanism,
-    TemperedProjection,
-    factors_of,
-    restore,
-)
-from tempopt.attention.attach.proof import UnfitError
-from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE, Layers, query_norm, query_rows
-from tempopt.attention.attach.self_check import Forward, Mechanism, infer_example_inputs, self_test
+from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE, Layers
+from tempopt.attention.attach.self_check import UnfitError, self_test
 from tempopt.class_loading import load_schedule
 from tempopt.errors import AttachError, unknown
 from tempopt.temperature import (
     CONTROL,
-    ENTROPY_PARAMETERS,
     GENERATION,
     NEUTRAL,
     TEMPERATURE_PARAMETERS,
@@ -53,19 +36,9 @@ from tempopt.temperature import (
 )
 
 Parameters = TemperatureParameters | Mapping[str, object]
-AttachMethod = Literal["auto", "query_rows", "attention_interface"]
+Example = Forward | Literal["auto"] | None
 
 _NO_EXAMPLE = "No example was given, and the model names no inputs of its own. Call self_test."
-_ATTACH_METHODS = ("auto", "query_rows", "attention_interface")
-
-# What only the attention interface of transformers can deliver, and why query rows cannot.
-_BESIDE_THE_QUERY = {
-    "head_pattern": "which of the query rows are of which head is not known there",
-    "length_scaling": "the query rows are the same for every token, however many keys it sees",
-    "local_share": "which keys a head sees is decided behind the query",
-    "normaliser": "what makes weights of the logits is decided behind the query",
-    **dict.fromkeys(ENTROPY_PARAMETERS, "the entropy of attention is not known where the query is made"),
-}
 _UNDELIVERABLE = {
     "output_temperature": "the logits of the loss are computed by the module itself",
     **dict.fromkeys(GENERATION, "the tokens are drawn by the module itself"),
@@ -79,11 +52,10 @@ class Attachment:
     that were set when it was copied, until :func:`detach`. As a context manager it detaches at the end.
 
     Attributes:
-        layers: Names of the modules whose query is tempered, in depth order.
+        layers: Names of the modules whose attention is tempered, in depth order.
         plan: The temperatures over progress and layers, and what comes beside them.
         progress: The training progress, in [0, 1], whose temperatures are set.
         entropy: The entropy term of the loss.
-        method: How the temperatures are attached, ``query_rows`` or ``attention_interface``.
         tested: Whether :meth:`self_test` has proven of every layer that its temperature acts as it should, on
             the example or on inputs that the model names itself.
         not_tested: Why not, for a person; empty if it has.
@@ -95,24 +67,21 @@ class Attachment:
     plan: TemperaturePlan
     progress: float
     entropy: EntropyParameters
-    method: str
 
-    def __init__(self, model: nn.Module, mechanism: Mechanism, *, is_whole_model: bool) -> None:
-        self._is_whole_model = is_whole_model
+    def __init__(self, model: nn.Module, layers: Sequence[str], state: CallState) -> None:
         self.tested = False
         self.not_tested = _NO_EXAMPLE
-        self.layers = mechanism.names
+        self.layers = list(layers)
         self.progress = 0.0
         self.entropy = EntropyParameters()
         self._override_temperatures: tuple[float, ...] | None = None
-        self.method = mechanism.method
         self._model = model
-        self._mechanism = mechanism
+        self._state = state
 
     @property
     def attached(self) -> bool:
         """Whether the temperatures are still on the model."""
-        return self._mechanism.attached
+        return self._state.attached
 
     @property
     def temperatures(self) -> tuple[float, ...]:
@@ -129,12 +98,13 @@ class Attachment:
         Raises:
             AttachError: if the parameters ask for what this way of attaching cannot deliver.
         """
-        _refuse_undeliverable(_named(parameters), self.method, self._model)
+        _refuse_undeliverable(_named(parameters))
         temperature_parameters, entropy = _read(parameters, self.entropy)
         plan = temperature_parameters.plan(len(self.layers))
         self._require_attached()
-        self._mechanism.use(plan, entropy)
-        self._mechanism.set_final(plan.temperatures(1.0))
+        _refuse_conflicts(plan, entropy)
+        self._state.use(plan, entropy)
+        self._state.final = plan.temperatures(1.0)
         self.plan, self.entropy, self._override_temperatures = plan, entropy, None
         self.set_progress(self.progress)
 
@@ -153,7 +123,7 @@ class Attachment:
         self._require_attached()
         self.progress = progress
         inverse = [1.0 / temperature for temperature in self.temperatures]
-        self._mechanism.set_values(inverse, self.entropy.weight(progress))
+        self._state.set_values(inverse, self.entropy.weight(progress))
 
     def set_temperatures(self, temperatures: Sequence[float]) -> None:
         """Hold each layer at a temperature of its own, whatever the plan says, until :meth:`use`.
@@ -164,7 +134,7 @@ class Attachment:
         """
         self._require_attached()
         self._override_temperatures = check_temperatures(temperatures, len(self.layers))
-        self._mechanism.set_final(self._override_temperatures)
+        self._state.final = self._override_temperatures
         self.set_progress(self.progress)
 
     def learn(self) -> None:
@@ -174,45 +144,41 @@ class Attachment:
         :meth:`set_temperatures`.
         """
         self._require_attached()
-        self._mechanism.learn()
+        self._state.learn()
 
     def learn_heads(self) -> HeadTemperatures:
         """Give each head of attention a temperature of its own, from that in force, and return them.
 
         Backward passes leave their gradients.
-
-        Raises:
-            AttachError: if the temperatures are attached by query rows.
         """
         self._require_attached()
-        return self._mechanism.learn_heads(self.temperatures)
+        return self._state.learn_heads(self.temperatures)
 
     def log_gradients(self) -> list[float] | None:
         """Return the gradient with respect to ln τ of each layer, and forget it.
 
         Summed over the backward passes since it was asked last; None if they left none.
         """
-        return self._mechanism.log_gradients()
+        return self._state.log_gradients()
 
     def observed(self, observe: Observe) -> AbstractContextManager[None]:
         """Return a context in which the queries and keys of each tempered layer are shown to an observer.
 
-        By query rows only what goes through ``torch.nn.functional.scaled_dot_product_attention`` is seen, by
-        the interface only softmax of logits to which the model adds nothing of its own (soft caps, sinks).
-        What is compiled is not seen.
+        Where softmax is written out, its logits are shown as queries whose keys are the unit vectors. What is
+        compiled is not seen.
         """
-        return self._mechanism.observed(observe)
+        return self._state.observers.observer_added(observe)
 
     def set_loss_scale(self, loss_scale: float) -> None:
         """Say by what factor the loss is multiplied before its gradient is taken, so that the entropy is too.
 
         That is a gradient scaler's scale, divided by the number of batches over which gradients are summed.
         """
-        self._mechanism.set_loss_scale(loss_scale)
+        self._state.set_loss_scale(loss_scale)
 
     def detach(self) -> None:
         """Take the temperatures off: the model is bit for bit what it was without."""
-        if self._mechanism.attached:
+        if self._state.attached:
             detach(self._model)
 
     def __enter__(self) -> Self:
@@ -224,46 +190,34 @@ class Attachment:
     def self_test(self, forward: Forward) -> None:
         """Prove on the model itself that the temperature of each layer acts, and acts as it should.
 
-        In eval mode: what comes out of each attention, and of the modules around it, must be that of the
-        untouched model with the temperatures multiplied into its weights, or through the attention interface
-        its scales divided by them, with gradients and without (which may take other ways through PyTorch).
-        It must move with the temperature; the first, the middle and the last layer are tried one by one.
-        What ``forward`` returns may be a loss, in which the effect of one layer averages out. Then, all at
-        once and with the weights of attention held: what goes into each softmax must be divided by the
-        temperature but for masks and biases of positions, as the model's own scale would have it where it has
-        one, and nothing else may move. Where logits cannot be seen (kernels of others), a doubled query must
-        cancel against a halved key in fused projections instead. Branches that are closed at
-        initialisation (zero matrices, tiny gains) are opened for the test. Head pattern, local heads,
-        length scaling, entropy term and normaliser are left out. Weights, buffers, gradients, modes,
-        temperatures and random generators are afterwards as they were.
+        In eval mode, with gradients and without: what comes out of each attention, and of the modules around
+        it, must be that of the same model with the temperature put in by other means: fused attention written
+        out in double precision, scaled rows of ``nn.MultiheadAttention``, divided logits where softmax is
+        written out. The first, the middle and the last layer must move the output by themselves. Branches
+        that are closed at initialisation (zero matrices, tiny gains) are opened for the test. Head pattern,
+        local heads, length scaling, entropy term and normaliser are left out. Weights, buffers, gradients,
+        modes, temperatures and random generators are afterwards as they were.
 
         Args:
             forward: Runs the model on some fixed batch, with more than one token, and returns tensors, in
-                any nesting of sequences, mappings and dataclasses.
+                any nesting of sequences, mappings and dataclasses. It may be a loss.
 
         Raises:
-            AttachError: if a layer does not move the output, moves it otherwise than by hand, is tempered in
-                part, or, all layers being meant, another attention is not at all; if ``forward`` returns
-                nothing to compare or not the same twice; or if the model was detached.
+            AttachError: if a layer is not used, does not move the output or moves it otherwise than it
+                should; if ``forward`` returns nothing to compare or not the same twice; or if the model was
+                detached.
         """
         self._test(forward, thorough=True)
 
     def _test(self, forward: Forward, *, thorough: bool) -> None:
         self._require_attached()
-        unused = self_test(
-            self._model,
-            self._mechanism,
-            forward,
-            is_whole_model=self._is_whole_model,
-            thorough=thorough,
-        )
+        unused = self_test(self._model, self._state, self.layers, forward, thorough=thorough)
         self.tested = not unused
         self.not_tested = f"The inputs that were tried do not use {', '.join(unused)}." if unused else ""
 
     def _require_attached(self) -> None:
-        if not self._mechanism.attached:
+        if not self._state.attached:
             raise AttachError("The model was detached, so no temperature can be set. Attach it again.")
-        self._mechanism.require_in_place()
 
 
 def attach(
@@ -271,92 +225,54 @@ def attach(
     parameters: Parameters,
     *,
     layers: Layers = "auto",
-    method: AttachMethod = "auto",
-    example: Forward | Literal["auto"] | None = "auto",
+    example: Example = "auto",
     allow_baked: bool = False,
 ) -> Attachment:
     """Put temperatures on the attention of a model, without editing it.
 
-    By ``query_rows``, weight and bias rows of each query projection are multiplied by 1/temperature as they
-    are read, so that query times key, on top of the model's own scale, is divided by the temperature; what
-    is added to that (masks, position biases) is not. Parameters stay as they are in name, order, value and
-    optimizer.
+    The calls of attention that a model makes are tempered: the query of
+    ``torch.nn.functional.scaled_dot_product_attention`` and of ``nn.MultiheadAttention``, and where softmax
+    is written out an operand of the product that makes its logits, are multiplied by 1/temperature. So query
+    times key, on top of the model's own scale, is divided by the temperature; what is added to that (masks,
+    position biases) is not. Queries that are normalised or rotated are multiplied after that. A temperature
+    may differ from head to head (``head_pattern``, by heads of the query where keys are shared) or follow the
+    number of keys (``length_scaling``), and ``entropy_lambda``, ``normaliser`` and ``local_share`` may be
+    given. Parameters stay as they are in name, order, value and optimizer.
 
-    By ``attention_interface``, a model of Hugging Face transformers is given an attention function that
-    multiplies the query and then does what its own would. Only there can a temperature differ from head to
-    head (``head_pattern``, by heads of the query where keys are shared) or follow the number of keys
-    (``length_scaling``), and can ``entropy_lambda``, ``normaliser`` and ``local_share`` be had. A query
-    that is normalised after its projection (QK-norm) is multiplied after that.
-
-    At temperature 1 training is bit for bit that of the model alone.
+    At temperature 1 training is bit for bit that of the model alone, but for PyTorch's fast paths of
+    ``nn.TransformerEncoder`` in evaluation, which close.
 
     Args:
-        model: Any module. By query rows its query projections get another class until :func:`detach`: write
-            to parameters only through ``named_parameters`` then, for ``module.weight`` reads the product.
-            By the attention interface its configuration names another attention implementation.
+        model: Any module. The modules of it that attend get a subclass of their class until :func:`detach`.
         parameters: The plan; also as a mapping of temperature parameters by name.
-        layers: Which projections, as in :func:`~tempopt.attention.attach.query_rows.query_rows`, or which
-            attention modules, by patterns of their names or of what is around or inside of them.
-        method: ``auto`` is query rows. It is the interface where the model has it and what is asked for needs
-            it, a query is normalised after its projection, or query rows are refused (by the self-test too).
-        example: A forward to run :meth:`Attachment.self_test` on. ``auto`` tries the inputs that the model
-            names itself (``example_input_array`` of Lightning, ``dummy_inputs`` of transformers, images of
-            the size in its configuration) with a quicker test of some ten forwards, if it runs on them:
-            ``tested`` and ``not_tested`` of what is returned say what came of it. Where it is not tested,
-            call :meth:`Attachment.self_test` before the attachment is relied upon. None tests nothing.
+        layers: ``"auto"`` for all modules that attend, or patterns as in ``fnmatch`` (``*`` matches dots
+            too). A pattern takes a module that it matches, or one inside of which or around which it matches
+            a module, as its query projection.
+        example: A forward that shows which calls are attention, and that :meth:`Attachment.self_test` is run
+            on. ``auto`` takes the inputs that the model names itself (``example_input_array`` of Lightning,
+            ``dummy_inputs`` of transformers, images of the size in its configuration) with a quicker test:
+            ``tested`` and ``not_tested`` of what is returned say what came of it. None tests nothing.
+            Without a forward ``nn.MultiheadAttention`` and modules whose code calls fused attention are
+            found.
         allow_baked: Whether to attach to weights that have a temperature in them already, by
             :func:`~tempopt.attention.attach.scalings.bake`. What is attached then comes on top of it.
 
     Raises:
-        AttachError: if there is no attention to be found, or a projection or parameter that cannot be
-            tempered from outside, or the self-test fails, or the weights are baked; the model is then as it
-            was.
+        AttachError: if there is no attention to be found, or one that cannot be tempered from outside, or the
+            self-test fails, or the weights are baked; the model is then as it was. A forward that attends
+            otherwise than the example did raises it, too.
     """
-    values = _named(parameters)
-    _refuse_unknown(values)
+    _refuse_undeliverable(_named(parameters))
     _refuse_attached(model)
     if not allow_baked:
         refuse_baked(model)
-    if method not in _ATTACH_METHODS:
-        raise AttachError(unknown("way of attaching", method, _ATTACH_METHODS))
-    methods = _choose(model, layers, values) if method == "auto" else [method]
-    refusals: list[AttachError] = []
-    for candidate in methods:
-        try:
-            return _attached(model, parameters, layers, candidate, example)
-        except AttachError as error:
-            refusals.append(error)
-    if len(refusals) == 1:
-        is_advised = method == ROWS and interface_layers(model, layers)
-        advice = f' Or attach with method="{INTERFACE}".' if is_advised else ""
-        raise AttachError(f"{refusals[0]}{advice}") from refusals[0]
-    raise AttachError(f"{refusals[0]} By the attention interface: {refusals[1]}") from refusals[0]
-
-
-def _attached(
-    model: nn.Module,
-    parameters: Parameters,
-    layers: Layers,
-    method: str,
-    example: Forward | Literal["auto"] | None,
-) -> Attachment:
-    is_whole_model = layers == "auto"
-    _refuse_undeliverable(_named(parameters), method, model)
-    mechanism: Mechanism
-    if method == INTERFACE:
-        attention_layers = _require_interface_layers(model, layers)
-        if is_whole_model:
-            _refuse_partial(model, attention_layers)
-        temperature_parameters, entropy = _read(parameters, EntropyParameters())
-        check_deliverable(attention_layers, temperature_parameters.plan(len(attention_layers)), entropy)
-        mechanism = Interface(model, attention_layers)
-    else:
-        mechanism = QueryRowsMechanism(model, query_rows(model, layers))
-    attachment = Attachment(model, mechanism, is_whole_model=is_whole_model)
+    forward = infer_example_inputs(model) if example == "auto" else example
+    attachment = _attached(model, _discover(model, layers, example, forward))
     try:
         attachment.use(parameters)
         if example == "auto":
-            _test_on_own_inputs(model, attachment)
+            if forward is not None:
+                _test_on_own_inputs(attachment, forward)
         elif example is not None:
             attachment.self_test(example)
     except BaseException:
@@ -365,10 +281,81 @@ def _attached(
     return attachment
 
 
-def _test_on_own_inputs(model: nn.Module, attachment: Attachment) -> None:
-    forward = infer_example_inputs(model)
-    if forward is None:
-        return
+def attach_untested(
+    model: nn.Module, parameters: Parameters, *, layers: Layers, forward: Forward
+) -> Attachment:
+    """Attach as :func:`attach` does without an example; where that needs one, to what a forward shows.
+
+    Args:
+        model: As there, and so are the others.
+        parameters: As there.
+        layers: As there.
+        forward: Runs the model, if that is needed.
+
+    Raises:
+        AttachError: as there, and if the forward that is needed fails.
+    """
+    try:
+        return attach(model, parameters, layers=layers, example=None)
+    except NeedsExampleError as refusal:
+        try:
+            attention_layers = discover(model, layers, forward)
+        except AttachError:
+            raise
+        except Exception as error:
+            raise AttachError(
+                f"{refusal} Of a LightningModule give example_input_array; its first training step does not "
+                f"run by itself ({type(error).__name__}: {error})."
+            ) from error
+    attachment = _attached(model, attention_layers)
+    try:
+        attachment.use(parameters)
+    except BaseException:
+        attachment.detach()
+        raise
+    return attachment
+
+
+def _discover(
+    model: nn.Module, layers: Layers, example: Example, forward: Forward | None
+) -> list[AttentionLayer]:
+    """Return the layers to temper, by an example or by inputs that the model or parts of it name."""
+    if example is not None and example != "auto":
+        return discover(model, layers, forward)
+    for inferred in (forward or infer_example_inputs(model), infer_partial_inputs(model)):
+        try:
+            if inferred is not None:
+                return discover(model, layers, inferred)
+        except AttachError:
+            raise
+        except Exception:
+            # on inputs that a model names, but does not run on, nothing is seen
+            continue
+    return discover(model, layers)
+
+
+def _attached(model: nn.Module, attention_layers: Sequence[AttentionLayer]) -> Attachment:
+    state = CallState(len(attention_layers))
+    for layer in attention_layers:
+        _refuse_own_forward(layer)
+    for index, layer in enumerate(attention_layers):
+        nests = any(layer.is_inside(peer) or peer.is_inside(layer) for peer in attention_layers)
+        bind(layer.module, CallBinding(layer.name, index, layer.pattern, state, nests))
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoder | nn.TransformerEncoderLayer) and is_attached(module):
+            bind(module, None)
+    return Attachment(model, [layer.name for layer in attention_layers], state)
+
+
+def _refuse_own_forward(layer: AttentionLayer) -> None:
+    if "forward" in vars(layer.module):
+        raise AttachError(
+            f'"{layer.name}" has a forward of its own in the instance (compiled, or put there by a library), '
+            "which passes by its class. Attach before it is put there."
+        )
+
+
+def _test_on_own_inputs(attachment: Attachment, forward: Forward) -> None:
     try:
         attachment._test(forward, thorough=False)
     except UnfitError as error:
@@ -388,57 +375,14 @@ def detach(model: nn.Module) -> None:
     Numbers that :func:`tempopt.attach_value` has written stay.
     """
     for module in model.modules():
-        if isinstance(module, TemperedProjection) and factors_of(module) is not None:
-            restore(module)
-        binding: Any = module.__dict__.pop(BINDING, None)
-        if binding is not None and binding.interface.attached:
-            binding.interface.detach()
-
-
-def _choose(model: nn.Module, layers: Layers, values: Mapping[str, object]) -> list[str]:
-    """Return the ways to try: the interface where it alone can do what is wanted, else rows before it."""
-    attention_layers = interface_layers(model, layers)
-    if not attention_layers:
-        return [ROWS]
-    needs_interface = any(values.get(name, NEUTRAL[name]) != NEUTRAL[name] for name in _BESIDE_THE_QUERY)
-    # a norm behind the projection (QK-norm) undoes a factor on its rows
-    is_normalised = any(query_norm(layer.module) is not None for layer in attention_layers)
-    return [INTERFACE] if needs_interface or is_normalised else [ROWS, INTERFACE]
-
-
-def _refuse_partial(model: nn.Module, attention_layers: Sequence[InterfaceLayer]) -> None:
-    """Refuse to temper all attention of a model of which a part asks for no function, as pooling heads do."""
-    layer_names = [layer.name for layer in attention_layers]
-    for name, module in model.named_modules():
-        is_inside = any(name == layer_name or name.startswith(f"{layer_name}.") for layer_name in layer_names)
-        if isinstance(module, nn.MultiheadAttention) and not is_inside:
-            raise AttachError(
-                f'"{name}" is an nn.MultiheadAttention, which asks for no attention function and would stay '
-                f'at temperature 1 while the rest is tempered. Attach with method="{ROWS}", or, if that is '
-                f"meant, name the layers that are to have a temperature, as in layers={layer_names[:1]}."
-            )
-
-
-def _require_interface_layers(model: nn.Module, layers: Layers) -> list[InterfaceLayer]:
-    attention_layers = interface_layers(model, layers)
-    if attention_layers:
-        return attention_layers
-    layer_names = [layer.name for layer in interface_layers(model)]
-    if layer_names:
-        raise AttachError(
-            f"layers={layers!r} matches none of the modules that ask for their attention function: "
-            f"{', '.join(layer_names[:12])}. Give patterns of those."
-        )
-    raise AttachError(
-        f"No module of {type(model).__name__} asks for its attention function, as models of transformers 5 "
-        f'do, so none can be put there. Attach with method="query_rows", or {AS_TEMPERED_MODULE}. To a model '
-        f"of transformers with a softmax of its own write instead of that:\n{RECIPE}"
-    )
+        binding = unbind(module)
+        if binding is not None:
+            binding.state.attached = False
 
 
 def _refuse_attached(model: nn.Module) -> None:
     for name, module in model.named_modules():
-        if factors_of(module) is not None or BINDING in module.__dict__:
+        if binding_of(module) is not None:
             raise AttachError(
                 f'The model has a temperature attached already, on "{name}". Change it with use() of the '
                 "attachment that was returned, or take it off first: "
@@ -446,36 +390,36 @@ def _refuse_attached(model: nn.Module) -> None:
             )
 
 
+def _refuse_conflicts(plan: TemperaturePlan, entropy: EntropyParameters) -> None:
+    """Refuse an entropy term of other weights than those of softmax."""
+    normaliser = plan.normaliser.name
+    if entropy.has_term and normaliser != "softmax":
+        raise AttachError(
+            f'entropy_lambda={entropy.entropy_lambda!r} cannot be had with normaliser="{normaliser}": the '
+            "entropy term is that of softmax, whose weights these are not. Give entropy_lambda=0.0, or "
+            'normaliser="softmax".'
+        )
+
+
 def _named(parameters: Parameters) -> Mapping[str, object]:
     return parameters if isinstance(parameters, Mapping) else dataclasses.asdict(parameters)
 
 
-def _refuse_unknown(values: Mapping[str, object]) -> None:
+def _refuse_undeliverable(values: Mapping[str, object]) -> None:
+    """Refuse what cannot be attached from outside."""
     for name in values:
         if name not in TEMPERATURE_PARAMETERS:
             raise AttachError(unknown("temperature parameter", name, TEMPERATURE_PARAMETERS))
-
-
-def _refuse_undeliverable(values: Mapping[str, object], method: str, model: nn.Module) -> None:
-    """Refuse what this way of attaching cannot do."""
-    _refuse_unknown(values)
     if has_target(values):
         raise AttachError(
             f"{CONTROL}={values[CONTROL]!r} cannot be attached: its temperatures follow what training "
             "measures. Give it to tempopt.AttachCallback."
         )
-    undeliverable = _UNDELIVERABLE if method == INTERFACE else _UNDELIVERABLE | _BESIDE_THE_QUERY
-    for name, value in values.items():
-        if name in undeliverable and value != NEUTRAL[name]:
-            has_interface = name in _BESIDE_THE_QUERY and interface_layers(model)
-            scope, remedy = (
-                ("by query rows", f'attach with method="{INTERFACE}"')
-                if has_interface
-                else ("from outside", AS_TEMPERED_MODULE)
-            )
+    for name, reason in _UNDELIVERABLE.items():
+        if values.get(name, NEUTRAL[name]) != NEUTRAL[name]:
             raise AttachError(
-                f"{name}={value!r} cannot be attached {scope}, only {name}={NEUTRAL[name]!r}: "
-                f"{undeliverable[name]}. For that, {remedy}."
+                f"{name}={values[name]!r} cannot be attached from outside, only {name}={NEUTRAL[name]!r}: "
+                f"{reason}. For that, {AS_TEMPERED_MODULE}."
             )
 
 

@@ -15,9 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from tempopt.attention.attach.hf_interface import BINDING as BY_INTERFACE
-from tempopt.attention.attach.hf_interface import config_of
-from tempopt.attention.attach.projection import TemperedProjection
+from tempopt.attention.attach.call_mode import binding_of
 from tempopt.errors import AttachError
 
 MARK = "tempopt_baked"
@@ -37,10 +35,13 @@ _ON_TOP = (
 
 def is_attached(model: nn.Module) -> bool:
     """Whether a temperature is attached to a module of the model."""
-    return any(
-        isinstance(module, TemperedProjection) or BY_INTERFACE in module.__dict__
-        for module in model.modules()
-    )
+    return any(binding_of(module) is not None for module in model.modules())
+
+
+def config_of(module: nn.Module) -> Any:
+    """Return the configuration of a module of transformers, None of another module."""
+    config = module.__dict__.get("config")
+    return config if hasattr(config, "_attn_implementation") else None
 
 
 def mark(module: nn.Module, temperature: float) -> None:
@@ -144,16 +145,14 @@ def _noticing(load: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_tempered(model: nn.Module, name: str) -> bool:
-    """Whether a temperature is attached to a module of that name, or to an attention that it is in."""
+    """Whether a temperature is attached to a module of that name, or to one that it is in."""
     lineage = [model]
     for part in name.split(".") if name else ():
         module = lineage[-1]._modules.get(part)
         if module is None:
             return False
         lineage.append(module)
-    bindings: list[Any] = [ancestor.__dict__.get(BY_INTERFACE) for ancestor in lineage]
-    attends = any(binding is not None and binding.index is not None for binding in bindings)
-    return attends or isinstance(lineage[-1], TemperedProjection)
+    return any(binding_of(ancestor) is not None for ancestor in lineage)
 
 
 def _take_over(model: nn.Module, metadata: Mapping[str, Mapping[str, Any]]) -> None:

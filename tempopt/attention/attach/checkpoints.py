@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tempopt.attention.attach.attachment import Attachment, attach
+from tempopt.attention.attach.attachment import Attachment, Example, attach
 from tempopt.attention.attach.baked_marker import BESIDE, mark_state, marked_temperatures, unmark_state
 from tempopt.attention.attach.number_path import find_number
 from tempopt.attention.attach.query_rows import Layers
@@ -71,7 +71,6 @@ def put_beside(
     temperatures: Sequence[float],
     *,
     layers: Layers,
-    method: str,
 ) -> None:
     """Say in a checkpoint what is to be attached to its weights, which a plain model then refuses.
 
@@ -80,7 +79,6 @@ def put_beside(
         parameters: Temperature parameters to evaluate with.
         temperatures: The temperature of each layer to evaluate with.
         layers: What it is attached to, as for :func:`tempopt.attach`.
-        method: Method of attaching.
     """
     checkpoint["state_dict"][BESIDE] = torch.zeros(0)
     checkpoint[KEY] = {
@@ -88,7 +86,6 @@ def put_beside(
         "temperatures": list(temperatures),
         "parameters": {name: parameters[name] for name in _BESIDE_TEMPERATURES if name in parameters},
         "layers": layers if isinstance(layers, str) else list(layers),
-        "method": method,
     }
 
 
@@ -111,7 +108,9 @@ def take_out(checkpoint: dict[str, Any]) -> dict[str, float]:
     return {}
 
 
-def load_checkpoint(model: nn.Module, path: str | os.PathLike[str]) -> Attachment | None:
+def load_checkpoint(
+    model: nn.Module, path: str | os.PathLike[str], *, example: Example = None
+) -> Attachment | None:
     """Load trained weights into a model, with the temperatures that it is to be evaluated with.
 
     It reads what :class:`tempopt.AttachCallback` and :class:`tempopt.ValueCallback` had written, any other
@@ -123,6 +122,7 @@ def load_checkpoint(model: nn.Module, path: str | os.PathLike[str]) -> Attachmen
     Args:
         model: A model that was built as the one that was saved; changed.
         path: The file or folder. It is read as data: nothing in it is executed.
+        example: As for :func:`tempopt.attach`, where temperatures are beside the weights.
 
     Returns:
         What was attached; None if nothing had to be.
@@ -145,7 +145,7 @@ def load_checkpoint(model: nn.Module, path: str | os.PathLike[str]) -> Attachmen
     parameters = {
         name: metadata["parameters"][name] for name in _BESIDE_TEMPERATURES if name in metadata["parameters"]
     }
-    attachment = attach(model, parameters, layers=metadata["layers"], method=metadata["method"], example=None)
+    attachment = attach(model, parameters, layers=metadata["layers"], example=example)
     attachment.set_temperatures(metadata["temperatures"])
     return attachment
 

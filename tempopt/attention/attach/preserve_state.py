@@ -13,8 +13,6 @@ from torch import Tensor, nn
 
 # A parameter that is nowhere larger is as good as closed (zero initialisation, LayerScale).
 _CLOSED = 1e-4
-# Names under which an attention keeps a factor on its logits.
-_SCALES = ("scaling", "scale", "softmax_scale")
 
 
 @contextmanager
@@ -76,21 +74,3 @@ def copy_back(saved_values: Sequence[tuple[Tensor, Tensor]]) -> None:
     with torch.no_grad():
         for tensor, value in saved_values:
             tensor.copy_(value)
-
-
-def own_scales(module: nn.Module) -> list[str]:
-    """Return the names under which an attention keeps a factor on its logits."""
-    return [name for name in _SCALES if isinstance(vars(module).get(name), float)]
-
-
-@contextmanager
-def halved(scales: Sequence[tuple[nn.Module, str]], factor: float = 0.5) -> Iterator[None]:
-    """Have attributes multiplied by a factor for a while."""
-    saved_values = [(vars(module), name, vars(module)[name]) for module, name in scales]
-    for attributes, name, value in saved_values:
-        attributes[name] = value * factor
-    try:
-        yield
-    finally:
-        for attributes, name, value in saved_values:
-            attributes[name] = value

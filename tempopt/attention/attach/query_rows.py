@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal
@@ -18,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
-from tempopt.attention.attach.preserve_state import copy_back
 from tempopt.errors import AttachError
 
 Layers = Sequence[str] | Literal["auto"]
@@ -102,25 +100,17 @@ class QueryRows:
         """All that makes queries of this attention, the projection first."""
         return (self, *self.beside)
 
-    @property
-    def fused(self) -> bool:
-        """Whether the key lies beside the query, in the second part of the same parameters."""
-        return all(rows.parts == 3 for rows in self.rows)
-
-    def scale_(self, factor: float, *, part: int = 0) -> None:
+    def scale_(self, factor: float) -> None:
         """Multiply the query's rows of weight and bias, and of what is beside, by ``factor``, in place.
 
         This bakes the temperature ``1 / factor`` into the weights.
 
         Args:
             factor: Dimensionless; rounded as PyTorch rounds a Python number to the parameter's type.
-            part: Which part of a fused projection: 0 query, 1 key, 2 value.
         """
         with torch.no_grad():
-            projections = self.every if part == 0 else (self,)
-            for rows, parameter in (pair for projection in projections for pair in projection.parameters()):
-                size = parameter.shape[rows.axis] // rows.parts
-                parameter.narrow(rows.axis, part * size, size).mul_(factor)
+            for rows, parameter in (pair for projection in self.every for pair in projection.parameters()):
+                parameter.narrow(rows.axis, 0, parameter.shape[rows.axis] // rows.parts).mul_(factor)
 
     def parameters(self) -> list[tuple[ParameterRows, Tensor]]:
         """Return its own parameters as the optimizer has them, whether a temperature is attached or not."""
@@ -154,18 +144,6 @@ def query_norm(attention: nn.Module) -> str | None:
 def has_no_softmax(mixer: nn.Module) -> bool:
     """Whether it is known for a state space, a linear attention or the like, on which no temperature acts."""
     return bool(_RECURRENT.search(type(mixer).__name__)) or "A_log" in mixer._parameters
-
-
-@contextmanager
-def baked(layer: QueryRows, factor: float, *, part: int = 0) -> Iterator[None]:
-    """Have the rows of one part multiplied by a factor for a while (``QueryRows.scale_``)."""
-    parameters = [parameter for projection in layer.every for _, parameter in projection.parameters()]
-    saved_values = [(parameter, parameter.detach().clone()) for parameter in parameters]
-    layer.scale_(factor, part=part)
-    try:
-        yield
-    finally:
-        copy_back(saved_values)
 
 
 def query_rows(model: nn.Module, layers: Layers = "auto") -> list[QueryRows]:

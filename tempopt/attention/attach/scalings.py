@@ -9,39 +9,40 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from tempopt.attention.attach.attachment import detach
-from tempopt.attention.attach.baked_marker import mark, mark_configurations
-from tempopt.attention.attach.hf_interface import BINDING as BY_INTERFACE
-from tempopt.attention.attach.hf_interface import Interface, InterfaceLayer, config_of
-from tempopt.attention.attach.preserve_state import copy_back
-from tempopt.attention.attach.projection import BINDING as BY_ROWS
-from tempopt.attention.attach.projection import Factors, ProjectionBinding, factors_of
+from tempopt.attention.attach.attachment import Example, detach
+from tempopt.attention.attach.baked_marker import config_of, mark, mark_configurations
+from tempopt.attention.attach.call_mode import bindings
+from tempopt.attention.attach.call_state import CallState
+from tempopt.attention.attach.example_inputs import Forward, infer_example_inputs, infer_partial_inputs
+from tempopt.attention.attach.outputs import tensors
+from tempopt.attention.attach.preserve_state import copy_back, preserve_model_state, preserve_rng_state
 from tempopt.attention.attach.query_rows import (
     FUSED_NAMES,
     INTERLEAVED_NAMES,
     QueryRows,
     check_own,
+    is_packed,
     leaf,
     output_axes,
     query_norm,
     query_rows,
 )
-from tempopt.attention.attach.self_check import Forward, infer_example_inputs, same_by_hand
+from tempopt.attention.attach.self_check import same_outputs
 from tempopt.errors import AttachError
-from tempopt.temperature import NoLengthScaling, SoftmaxNormaliser
 
 TemperatureChoice = Literal["final", "current"] | Sequence[float]
-Example = Forward | Literal["auto"] | None
 
 AT_LOAD = (
     "Keep the temperature beside the weights: save checkpoints with tempopt.AttachCallback and load them "
     "with tempopt.load_checkpoint(model, path), or attach it to the model once its weights are loaded."
 )
+# A temperature by which the outputs are compared.
+_PROBE = 3.0
 # A norm that scales its output rounds in another order, and no more.
 _OFF = 1e-2
 
@@ -91,6 +92,14 @@ class Scaling:
         return dataclasses.replace(self, inverse=inverse)
 
 
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """An attached module."""
+
+    name: str
+    module: nn.Module
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Choices:
     """The weights that may make the query of one layer, likeliest first, and whether that is certain."""
@@ -109,10 +118,8 @@ def bake(
     """Write the attached temperatures into the weights of a model, and take the attachment off.
 
     What makes the query is multiplied by 1/temperature: the rows of its projection, or weight and bias of the
-    norm behind it (QK-norm). Attached by
-    ``query_rows``, the outputs are bit for bit what they were. By ``attention_interface`` they are for powers
-    of two, and else up to rounding. State dicts, checkpoints and ``save_pretrained`` folders of the model
-    then load in a process without tempopt.
+    norm behind it (QK-norm). The outputs are what they were up to rounding. State dicts, checkpoints and
+    ``save_pretrained`` folders of the model then load in a process without tempopt.
 
     The weights are marked, in state dicts as metadata and in configurations of transformers as
     ``tempopt_baked``, so that :func:`tempopt.attach` refuses them. To save the module as a whole
@@ -122,9 +129,9 @@ def bake(
         model: A model with a temperature attached, or a module around it.
         at: ``final`` for the temperatures at the end of the plan, which a trained model is evaluated with;
             ``current`` for those in force.
-        example: A forward that proves which weights make the query, where the temperature is attached by
-            ``attention_interface``. ``auto`` takes inputs that the model or a module in it names itself, as
-            :func:`tempopt.attach` does; None goes by names alone. By query rows it is not needed.
+        example: A forward that proves which weights make the query. ``auto`` takes inputs that the model or
+            modules in it name themselves, as :func:`tempopt.attach` does. For ``nn.MultiheadAttention`` it is
+            not needed.
 
     Returns:
         The temperature by name of each layer.
@@ -157,11 +164,20 @@ def scalings(model: nn.Module, *, at: TemperatureChoice, example: Example = "aut
     Raises:
         AttachError: if no temperature is attached, or weights cannot hold it.
     """
-    changes = _by_rows(model, at)
-    for interface, layers in _interfaces(model):
-        _refuse_behind(interface)
-        _refuse_part(len(layers), len(interface.values))
-        changes += _by_interface(model, interface, layers, example, _inverse(at, interface))
+    layers_of_state: dict[int, tuple[CallState, dict[int, _Layer]]] = {}
+    for name, module, binding in bindings(model):
+        state_layers = layers_of_state.setdefault(id(binding.state), (binding.state, {}))[1]
+        state_layers[binding.layer] = _Layer(name, module)
+    changes: list[Scaling] = []
+    for state, layers in layers_of_state.values():
+        _refuse_behind(state)
+        if len(layers) != len(state.values):
+            raise AttachError(
+                f"This module has {len(layers)} of the {len(state.values)} layers that a temperature is "
+                "attached to. Give the whole model."
+            )
+        ordered = [layers[index] for index in sorted(layers)]
+        changes += _of_layers(model, state, ordered, example, _inverse(at, state))
     if not changes:
         raise AttachError(
             f"{type(model).__name__} has no temperature attached, so there is none to write into its "
@@ -207,61 +223,20 @@ def _rows_along(value: Tensor, axis: int, rows: Tensor) -> Tensor:
     return rows.view([-1 if dim == axis else 1 for dim in range(value.ndim)])
 
 
-def _inverse(at: TemperatureChoice, source: Factors | Interface) -> Sequence[float]:
+def _inverse(at: TemperatureChoice, source: CallState) -> Sequence[float]:
     """Return 1/temperature of each layer."""
     if at == "current":
         return source.values
     return [1.0 / temperature for temperature in (source.final if at == "final" else at)]
 
 
-def _by_rows(model: nn.Module, at: TemperatureChoice) -> list[Scaling]:
-    bindings: list[tuple[nn.Module, ProjectionBinding]] = [
-        (module, module.__dict__[BY_ROWS]) for module in model.modules() if factors_of(module) is not None
-    ]
-    factors_by_id = {id(binding.factors): binding.factors for _, binding in bindings}
-    _refuse_part(len(bindings), sum(len(factors.shapes) for factors in factors_by_id.values()))
-    changes: list[Scaling] = []
-    names: dict[tuple[int, int], str] = {}
-    for module, binding in sorted(bindings, key=lambda entry: entry[1].index):
-        factors = binding.factors
-        layer = factors.layer_of[binding.index]
-        # what is beside a projection has the name of its layer
-        name = names.setdefault((id(factors), layer), binding.name)
-        for parameter, (shape, count) in factors.shapes[binding.index].items():
-            query = (torch.arange(shape.numel()) < count).view(shape)
-            scaling = Scaling(layer=name, module=module, parameter=parameter, query=query)
-            changes.append(scaling.at(_inverse(at, factors)[layer]))
-    return changes
-
-
-def _interfaces(model: nn.Module) -> Iterator[tuple[Interface, list[InterfaceLayer]]]:
-    interfaces: dict[int, tuple[Interface, dict[int, InterfaceLayer]]] = {}
-    for name, module in model.named_modules():
-        binding: Any = module.__dict__.get(BY_INTERFACE)
-        if binding is not None and binding.index is not None:
-            layers = interfaces.setdefault(id(binding.interface), (binding.interface, {}))[1]
-            layers[binding.index] = InterfaceLayer(name, module)
-    for interface, layers in interfaces.values():
-        yield interface, [layers[index] for index in sorted(layers)]
-
-
-def _refuse_part(num_present: int, num_attached: int) -> None:
-    if num_present != num_attached:
-        raise AttachError(
-            f"This module has {num_present} of the {num_attached} projections and layers that a temperature "
-            "is attached to. Give the whole model."
-        )
-
-
-def _refuse_behind(interface: Interface) -> None:
+def _refuse_behind(state: CallState) -> None:
     """Refuse what is decided where heads and keys are seen, which no weight of the query can do."""
     options = {
-        f'head_pattern="{interface.head_factors.pattern.name}"': interface.head_factors.present,
-        f'length_scaling="{interface.length_scaling.name}"': not isinstance(
-            interface.length_scaling, NoLengthScaling
-        ),
-        f"local_share={interface.local.local_share:g}": bool(interface.local.local_share),
-        f'normaliser="{interface.normaliser}"': interface.normaliser != SoftmaxNormaliser.name,
+        f'head_pattern="{state.head_factors.pattern.name}"': state.head_factors.present,
+        f'length_scaling="{state.length_scaling.name}"': state.has_length_scaling,
+        f"local_share={state.local.local_share:g}": state.has_local_heads,
+        f'normaliser="{state.normaliser}"': not state.is_softmax,
     }
     for option, is_present in options.items():
         if is_present:
@@ -271,42 +246,59 @@ def _refuse_behind(interface: Interface) -> None:
             )
 
 
-def _own_forward(model: nn.Module, layers: Sequence[InterfaceLayer]) -> Forward | None:
-    """Return a forward, on inputs that it names itself, of the outermost module around all layers."""
-    enclosing_modules = [
-        module
-        for name, module in model.named_modules()
-        if not name or all(layer.name.startswith(f"{name}.") for layer in layers)
-    ]
-    return next(
-        (forward for forward in map(infer_example_inputs, enclosing_modules) if forward is not None), None
-    )
-
-
-def _same_by_hand(
+def _prove(
     model: nn.Module,
-    interface: Interface,
-    layers: Sequence[InterfaceLayer],
+    state: CallState,
     example: Example,
     by_hand: Callable[[float], AbstractContextManager[None]],
 ) -> bool | None:
     """Return whether the output of a forward is the same by hand, None if nothing can be told."""
-    try:
-        forward = _own_forward(model, layers) if example == "auto" else example
-        return None if forward is None else same_by_hand(model, interface, forward, by_hand)
-    except AttachError:
-        raise
-    except Exception:
-        if example != "auto":
+    forwards: list[Forward | None] = [infer_example_inputs(model), infer_partial_inputs(model)]
+    for forward in forwards if example == "auto" else [example]:
+        if forward is None:
+            continue
+        try:
+            return _is_same_by_hand(model, state, forward, by_hand)
+        except AttachError:
             raise
-        # on inputs that a person's model names, but does not run on, nothing can be told
-        return None
+        except Exception:
+            if example != "auto":
+                raise
+            # on inputs that a person's model names, but does not run on, nothing can be told
+    return None
 
 
-def _by_interface(
+def _is_same_by_hand(
     model: nn.Module,
-    interface: Interface,
-    layers: Sequence[InterfaceLayer],
+    state: CallState,
+    forward: Forward,
+    by_hand: Callable[[float], AbstractContextManager[None]],
+) -> bool | None:
+    values = state.values
+    parameters = [parameter for parameter in model.parameters() if parameter.is_floating_point()]
+    eps = max(torch.finfo(parameter.dtype).eps for parameter in parameters)
+
+    def run() -> list[Tensor]:
+        with torch.inference_mode(False), torch.no_grad():
+            with preserve_rng_state({parameter.device for parameter in parameters}):
+                return list(tensors(forward()))
+
+    try:
+        with preserve_model_state(model), state.by_temperature_alone():
+            state.set_values([1.0 / _PROBE] * len(values))
+            tempered = run()
+            state.set_values([1.0] * len(values))
+            plain = run()
+            with by_hand(1.0 / _PROBE):
+                return same_outputs(run, plain, tempered, eps)
+    finally:
+        state.set_values(values)
+
+
+def _of_layers(
+    model: nn.Module,
+    state: CallState,
+    layers: Sequence[_Layer],
     example: Example,
     inverse: Sequence[float],
 ) -> list[Scaling]:
@@ -314,14 +306,14 @@ def _by_interface(
     names = [layer.name for layer in layers]
     choices = [_choices(model, layer) for layer in layers]
     uncertain_names = [name for name, choice in zip(names, choices, strict=True) if not choice.certain]
-    verdicts = []
+    verdicts: list[bool | None] = []
     for number in range(max(len(choice.of) for choice in choices)):
 
         def by_hand(factor: float, number: int = number) -> AbstractContextManager[None]:
             return written([scaling for choice in choices for scaling in choice.at(number, factor)])
 
-        verdicts.append(_same_by_hand(model, interface, layers, example, by_hand))
-        if verdicts[-1] or (verdicts[-1] is None and not uncertain_names):
+        verdicts.append(_prove(model, state, example, by_hand) if uncertain_names else None)
+        if verdicts[-1] or not uncertain_names:
             return [
                 scaling
                 for choice, factor in zip(choices, inverse, strict=True)
@@ -339,7 +331,7 @@ def _by_interface(
     )
 
 
-def _choices(model: nn.Module, layer: InterfaceLayer) -> _Choices:
+def _choices(model: nn.Module, layer: _Layer) -> _Choices:
     """Return the weights that may make the query of a layer.
 
     Raises:
@@ -349,19 +341,22 @@ def _choices(model: nn.Module, layer: InterfaceLayer) -> _Choices:
     names = [name for name in layer.module._modules if leaf(name) in FUSED_NAMES | INTERLEAVED_NAMES]
     try:
         if norm is not None:
-            return _Choices(of=[_norm(model, layer, norm)], certain=norm != "qk_norm")
-        if len(names) == 1:
+            return _Choices(of=[_norm(model, layer, norm)], certain=False)
+        if len(names) == 1 and hasattr(config_of(layer.module), "num_attention_heads"):
             return _Choices(of=_fused(model, layer, f"{layer.name}.{names[0]}".lstrip(".")), certain=False)
-        rows = query_rows(model, [layer.name])
+        # a module that is given queries, keys and values has its projections beside it
+        has_own = next(layer.module.parameters(), None) is not None
+        name = layer.name if has_own else layer.name.rpartition(".")[0]
+        rows = query_rows(model, [name] if name else "auto")
         changes = [scaling for row in rows for scaling in _of_rows(row, layer.name)]
-        return _Choices(of=[changes], certain=True)
+        return _Choices(of=[changes], certain=is_packed(layer.module))
     except AttachError as error:
         raise AttachError(
             f'The temperature of "{layer.name}" cannot be written into its weights. {error} {AT_LOAD}'
         ) from error
 
 
-def _fused(model: nn.Module, layer: InterfaceLayer, name: str) -> list[list[Scaling]]:
+def _fused(model: nn.Module, layer: _Layer, name: str) -> list[list[Scaling]]:
     """Return the layouts that a fused projection may have: the query first, or head by head."""
     module = model.get_submodule(name)
     axes = output_axes(model, name)
@@ -386,7 +381,7 @@ def _fused(model: nn.Module, layer: InterfaceLayer, name: str) -> list[list[Scal
     ]
 
 
-def _norm(model: nn.Module, layer: InterfaceLayer, name: str) -> list[Scaling]:
+def _norm(model: nn.Module, layer: _Layer, name: str) -> list[Scaling]:
     """Return what scales the output of a norm behind the query's projection: its weight and bias."""
     norm, full_name = layer.module.get_submodule(name), f"{layer.name}.{name}".lstrip(".")
     if norm._parameters.get("weight") is None:

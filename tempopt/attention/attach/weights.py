@@ -14,8 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from tempopt.attention.attach.baked_marker import MARK, is_attached
-from tempopt.attention.attach.hf_interface import config_of
+from tempopt.attention.attach.baked_marker import MARK, config_of, is_attached
 from tempopt.errors import AttachError, UsageError
 
 Kind = Literal["checkpoint", "state dict", "folder"]

@@ -22,6 +22,8 @@ from tempopt.attention.functional.logits import (
     AttentionOptions,
     biased_logits,
     restrict_mask,
+    to_wide_type,
+    visible,
     visible_keys,
 )
 from tempopt.errors import SpecError, UsageError
@@ -181,6 +183,28 @@ def entropy_term(
     return entropy_penalty(entropy_BHQ, num_keys, weight=weight, target=target, valid_BQ=valid_BQ)
 
 
+def logits_term(
+    logits_BHQK: Tensor,
+    *,
+    weight: Tensor | float = 1.0,
+    target: Tensor | float | None = None,
+    valid_BQ: Tensor | None = None,
+) -> Tensor:
+    """Return :func:`entropy_penalty` of the softmax of logits, where the whole matrix of them is there.
+
+    Args:
+        logits_BHQK: Logits with their mask: a key is hidden where :func:`visible` says so.
+        weight: As for :func:`regularised_attention`, and the arguments that follow too.
+        target: As there.
+        valid_BQ: As there.
+    """
+    seen_BHQK = visible(logits_BHQK)
+    num_keys = seen_BHQK.sum(dim=-1)
+    empty = (num_keys == 0).unsqueeze(-1)
+    entropy_BHQ = _entropy_of_logits(to_wide_type(logits_BHQK), ~seen_BHQK & ~empty, empty)
+    return entropy_penalty(entropy_BHQ, num_keys, weight=weight, target=target, valid_BQ=valid_BQ)
+
+
 def _num_keys(q_BHQD: Tensor, k_BHKD: Tensor, options: AttentionOptions) -> Tensor:
     masking = options.attn_mask, options.is_causal
     return visible_keys(q_BHQD.shape[-2], k_BHKD.shape[-2], *masking, device=q_BHQD.device)
@@ -289,7 +313,11 @@ def _broadcasts(attn_mask: Tensor, shape: tuple[int, ...]) -> bool:
 
 def matrix_entropy(q_BHQD: Tensor, k_BHKD: Tensor, options: AttentionOptions) -> Tensor:
     """Return what :func:`attention_entropy` does, from the whole matrix of logits."""
-    logits_BHQK, hidden, empty = biased_logits(q_BHQD, k_BHKD, options)
+    return _entropy_of_logits(*biased_logits(q_BHQD, k_BHKD, options))
+
+
+def _entropy_of_logits(logits_BHQK: Tensor, hidden: Tensor | None, empty: Tensor | None) -> Tensor:
+    """Return the entropy of the softmax of logits; arguments as :func:`biased_logits` returns them."""
     if hidden is None or empty is None:
         log_weights = logits_BHQK.log_softmax(dim=-1)
         return 0.0 - (log_weights.exp() * log_weights).sum(dim=-1)

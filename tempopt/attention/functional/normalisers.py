@@ -270,11 +270,36 @@ def _over_last(summed_BHQE: Tensor) -> Tensor:
     return summed_BHQE[..., :-1] / total_BHQ1.masked_fill(total_BHQ1 == 0, 1.0)
 
 
+_WEIGHTS: dict[str, _Weights] = {
+    "top_k": _top_k_weights,
+    "threshold": _threshold_weights,
+    "sparsemax": _sparse_weights(_sparsemax),
+    "entmax15": _sparse_weights(_entmax15),
+}
+
 ATTENTIONS: dict[str, Attention] = {
     "softmax": _fused_softmax,
-    "top_k": _dense(_top_k_weights),
-    "threshold": _dense(_threshold_weights),
-    "sparsemax": _dense(_sparse_weights(_sparsemax)),
-    "entmax15": _dense(_sparse_weights(_entmax15)),
+    **{name: _dense(weights_of) for name, weights_of in _WEIGHTS.items()},
     "linear": _linear,
 }
+
+
+def normalised_weights(normaliser: str, logits: Tensor, limit: Limit) -> Tensor:
+    """Return the weights that a normaliser makes of logits with their mask, in the type of the logits.
+
+    Args:
+        normaliser: Its name; ``softmax`` and ``linear`` make none.
+        logits: Logits, (..., Q, K); a key is hidden where :func:`visible` says so.
+        limit: ``top_k`` or ``min_weight``, or None.
+
+    Raises:
+        UsageError: The normaliser makes no weights of logits.
+    """
+    if normaliser not in _WEIGHTS:
+        raise UsageError(f'normaliser "{normaliser}" makes no weights of logits. Give {", ".join(_WEIGHTS)}.')
+    is_visible = visible(logits)
+    empty = ~is_visible.any(dim=-1, keepdim=True)
+    with full_precision(logits.device.type):
+        wide = logits.to(wide_type(logits)).masked_fill(~is_visible, 0.0)
+        weights = _WEIGHTS[normaliser](wide, ~is_visible & ~empty, limit)
+        return weights.masked_fill(empty, 0.0).to(logits.dtype)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import math
 import pickle
 import sys
@@ -14,7 +13,6 @@ from torch._dynamo.testing import CompileCounter
 
 from tempopt import AttachError, attach
 from tempopt.attention.attach.attachment import detach
-from tempopt.attention.attach.hf_interface import interface_layers
 
 transformers: Any = pytest.importorskip(
     "transformers", reason="NOT TESTED: the attention interface. Install tempopt[transformers]."
@@ -254,25 +252,6 @@ def test_a_model_that_is_moved_to_another_type_keeps_its_temperature(dtype) -> N
         tolerance = min(tolerance, 1e-12) if dtype == torch.float64 else tolerance
 
 
-def registered_names() -> list[str]:
-    registries = (transformers.AttentionInterface, transformers.AttentionMaskInterface)
-    return [name for registry in registries for name in registry._global_mapping if "tempopt" in name]
-
-
-def test_the_registries_are_clean_once_the_last_model_is_detached() -> None:
-    gc.collect()
-    first, second = llama(), bert()
-    attachments = [attach(model, LOG_N) for model in (first, second)]
-    assert first.config._attn_implementation == "tempopt_sdpa"
-    # A mask that is not registered under the same name would be dropped without a word.
-    assert registered_names().count("tempopt_sdpa") == 2
-    attachments[0].detach()
-    assert registered_names().count("tempopt_sdpa") == 2
-    attachments[1].detach()
-    assert registered_names() == []
-    assert first.config._attn_implementation == second.config._attn_implementation == "sdpa"
-
-
 def test_a_model_alone_is_detached_without_its_attachment() -> None:
     model = llama()
     attachment = attach(model, LOG_N)
@@ -280,7 +259,6 @@ def test_a_model_alone_is_detached_without_its_attachment() -> None:
     assert torch.equal(twin(**text())[0], model(**text())[0])
     detach(twin)
     assert torch.equal(twin(**text())[0], llama()(**text())[0])
-    assert model.config._attn_implementation == "tempopt_sdpa"
     attachment.set_progress(1.0)
     attachment.detach()
     with pytest.raises(AttachError, match="detached"):
@@ -289,36 +267,18 @@ def test_a_model_alone_is_detached_without_its_attachment() -> None:
         attachment.self_test(lambda: model(**text())[0])
 
 
-def test_an_unpickled_model_registers_its_attention_again() -> None:
-    gc.collect()
+def test_an_unpickled_model_keeps_its_temperatures() -> None:
     model = llama()
     attachment = attach(model, LOG_N | {"temperature_init": 0.5})
     expected = model(**text())[0]
     pickled = pickle.dumps((model, attachment))
     attachment.detach()
-    assert registered_names() == []
     twin, twin_attachment = pickle.loads(pickled)
     assert torch.equal(twin(**text())[0], expected)
     twin_attachment.use({})
     assert torch.equal(twin(**text())[0], model(**text())[0])
     twin_attachment.detach()
-    assert twin.config._attn_implementation == "sdpa"
-    assert registered_names() == []
-
-
-def test_two_models_of_one_configuration_are_not_both_attached() -> None:
-    config = llama().config
-    first, second = (transformers.LlamaForCausalLM(config).eval() for _ in range(2))
-    untouched = second(**text())[0]
-    attachment = attach(first, LOG_N)
-    assert torch.equal(second(**text())[0], untouched)
-    with pytest.raises(AttachError, match=r"shares its configuration .*copy\.deepcopy\(config\)"):
-        attach(second, LOG_N)
-    del first, attachment
-    # The first has no reference any more.
-    with attach(second, LOG_N):
-        assert not torch.equal(second(**text())[0], untouched)
-    assert torch.equal(second(**text())[0], untouched)
+    assert type(twin.model.layers[0].self_attn) is type(llama().model.layers[0].self_attn)
 
 
 def test_layers_are_chosen_by_what_is_around_or_inside_of_them() -> None:
@@ -326,64 +286,9 @@ def test_layers_are_chosen_by_what_is_around_or_inside_of_them() -> None:
         model = llama()
         with attach(model, LOG_N, layers=[pattern]) as attachment:
             assert attachment.layers == ["model.layers.1.self_attn"]
-            assert attachment.method == "attention_interface"
             attachment.self_test(lambda model=model: model(**text())[0])
     with pytest.raises(AttachError, match=r"matches none of the modules .* model\.layers\.0\.self_attn"):
-        attach(llama(), LOG_N, layers=["encoder.*"], method="attention_interface")
-
-
-def test_what_the_interface_cannot_deliver_is_refused_and_the_model_is_as_it_was() -> None:
-    gemma = transformers.Gemma2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=WIDTH,
-        intermediate_size=48,
-        num_hidden_layers=1,
-        num_attention_heads=HEADS,
-        num_key_value_heads=KEY_HEADS,
-        head_dim=8,
-    )
-    model = transformers.Gemma2ForCausalLM(gemma)
-    for parameters in ({"entropy_lambda": 0.1}, {"normaliser": "sparsemax"}):
-        with pytest.raises(AttachError, match="logits are capped"):
-            attach(model, parameters)
-    with pytest.raises(AttachError, match="the logits of the loss"):
-        attach(model, {"output_temperature": 2.0}, method="attention_interface")
-    with pytest.raises(AttachError, match="entropy term is that of softmax"):
-        attach(llama(), {"entropy_lambda": 0.1, "normaliser": "sparsemax"})
-    assert interface_layers(model) and model.config._attn_implementation == "eager"
-    assert all("tempopt" not in name for module in model.modules() for name in vars(module))
-
-
-def test_an_implementation_that_is_set_afterwards_is_noticed() -> None:
-    model = llama()
-    attachment = attach(model, LOG_N)
-    model.set_attn_implementation("eager")
-    with pytest.raises(AttachError, match='was set to "eager" after'):
-        attachment.set_progress(0.5)
-    attachment.detach()
-    assert model.config._attn_implementation == "eager"
-
-
-def test_a_query_on_another_device_than_its_parameters_is_tempered() -> None:
-    model = llama()
-    attach(model, LOG_N)
-    module = interface_layers(model)[0].module
-    interface = module._tempopt_interface.interface
-    before = interface.numbers(0, torch.device("cpu"))
-    elsewhere = interface.numbers(0, torch.device("meta"))
-    assert elsewhere.inverse_temperature.device.type == "meta"
-    # Nothing was written anew, so a backward that is under way goes on.
-    assert interface.numbers(0, torch.device("cpu")) is before
-
-
-def test_a_mask_that_was_dropped_fails_the_self_test() -> None:
-    model = llama()
-    attachment = attach(model, LOG_N)
-    dropped = transformers.AttentionMaskInterface._global_mapping.pop("tempopt_sdpa")
-    with pytest.raises(AttachError, match="does not act as it should"):
-        attachment.self_test(lambda: model(**text("left"))[0])
-    transformers.AttentionMaskInterface.register("tempopt_sdpa", dropped)
-    attachment.self_test(lambda: model(**text("left"))[0])
+        attach(llama(), LOG_N, layers=["encoder.*"])
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
@@ -427,3 +332,58 @@ def test_dropout_beside_the_entropy_term_is_the_models_own() -> None:
         return model(**text(None))[0]
 
     assert torch.equal(output({"entropy_lambda": 0.3}), output())
+
+
+def test_two_models_of_one_configuration_have_their_own_temperatures() -> None:
+    config = llama().config
+    first, second = (transformers.LlamaForCausalLM(config).eval() for _ in range(2))
+    untouched = second(**text())[0]
+    with attach(first, LOG_N):
+        assert torch.equal(second(**text())[0], untouched)
+        with attach(second, LOG_N):
+            assert not torch.equal(second(**text())[0], untouched)
+        assert torch.equal(second(**text())[0], untouched)
+
+
+def gemma2() -> Any:
+    config = transformers.Gemma2Config(
+        vocab_size=VOCABULARY,
+        hidden_size=WIDTH,
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=HEADS,
+        num_key_value_heads=KEY_HEADS,
+        head_dim=8,
+    )
+    return sharp(transformers.Gemma2ForCausalLM(config), "eager")
+
+
+def test_the_keys_that_a_query_sees_cannot_be_counted_where_logits_are_capped() -> None:
+    model = gemma2()
+    attachment = attach(model, {})
+    for parameters, option in ((LOG_N, "length_scaling"), ({"local_share": 0.5, "window": 2}, "local_share")):
+        attachment.use(parameters)
+        with pytest.raises(AttachError, match=rf"{option} cannot be had .* adds to its logits, or caps them"):
+            model(**text())
+
+
+def test_a_capped_logit_is_divided_by_the_temperature_before_it_is_capped() -> None:
+    model, by_hand = gemma2(), gemma2()
+    attach(model, {"temperature_init": 0.25})
+    for module in by_hand.modules():
+        if isinstance(vars(module).get("scaling"), float):
+            module.scaling *= 4.0
+    torch.testing.assert_close(model(**text())[0], by_hand(**text())[0], rtol=1e-5, atol=1e-5)
+
+
+def test_an_entropy_term_is_that_of_softmax() -> None:
+    with pytest.raises(AttachError, match="entropy term is that of softmax"):
+        attach(llama(), {"entropy_lambda": 0.1, "normaliser": "sparsemax"})
+
+
+def test_an_implementation_that_is_set_afterwards_is_refused() -> None:
+    model = llama()
+    attach(model, LOG_N)
+    model.set_attn_implementation("eager")
+    with pytest.raises(AttachError, match="attends otherwise than in the example"):
+        model(**text())

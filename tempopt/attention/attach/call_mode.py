@@ -1,0 +1,671 @@
+"""Tempers the attention calls inside of a module, whatever the module is.
+
+A module's class is exchanged for a subclass of it, whose ``forward`` runs under a function mode. The mode
+sees the calls of PyTorch that the forward makes: fused attention gets a tempered query, and of attention that
+is written out the product that makes the logits gets a tempered operand, so that what is added to logits
+(masks, position biases) and what caps them stays outside of the temperature. Which calls these are is found
+by ``tempopt.attention.attach.discovery``; parameters, buffers, names and state dicts stay as they are.
+
+Shape suffixes as in attention.py; G is the heads of the keys.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from tempopt.attention.attach.call_state import CallState, LayerNumbers, Numbers
+from tempopt.attention.attach.multihead import multi_head_attention, written_out
+from tempopt.attention.functional.attention import temper_query, tempered_attention
+from tempopt.attention.functional.entropy import add_to_gradient, logits_term, regularised_attention
+from tempopt.attention.functional.local_heads import NearKeys, local_attention, local_mask, near_keys
+from tempopt.attention.functional.logits import AttentionOptions, visible, wide_type
+from tempopt.attention.functional.normalisers import normalised_weights
+from tempopt.errors import AttachError
+from tempopt.temperature import NORMALISERS
+
+BINDING = "_tempopt_call"
+"""Name under which an attached module holds what it knows."""
+
+MULTI_HEAD = F.multi_head_attention_forward
+FUSED = F.scaled_dot_product_attention
+SOFTMAX = frozenset({torch.softmax, Tensor.softmax, F.softmax, torch.special.softmax})
+# Products that may make logits, with the position of an operand in which they are linear.
+PRODUCTS: dict[Any, int] = {
+    torch.matmul: 0,
+    Tensor.matmul: 0,
+    Tensor.__matmul__: 0,
+    Tensor.__rmatmul__: 0,
+    torch.bmm: 0,
+    Tensor.bmm: 0,
+    torch.mm: 0,
+    Tensor.mm: 0,
+    torch.baddbmm: 1,
+    Tensor.baddbmm: 1,
+    torch.einsum: 1,
+}
+# What closes the fast paths of modules, where a function mode does not, as under torch.compile.
+_FAST_PATHS = {
+    nn.TransformerEncoder: "use_nested_tensor",
+    nn.TransformerEncoderLayer: "activation_relu_or_gelu",
+}
+_OPERAND_NAMES = ("input", "batch1")
+_CROSS = ("cross", "encoder_attn", "encdec")
+
+
+@dataclass(frozen=True, slots=True)
+class CallPattern:
+    """The attention calls of one forward of a module.
+
+    Args:
+        num_fused: Number of calls of fused attention; None where no forward was seen: at least one.
+        softmaxes: Of each softmax whether it is attention, how many products come before it, and whether its
+            logits are a product with nothing but numbers multiplied to it and masks added; empty where none
+            is attention.
+        products: Which of the products make logits, or what is added to logits by way of a mask, counted
+            from 0.
+        num_products: Number of products; 0 where none makes logits.
+        is_gate: Whether it does not attend, but makes the logits of another softmax.
+    """
+
+    num_fused: int | None = None
+    softmaxes: tuple[tuple[bool, int, bool], ...] = ()
+    products: frozenset[int] = frozenset()
+    num_products: int = 0
+    is_gate: bool = False
+
+
+@dataclass(slots=True)
+class CallBinding:
+    """What an attached module knows.
+
+    Args:
+        name: Name of the module in its model.
+        layer: Number of the layer.
+        pattern: Its attention calls.
+        state: What they read.
+        nests: Whether it is in another attached layer, or one is in it.
+    """
+
+    name: str
+    layer: int
+    pattern: CallPattern
+    state: CallState
+    nests: bool = False
+    # read on their own, so that one compiled graph serves layers of all numbers and names
+    numbers: LayerNumbers = field(init=False)
+    is_cross: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.numbers = self.state.layers[self.layer]
+        self.is_cross = any(hint in self.name.lower() for hint in _CROSS)
+
+
+class AttachedModule(nn.Module):
+    """Base of the classes that attached modules have; never made by itself."""
+
+    _own_class: type[nn.Module]
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._follow()
+        return self
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._follow()
+
+    def _follow(self) -> None:
+        """Have what the calls read where the parameters are, so that compiled code finds it."""
+        binding: CallBinding | None = self.__dict__[BINDING]
+        if binding is None:
+            return
+        for parameter in self.parameters():
+            if parameter.is_floating_point() and not parameter.is_meta:
+                binding.state.create((parameter.device, wide_type(parameter)))
+                break
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # The class exists only here: say how to make it again from one that can be imported.
+        reduced: Any = super().__reduce_ex__(protocol)
+        make, arguments, *state = reduced
+        importable = tuple(self._own_class if argument is type(self) else argument for argument in arguments)
+        return _remake, (make, importable), *state
+
+
+def bind(module: nn.Module, binding: CallBinding | None) -> None:
+    """Have a module's attention calls tempered; None only closes its fast path, as what is inside needs."""
+    module.__dict__[BINDING] = binding
+    kind: Any = type(module)
+    object.__setattr__(module, "__class__", _attached_class(kind))
+    assert isinstance(module, AttachedModule)
+    module._follow()
+
+
+def unbind(module: nn.Module) -> CallBinding | None:
+    """Make a module what it was before :func:`bind`, and return what it knew."""
+    if not isinstance(module, AttachedModule):
+        return None
+    binding: CallBinding | None = module.__dict__.pop(BINDING)
+    object.__setattr__(module, "__class__", module._own_class)
+    return binding
+
+
+def binding_of(module: nn.Module) -> CallBinding | None:
+    """Return what an attached layer knows; None of another module."""
+    binding: CallBinding | None = module.__dict__.get(BINDING)
+    return binding
+
+
+def bindings(model: nn.Module) -> Iterator[tuple[str, nn.Module, CallBinding]]:
+    """Yield name, module and what it knows of each attached layer of a model."""
+    for name, module in model.named_modules():
+        binding = binding_of(module)
+        if binding is not None:
+            yield name, module, binding
+
+
+@functools.cache
+def _attached_class(own_class: Any) -> type[AttachedModule]:
+    """Return the one attached class for a class of module; one, since compiled graphs depend on it."""
+
+    @functools.wraps(own_class.forward)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        binding: CallBinding | None = self.__dict__[BINDING]
+        if binding is None:
+            return own_class.forward(self, *args, **kwargs)
+        if binding.pattern.is_gate:
+            logits = own_class.forward(self, *args, **kwargs)
+            binding.state.note_active(binding.name)
+            return temper(logits, binding.state.numbers(binding.numbers, logits).inverse_temperature)
+        mode = OracleMode(self, binding) if binding.state.uses_oracle else CallMode(self, binding)
+        with _innermost(mode) if binding.nests else mode:
+            output = own_class.forward(self, *args, **kwargs)
+        mode.check()
+        return output
+
+    members: dict[str, Any] = {
+        "_own_class": own_class,
+        "forward": forward,
+        "__module__": own_class.__module__,
+        "__qualname__": own_class.__qualname__,
+        "__doc__": own_class.__doc__,
+    }
+    # In evaluation these compute the attention inside of them by kernels of their own, unless told otherwise.
+    for kind, name in _FAST_PATHS.items():
+        if issubclass(own_class, kind):
+            members[name] = property(lambda self: False)
+    return type(own_class.__name__, (AttachedModule, own_class), members)
+
+
+def _remake(make: Callable[..., nn.Module], arguments: tuple[Any, ...]) -> nn.Module:
+    module = make(*arguments)
+    kind: Any = type(module)
+    object.__setattr__(module, "__class__", _attached_class(kind))
+    return module
+
+
+class CallMode(TorchFunctionMode):
+    """Tempers the attention calls of one forward of a module, and counts them.
+
+    Args:
+        module: The module.
+        binding: What it knows.
+    """
+
+    def __init__(self, module: nn.Module, binding: CallBinding) -> None:
+        super().__init__()
+        self._module, self._binding = module, binding
+        self._state, self._pattern = binding.state, binding.pattern
+        self._takes_gradients = torch.is_grad_enabled()
+        self._num_fused = self._num_products = self._num_softmaxes = 0
+        # queries and keys of different sequences, by the module's name or by the call
+        self._is_cross = binding.is_cross
+        self._valid_BQ: Tensor | None = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = {} if kwargs is None else kwargs
+        if self._binding.nests and _nested.modes[-1] is not self:
+            return func(*args, **kwargs)
+        if func is Tensor.unflatten:
+            # whose Python the compiler cannot follow under a mode
+            func = torch.unflatten
+        if func is FUSED:
+            self._note_fused()
+            return self.attend(*args, **kwargs)
+        if func is MULTI_HEAD:
+            self._note_fused()
+            return self.attend_multihead(*args, **kwargs)
+        if self._pattern.num_products:
+            if func in SOFTMAX:
+                return self._see_softmax(func, args, kwargs)
+            if func in PRODUCTS and are_matrices(func, args, kwargs):
+                number = self._num_products
+                self._num_products += 1
+                if number in self._pattern.products:
+                    self._require_gradients()
+                    return self.product(func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def check(self) -> None:
+        """Refuse a forward that attended otherwise than the one that was looked into.
+
+        Raises:
+            AttachError: if it did.
+        """
+        pattern = self._pattern
+        is_known = pattern.num_fused is not None
+        if self._num_fused != pattern.num_fused if is_known else not self._num_fused:
+            expected = pattern.num_fused if is_known else "at least one"
+            self._refuse(f"It made {self._num_fused} calls of fused attention; {expected} was expected.")
+        if (self._num_softmaxes, self._num_products) != (len(pattern.softmaxes), pattern.num_products):
+            self._refuse(
+                f"It made {self._num_softmaxes} softmaxes and {self._num_products} products, where "
+                f"{len(pattern.softmaxes)} and {pattern.num_products} were expected."
+            )
+        self._state.note_active(self._binding.name)
+
+    def _refuse(self, problem: str) -> None:
+        raise AttachError(
+            f'"{self._binding.name}" attends otherwise than in the example that its temperature was attached '
+            f"with. {problem} Attach with an example that runs it as here, as in attach(model, parameters, "
+            "example=lambda: model(batch))."
+        )
+
+    def _note_fused(self) -> None:
+        self._num_fused += 1
+        self._require_gradients()
+
+    def _require_gradients(self) -> None:
+        if self._takes_gradients and not torch.is_grad_enabled():
+            raise AttachError(
+                f'"{self._binding.name}" attends without gradients inside of a forward with gradients, as '
+                "under checkpoint(..., use_reentrant=True): its backward pass would attend at temperature 1. "
+                "Use use_reentrant=False, or checkpoint the whole module."
+            )
+
+    # ---- fused attention
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        """Return tempered attention, as ``scaled_dot_product_attention`` returns attention."""
+        if not self._state.has_more:
+            query = temper(query, self._numbers(query).inverse_temperature)
+            return FUSED(
+                query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+            )
+        qkv = query, key, value
+        if query.ndim == 3:
+            self._refuse_heads("has no dimension of heads")
+            qkv = query.unsqueeze(1), key.unsqueeze(1), value.unsqueeze(1)
+            attn_mask = attn_mask.unsqueeze(1) if attn_mask is not None and attn_mask.ndim == 3 else attn_mask
+        elif query.ndim != 4:
+            raise AttachError(f'"{self._binding.name}" attends with {query.ndim} dimensions. {_MORE}')
+        options = AttentionOptions(attn_mask=attn_mask, is_causal=is_causal, dropout_p=dropout_p, scale=scale)
+        out_BHQD = self._attend_to(*qkv, options)
+        return out_BHQD.squeeze(1) if query.ndim == 3 else out_BHQD
+
+    def _attend_to(self, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions) -> Tensor:
+        near = self._near_keys(q, k, options)
+        if near is not None:
+            if not self._has_term and self._state.is_softmax:
+                if self._state.observers.present:
+                    self._tempered(q, k, _with_mask_of_all_heads(q, k, near, options))
+                return local_attention(q, k, v, near=near, **self._tempering(q), **options.keywords)
+            options = _with_mask_of_all_heads(q, k, near, options)
+        if not self._state.is_softmax:
+            limits = NORMALISERS[self._state.normaliser].limited(self._numbers(q).limit)
+            return tempered_attention(
+                q, k, v, normaliser=self._state.normaliser, **limits, **self._tempering(q), **options.keywords
+            )
+        q = self._tempered(q, k, options)
+        if self._has_term:
+            valid_BQ = self._valid(q, k, options)
+            return regularised_attention(q, k, v, options, **self._term(q), valid_BQ=valid_BQ)
+        return FUSED(q, k, v, **options.keywords, enable_gqa=q.shape[1] != k.shape[1])
+
+    def attend_multihead(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+        """Return what ``multi_head_attention_forward`` does, of a tempered query."""
+        query, key, padding = args[0], args[1], kwargs.get("key_padding_mask")
+        self._is_cross = query is not key
+        if padding is not None and not self._is_cross:
+            valid = visible(padding) if padding.is_floating_point() else ~padding
+            self._valid_BQ = valid if valid.ndim == 2 else valid.unsqueeze(0)
+        return multi_head_attention(self, *args, **kwargs)
+
+    def attend_with_weights(
+        self, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, dropout_p: float
+    ) -> tuple[Tensor, Tensor]:
+        """Return tempered attention and its weights, which are written out."""
+        options = AttentionOptions(attn_mask=attn_mask)
+        near = self._near_keys(q, k, options)
+        if near is not None:
+            options = _with_mask_of_all_heads(q, k, near, options)
+        q = self._tempered(q, k, options)
+        mask = options.attn_mask
+        if mask is not None and mask.dtype == torch.bool:
+            mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(~mask, float("-inf"))
+        weights = self._weights(written_out(q, k, mask), lambda logits: logits.softmax(dim=-1))
+        if dropout_p > 0.0:
+            weights = F.dropout(weights, p=dropout_p)
+        out_NLD = torch.bmm(weights.flatten(0, 1), v.flatten(0, 1))
+        return out_NLD.view(*q.shape[:3], v.shape[-1]), weights
+
+    # ---- attention that is written out
+
+    def product(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Return the product of a tempered operand."""
+        operand = operand_of(func, args, kwargs)
+        inverse = self._numbers(operand).inverse_temperature
+        state = self._state
+        if state.has_head_factors:
+            if operand.ndim != 4 or func is torch.einsum:
+                self._refuse_heads("writes its softmax out, without a third dimension from the end for heads")
+            inverse = self._inverse(operand)
+        args, kwargs = with_operand(func, args, kwargs, temper(operand, inverse))
+        return func(*args, **kwargs)
+
+    def _see_softmax(self, func: Any, args: Any, kwargs: Any) -> Tensor:
+        number = self._num_softmaxes
+        self._num_softmaxes += 1
+        expected = self._pattern.softmaxes
+        if number >= len(expected) or expected[number][1] != self._num_products:
+            self._refuse(f"Its softmax number {number + 1} comes after {self._num_products} products.")
+        if not expected[number][0]:
+            return func(*args, **kwargs)  # type: ignore[no-any-return]
+        return self.softmax(func, args, kwargs, is_bare=expected[number][2])
+
+    def softmax(self, func: Any, args: Any, kwargs: Any, *, is_bare: bool) -> Tensor:
+        """Return the weights that are made of tempered logits."""
+        if not self._state.has_more:
+            return func(*args, **kwargs)  # type: ignore[no-any-return]
+        logits = args[0] if args else kwargs["input"]
+        dim = args[1] if len(args) > 1 else kwargs.get("dim")
+        if dim not in (-1, logits.ndim - 1) or logits.ndim not in (3, 4):
+            raise AttachError(
+                f'"{self._binding.name}" has a softmax over dimension {dim} of {logits.ndim}. {_MORE}'
+            )
+        logits_BHQK = logits if logits.ndim == 4 else logits.unsqueeze(1)
+        if self._state.has_length_scaling or self._state.has_local_heads:
+            logits_BHQK = self._with_keys(logits_BHQK, is_bare=is_bare)
+        if self._state.observers.present:
+            self._show(logits_BHQK)
+        others = {name: value for name, value in kwargs.items() if name != "input"}
+        return self._weights(logits_BHQK.view(logits.shape), lambda logits: func(logits, *args[1:], **others))
+
+    def _with_keys(self, logits_BHQK: Tensor, *, is_bare: bool) -> Tensor:
+        """Return logits with what depends on the keys that a query sees: length scaling and local heads."""
+        state = self._state
+        if not is_bare:
+            option = "length_scaling" if state.has_length_scaling else "local_share"
+            raise AttachError(
+                f'{option} cannot be had in "{self._binding.name}": it adds to its logits, or caps them, and '
+                "which keys a query sees is only known after that. Have it call "
+                "torch.nn.functional.scaled_dot_product_attention, or leave the layer out."
+            )
+        mask = visible(logits_BHQK)
+        near = self._near_keys(logits_BHQK, logits_BHQK.transpose(-2, -1), AttentionOptions(attn_mask=mask))
+        if near is not None:
+            if logits_BHQK.shape[1] == 1:
+                self._refuse_heads("writes its softmax out, without a third dimension from the end for heads")
+            mask = local_mask(logits_BHQK.shape[1], logits_BHQK.shape[-1], near=near, attn_mask=mask)
+            logits_BHQK = logits_BHQK.masked_fill(~mask, torch.finfo(logits_BHQK.dtype).min)
+        scaled = temper_query(
+            logits_BHQK,
+            logits_BHQK.shape[-1],
+            inverse_temperature=1.0,
+            length_scaling=state.length_scaling,
+            length_constant=self._numbers(logits_BHQK).length_constant,
+            attn_mask=mask,
+        )
+        return torch.where(mask, scaled, logits_BHQK)
+
+    def _show(self, logits_BHQK: Tensor) -> None:
+        """Show logits to observers as queries whose keys are the unit vectors."""
+        visible_BHQK = visible(logits_BHQK)
+        k_len = logits_BHQK.shape[-1]
+        unit_BHKD = torch.eye(k_len, dtype=logits_BHQK.dtype, device=logits_BHQK.device)
+        self._state.observers.show(
+            self._binding.layer,
+            logits_BHQK.masked_fill(~visible_BHQK, 0.0),
+            unit_BHKD.expand(*logits_BHQK.shape[:2], -1, -1),
+            scale=1.0,
+            attn_mask=visible_BHQK,
+            is_causal=False,
+            valid_BQ=self._seen_by_itself(visible_BHQK, *logits_BHQK.shape[-2:]),
+        )
+
+    def _weights(self, logits: Tensor, softmax: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the weights of logits with their masks, (B, H, Q, K) or (B, Q, K)."""
+        state = self._state
+        if not state.is_softmax:
+            return normalised_weights(state.normaliser, logits, self._numbers(logits).limit)
+        weights = softmax(logits)
+        if not self._has_term:
+            return weights
+        logits_BHQK = logits if logits.ndim == 4 else logits.unsqueeze(1)
+        valid_BQ = self._valid_BQ
+        if not isinstance(self._module, nn.MultiheadAttention):
+            valid_BQ = self._seen_by_itself(visible(logits_BHQK), *logits_BHQK.shape[-2:])
+        return add_to_gradient(weights, logits_term(logits_BHQK, **self._term(logits), valid_BQ=valid_BQ))
+
+    # ---- what both have
+
+    @property
+    def _has_term(self) -> bool:
+        return self._state.entropy.has_term and self._module.training and torch.is_grad_enabled()
+
+    def _numbers(self, q: Tensor) -> Numbers:
+        return self._state.numbers(self._binding.numbers, q)
+
+    def _inverse(self, q_BHQD: Tensor) -> Tensor:
+        return self._state.inverse(self._binding.numbers, self._binding.layer, q_BHQD)
+
+    def _term(self, q: Tensor) -> dict[str, Any]:
+        numbers = self._numbers(q)
+        has_target = self._state.entropy.has_target
+        return {"weight": numbers.entropy_weight, "target": numbers.entropy_target if has_target else None}
+
+    def _tempering(self, q_BHQD: Tensor) -> dict[str, Any]:
+        return {
+            "length_scaling": self._state.length_scaling,
+            "length_constant": self._numbers(q_BHQD).length_constant,
+            "inverse_temperature": self._inverse(q_BHQD),
+        }
+
+    def _tempered(self, q: Tensor, k: Tensor, options: AttentionOptions) -> Tensor:
+        """Return the tempered queries, having shown them to observers."""
+        q = temper_query(q, k.shape[-2], **self._tempering(q), **options.masking)
+        if self._state.observers.present:
+            masking = {"valid_BQ": self._valid(q, k, options), **options.masking}
+            self._state.observers.show(self._binding.layer, q, k, scale=options.scale, **masking)
+        return q
+
+    def _valid(self, q: Tensor, k: Tensor, options: AttentionOptions) -> Tensor | None:
+        """Return where a query is no padding, (B, Q) or (1, Q)."""
+        q_len, k_len = q.shape[-2], k.shape[-2]
+        if options.attn_mask is None or isinstance(self._module, nn.MultiheadAttention):
+            return self._valid_BQ
+        mask = options.attn_mask.expand(*(1,) * (4 - options.attn_mask.ndim), *options.attn_mask.shape)
+        return self._seen_by_itself(visible(mask).expand(-1, -1, q_len, k_len), q_len, k_len)
+
+    def _seen_by_itself(self, visible_BHQK: Tensor, q_len: int, k_len: int) -> Tensor | None:
+        """Return which queries see themselves among the keys, as those that are no padding do."""
+        if q_len > k_len or self._is_cross:
+            return None
+        return visible_BHQK.diagonal(offset=k_len - q_len, dim1=-2, dim2=-1).any(dim=1)
+
+    def _near_keys(self, q: Tensor, k: Tensor, options: AttentionOptions) -> NearKeys | None:
+        """Return which keys local heads see; None where there are no such heads, as in cross-attention.
+
+        In a causal module with a cache, a query is the last key that it sees: a cache of a fixed size has
+        places behind it.
+        """
+        if self._is_cross:
+            return None
+        last_seen = bool(getattr(self._module, "is_causal", True))
+        window = self._numbers(q).window
+        return near_keys(self._state.local, q, k, window=window, last_seen=last_seen, **options.masking)
+
+    def _refuse_heads(self, problem: str) -> None:
+        if self._state.has_head_factors or self._state.has_local_heads:
+            raise AttachError(
+                f'"{self._binding.name}" {problem}, so its heads cannot differ. Give head_pattern="uniform" '
+                "and local_share=0.0, or leave the layer out."
+            )
+
+
+_MORE = "Only a temperature can be attached to it, without what depends on heads, keys and weights."
+
+
+class OracleMode(CallMode):
+    """Computes the calls with the temperature put in by other means, for the self-test.
+
+    Fused attention is written out in double precision, of ``nn.MultiheadAttention`` the rows that make the
+    query are scaled, and where softmax is written out the logits are, instead of an operand.
+    """
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        if enable_gqa:
+            groups = query.shape[-3] // key.shape[-3]
+            key, value = (x.repeat_interleave(groups, dim=-3) for x in (key, value))
+        inverse = self._state.values[self._binding.layer]
+        logits = query.double() @ key.double().transpose(-2, -1)
+        logits = logits * ((query.shape[-1] ** -0.5 if scale is None else scale) * inverse)
+        if is_causal:
+            logits = logits.masked_fill(torch.ones_like(logits, dtype=torch.bool).triu(1), -torch.inf)
+        if attn_mask is not None:
+            is_boolean = attn_mask.dtype == torch.bool
+            logits = logits.masked_fill(~attn_mask, -torch.inf) if is_boolean else logits + attn_mask
+        # a query that sees no key gets zeros
+        weights = logits.softmax(dim=-1).nan_to_num(0.0)
+        return (F.dropout(weights, dropout_p) @ value.double()).to(query.dtype)
+
+    def attend_multihead(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+        names = MULTI_HEAD.__code__.co_varnames[: MULTI_HEAD.__code__.co_argcount]
+        arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+        inverse, width = self._state.values[self._binding.layer], arguments["embed_dim_to_check"]
+        for name in ("in_proj_weight", "q_proj_weight", "in_proj_bias"):
+            parameter = arguments.get(name)
+            if parameter is not None:
+                rows = [parameter[:width].double() * inverse, parameter[width:].double()]
+                arguments[name] = torch.cat(rows).to(parameter.dtype)
+        return MULTI_HEAD(**arguments)
+
+    def product(self, func: Any, args: Any, kwargs: Any) -> Any:
+        inverse = self._state.values[self._binding.layer]
+        nothing = torch.zeros_like(operand_of(func, args, kwargs))
+        product = func(*args, **kwargs)
+        zero_args, zero_kwargs = with_operand(func, args, kwargs, nothing)
+        # what baddbmm adds stays as it is
+        added = func(*zero_args, **zero_kwargs)
+        return (added + (product - added).double() * inverse).to(product.dtype)
+
+
+class _NestedModes(threading.local):
+    """The modes of layers that nest, in this thread; calls are those of the last one."""
+
+    def __init__(self) -> None:
+        self.modes: list[CallMode] = []
+
+
+_nested = _NestedModes()
+
+
+@contextmanager
+def _innermost(mode: CallMode) -> Iterator[None]:
+    _nested.modes.append(mode)
+    try:
+        with mode:
+            yield
+    finally:
+        _nested.modes.pop()
+
+
+@contextmanager
+def by_oracle(state: CallState) -> Iterator[None]:
+    """Have the calls computed by the means of the self-test for a while."""
+    state.uses_oracle = True
+    try:
+        yield
+    finally:
+        state.uses_oracle = False
+
+
+def temper(x: Tensor, inverse: Tensor) -> Tensor:
+    """Return a tensor times 1 / τ, in its own type; the product is made in float32 or better."""
+    # CUDA rounds a factor without dimensions to the type of the other one first
+    factor = inverse.to(wide_type(x))
+    return (x * (factor.reshape(1) if factor.ndim == 0 else factor)).to(x.dtype)
+
+
+def operand_of(func: Any, args: Any, kwargs: Any) -> Tensor:
+    """Return the operand of a product that a temperature is put on."""
+    position = PRODUCTS[func]
+    if position >= len(args):
+        operand = next(kwargs[name] for name in _OPERAND_NAMES[::-1] if name in kwargs)
+    else:
+        operand = args[position][0] if isinstance(args[position], (list, tuple)) else args[position]
+    assert isinstance(operand, Tensor)
+    return operand
+
+
+def with_operand(func: Any, args: Any, kwargs: Any, operand: Tensor) -> tuple[Any, Any]:
+    """Return the arguments of a product with another tensor in the place of its operand."""
+    position = PRODUCTS[func]
+    if position >= len(args):
+        name = next(name for name in _OPERAND_NAMES[::-1] if name in kwargs)
+        return args, {**kwargs, name: operand}
+    first = [operand, *args[position][1:]] if isinstance(args[position], (list, tuple)) else operand
+    return (*args[:position], first, *args[position + 1 :]), kwargs
+
+
+def operands_of(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
+    """Return the operands of a product."""
+    arguments = [*args[PRODUCTS[func] :], *(value for name, value in kwargs.items() if name != "out")]
+    flat = [x for value in arguments for x in (value if isinstance(value, (list, tuple)) else [value])]
+    return [x for x in flat if isinstance(x, Tensor)]
+
+
+def are_matrices(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether a product is one of two matrices, or batches of them; tables of frequencies are vectors."""
+    operands = operands_of(func, args, kwargs)
+    return len(operands) >= 2 and all(x.ndim >= 2 for x in operands)
+
+
+def _with_mask_of_all_heads(
+    q: Tensor, k: Tensor, near: NearKeys, options: AttentionOptions
+) -> AttentionOptions:
+    """Return the options with a mask in which the window of local heads is."""
+    # a row that is minus infinity throughout would be NaN in a softmax that is written out
+    lowest = torch.finfo(q.dtype).min
+    mask = local_mask(q.shape[1], k.shape[-2], near=near, hidden=lowest, **options.masking)
+    return replace(options, attn_mask=mask, is_causal=False)

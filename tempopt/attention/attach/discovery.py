@@ -1,0 +1,575 @@
+"""Finds the attention calls of a model, by a forward that is looked into or by the code of its modules.
+
+Attention is fused attention, or a softmax whose input comes from a product of activations and whose output
+goes into one. What is done to these calls is decided in ``tempopt.attention.attach.call_mode``.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+import re
+import sys
+import types
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakIdKeyDictionary
+
+from tempopt.attention.attach.call_mode import (
+    FUSED,
+    MULTI_HEAD,
+    PRODUCTS,
+    SOFTMAX,
+    CallPattern,
+    are_matrices,
+    operands_of,
+)
+from tempopt.attention.attach.outputs import nested_tensors
+from tempopt.attention.attach.preserve_state import preserve_model_state, preserve_rng_state
+from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE, Layers, lineage
+from tempopt.attention.functional.logits import visible
+from tempopt.errors import AttachError
+
+Forward = Callable[[], Any]
+
+# Behind these begins another part of a network: what they make is no logits of what they are given.
+_MAPS = frozenset(
+    "linear conv1d conv2d conv3d addmm embedding layer_norm rms_norm group_norm batch_norm".split()
+)
+# A map of logits themselves, over heads, is passed once.
+_MOST_MAPS = 1
+# What leaves logits as they are, multiplies them by a number, and adds a mask.
+_VIEWS = frozenset(
+    "view reshape transpose permute flatten unflatten squeeze unsqueeze contiguous float to type_as "
+    "__getitem__ detach clone double half bfloat16".split()
+)
+_FACTORS = frozenset("mul multiply div divide true_divide imul itruediv truediv idiv rmul".split())
+_TERMS = frozenset("add iadd radd masked_fill where".split())
+# A product with a parameter as it is may be attention with learned queries, but is so more rarely.
+_PARAMETER_PRODUCT = 10
+# Attention by other kernels, which cannot be tempered from outside.
+_TO_WEIGHTS = frozenset({"softmax", "log_softmax", "cross_entropy"})
+_OPAQUE = re.compile(r"attention|attn|flash", re.IGNORECASE)
+_FUSED_NAMES = frozenset({"scaled_dot_product_attention", "ALL_ATTENTION_FUNCTIONS"})
+_PRODUCT_NAMES = frozenset({"matmul", "bmm", "baddbmm", "einsum"})
+_MOST_NAMED = 8
+_OUTSIDE = "what calls the model"
+
+
+class NeedsExampleError(AttachError):
+    """Which calls are attention cannot be told from the code alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionLayer:
+    """A module that attends.
+
+    Args:
+        name: Its name in the model, as in ``named_modules``.
+        module: The module.
+        pattern: Its attention calls.
+        ran: Whether a forward was seen in which it attended.
+    """
+
+    name: str
+    module: nn.Module
+    pattern: CallPattern
+    ran: bool
+
+    def is_inside(self, outer_layer: AttentionLayer) -> bool:
+        """Whether it is a part of another module that attends."""
+        is_within = not outer_layer.name or self.name.startswith(f"{outer_layer.name}.")
+        return self is not outer_layer and is_within
+
+
+def discover(
+    model: nn.Module, layers: Layers = "auto", forward: Forward | None = None
+) -> list[AttentionLayer]:
+    """Return the modules of a model that attend, in depth order.
+
+    Args:
+        model: Any module; not changed.
+        layers: ``"auto"`` for all, or patterns as in ``fnmatch``. A pattern takes a module that it matches,
+            or one inside of which or around which it matches a module, as its query projection. Of linear
+            maps it takes those whose output the forward shows to go into a softmax, as routers have.
+        forward: Runs the model on some batch; it is looked into. None goes by the code of the modules,
+            which finds ``nn.MultiheadAttention`` and fused attention.
+
+    Raises:
+        NeedsExampleError: if a softmax is written out, and there is no forward.
+        AttachError: if there is no attention, or one that cannot be tempered.
+    """
+    if isinstance(layers, str) and layers != "auto":
+        raise AttachError(
+            f'layers="{layers}" is a single text. Give "auto" or a list of patterns, as in ["{layers}"].'
+        )
+    is_whole = layers == "auto"
+    trace = _Trace()
+    if forward is not None:
+        trace = _traced(model, forward)
+    layers_by_name = _by_code(model, asks=is_whole and forward is None)
+    patterns = trace.patterns()
+    known_layers = [
+        AttentionLayer(name, module, patterns.get(name, CallPattern()), name in patterns)
+        for name, module in model.named_modules()
+        if name in patterns or (name in layers_by_name and name not in trace.ran)
+    ]
+    gates = [
+        AttentionLayer(name, module, CallPattern(is_gate=True), ran=True)
+        for name, module in model.named_modules()
+        if name in trace.gates
+    ]
+    selected = [
+        layer
+        for layer in (known_layers if is_whole else known_layers + gates)
+        if is_whole or any(_matches(layer, pattern) for pattern in layers)
+    ]
+    if is_whole:
+        trace.refuse_unclear()
+    unmatched = () if is_whole else (p for p in layers if not any(_matches(layer, p) for layer in selected))
+    if not selected or any(unmatched):
+        raise _create_refusal(model, layers, known_layers, trace, has_forward=forward is not None)
+    _refuse_nested(selected, known_layers)
+    return selected
+
+
+def _matches(layer: AttentionLayer, pattern: str) -> bool:
+    if layer.pattern.is_gate:
+        return fnmatchcase(layer.name, pattern)
+    descendants = (f"{layer.name}.{name}" for name, _ in layer.module.named_modules() if name)
+    return any(fnmatchcase(name, pattern) for name in (*lineage(layer.name), *descendants))
+
+
+def _create_refusal(
+    model: nn.Module,
+    layers: Layers,
+    known_layers: Sequence[AttentionLayer],
+    trace: _Trace,
+    *,
+    has_forward: bool,
+) -> AttachError:
+    kind = type(model).__name__
+    opaque = "".join(
+        f' "{name}" attends by {kernel}, whose logits cannot be reached from outside.'
+        for name, kernel in sorted(trace.opaque)
+    )
+    # a forward may show more
+    error = AttachError if has_forward else NeedsExampleError
+    if known_layers:
+        names = ", ".join(layer.name for layer in known_layers[:_MOST_NAMED])
+        return error(
+            f"A pattern in layers={layers!r} matches none of the modules of {kind} that attend: {names}."
+            f"{opaque} Give patterns of those."
+        )
+    if not has_forward:
+        _by_code(model, asks=True)
+    problem = "that was run" if has_forward else "by its code"
+    return error(
+        f"No attention was found in {kind} {problem}: neither nn.MultiheadAttention nor a call of "
+        "scaled_dot_product_attention, nor a softmax (torch.softmax) whose input is made by a matrix product "
+        f"and whose output goes into one.{opaque} Give an example that attends, as in attach(model, "
+        f"parameters, example=lambda: model(batch)), or {AS_TEMPERED_MODULE}."
+    )
+
+
+def _refuse_nested(selected: Sequence[AttentionLayer], known_layers: Sequence[AttentionLayer]) -> None:
+    for layer in selected:
+        for inner in known_layers:
+            if inner.is_inside(layer) and inner not in selected:
+                raise AttachError(
+                    f'"{layer.name}" attends itself, and so does "{inner.name}" inside of it, which is left '
+                    f"out. Name both in layers=[...], or neither."
+                )
+
+
+# ---- by code
+
+
+def _by_code(model: nn.Module, *, asks: bool) -> set[str]:
+    """Return the names of modules that are known to attend by fused attention from their code.
+
+    Raises:
+        NeedsExampleError: if ``asks`` and a module may write its softmax out.
+    """
+    names: set[str] = set()
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            continue
+        if isinstance(module, nn.MultiheadAttention):
+            names.add(name)
+            continue
+        kind: Any = type(module)
+        code = _code_names(kind)
+        is_eager = "ALL_ATTENTION_FUNCTIONS" in code and _implementation(module) != "sdpa"
+        if code & _FUSED_NAMES and not is_eager:
+            names.add(name)
+        elif asks and (is_eager or ("softmax" in code and code & _PRODUCT_NAMES)):
+            raise NeedsExampleError(
+                f'Which calls of "{name or type(module).__name__}" are attention cannot be told without a '
+                "forward, for it writes its softmax out. Give an example, as in attach(model, parameters, "
+                "example=lambda: model(batch))."
+            )
+    return names
+
+
+def _implementation(module: nn.Module) -> str | None:
+    return getattr(module.__dict__.get("config"), "_attn_implementation", None)
+
+
+@functools.cache
+def _code_names(kind: type[nn.Module]) -> frozenset[str]:
+    """Return the names that the forward of a class uses, in its other methods and functions beside it too."""
+    names: set[str] = set()
+    waiting: list[Any] = [kind.forward]
+    while waiting:
+        function = inspect.unwrap(waiting.pop())
+        if not isinstance(function, types.FunctionType) or function.__module__.startswith("torch."):
+            continue
+        for name in _names_of(function.__code__) - names:
+            names.add(name)
+            beside = function.__globals__.get(name)
+            is_beside = getattr(beside, "__module__", None) == function.__module__
+            waiting += [beside if is_beside else None, *(vars(base).get(name) for base in kind.__mro__)]
+    return frozenset(names)
+
+
+def _names_of(code: types.CodeType) -> set[str]:
+    names = set(code.co_names)
+    if any(instruction.argrepr in ("@", "@=") for instruction in dis.get_instructions(code)):
+        names.add("matmul")
+    for constant in code.co_consts:
+        names |= _names_of(constant) if isinstance(constant, types.CodeType) else set()
+    return names
+
+
+# ---- by a forward
+
+
+@dataclass(slots=True, eq=False)
+class _Frame:
+    """One forward of a module, and the calls in it."""
+
+    name: str
+    calls: list[_Call] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """A fused attention, a product or a softmax.
+
+    Args:
+        kind: Which of them.
+        frames: The forwards that it was made in, outermost first.
+        products: Of a softmax the products that its input comes from, of fused attention those that are added
+            to its logits by way of the mask, as scores of positions are.
+        is_certain: Whether that is without a map between them.
+        is_bare: Whether nothing but numbers was multiplied to its input, and nothing but masks added.
+        feeds_product: Whether its output goes into a product.
+        maps: Of a product or a fused attention the maps that its queries and keys come from.
+    """
+
+    kind: Literal["fused", "product", "softmax"]
+    frames: tuple[_Frame, ...]
+    products: list[_Call] = field(default_factory=list)
+    is_certain: bool = False
+    is_bare: bool = False
+    feeds_product: bool = False
+    maps: frozenset[int] = frozenset()
+
+    @property
+    def owner(self) -> _Frame | None:
+        """The innermost forward that an attention is in with all of its products; None of another call."""
+        if self.kind == "fused" and not self.products:
+            return self.frames[-1]
+        if not self.products or not (self.feeds_product or self.kind == "fused"):
+            return None
+        return [frame for frame in self.frames if all(frame in p.frames for p in self.products)][-1]
+
+
+@dataclass(slots=True)
+class _Origin:
+    """What a tensor comes from.
+
+    Args:
+        products: Each product that it was last made by, to the number of maps since.
+        softmaxes: The same of softmaxes.
+        is_parameter: Whether it is a parameter as it is, or a view of one.
+        is_bare: Whether it is such a product with nothing but numbers multiplied to it and masks added.
+        is_learned: Whether a parameter has a part in it, as in all but inputs and masks.
+        maps: The maps that it was last made by.
+    """
+
+    products: dict[_Call, int] = field(default_factory=dict)
+    softmaxes: dict[_Call, int] = field(default_factory=dict)
+    is_parameter: bool = False
+    is_bare: bool = False
+    is_learned: bool = False
+    maps: frozenset[int] = frozenset()
+
+
+@dataclass(slots=True)
+class _Trace:
+    """What was seen of a forward.
+
+    Args:
+        frames: The forwards that are under way.
+        calls: The calls that were made.
+        opaque: Modules that attend by other kernels, and these.
+        ran: Names of the modules that ran.
+        gates: Names of linear maps whose output goes into a softmax that is not attention, as of routers.
+    """
+
+    frames: list[_Frame] = field(default_factory=list)
+    calls: list[_Call] = field(default_factory=list)
+    opaque: set[tuple[str, str]] = field(default_factory=set)
+    ran: set[str] = field(default_factory=set)
+    gates: set[str] = field(default_factory=set)
+
+    @contextmanager
+    def within(self, name: str) -> Iterator[None]:
+        """Note a forward of a module."""
+        frame = _Frame(name)
+        self.frames.append(frame)
+        self.ran.add(name)
+        try:
+            yield
+        finally:
+            self.frames.pop()
+
+    def note(self, kind: Literal["fused", "product", "softmax"]) -> _Call:
+        """Note a call."""
+        call = _Call(kind, tuple(self.frames))
+        self.calls.append(call)
+        for frame in self.frames:
+            frame.calls.append(call)
+        return call
+
+    def refuse_unclear(self) -> None:
+        """Refuse to temper all attention where it is not clear what is attention.
+
+        Raises:
+            AttachError: if other kernels ran, or a softmax of products that goes into no product.
+        """
+        for name, kernel in sorted(self.opaque):
+            raise AttachError(
+                f'"{name}" attends by {kernel}, whose logits cannot be reached from outside: it would stay '
+                "at temperature 1 while the rest is tempered. Have it call scaled_dot_product_attention, or "
+                "name the layers that are to have a temperature (layers=[...])."
+            )
+        if _OUTSIDE in self.patterns():
+            raise AttachError(
+                "An attention is computed outside of the forward of every module, where no temperature can "
+                "be attached. Have a module of its own compute it in its forward."
+            )
+        for softmax in self.calls:
+            if softmax.is_certain and not softmax.feeds_product:
+                raise AttachError(
+                    f'"{softmax.frames[-1].name}" takes a softmax of a matrix product, but what comes out '
+                    "goes into no matrix product, so it may be attention or not. Name the layers that are to "
+                    "have a temperature (layers=[...])."
+                )
+
+    def patterns(self) -> dict[str, CallPattern]:
+        """Return the attention calls of each module that attends.
+
+        Raises:
+            AttachError: if a module attends differently from call to call.
+        """
+        owners = dict.fromkeys(call.owner for call in self.calls if call.owner is not None)
+        patterns: dict[str, CallPattern] = {}
+        for owner in owners:
+            pattern = _pattern(owner, owners)
+            if patterns.setdefault(owner.name, pattern) != pattern:
+                raise AttachError(
+                    f'"{owner.name}" attends differently from call to call of one forward, so that its '
+                    f"attention cannot be told from its other products. {AS_TEMPERED_MODULE.capitalize()}."
+                )
+        return patterns
+
+
+def _pattern(owner: _Frame, owners: Container[_Frame]) -> CallPattern:
+    """Return the calls in a forward that are not in another one, inside of it, that attends too."""
+    calls = [
+        call
+        for call in owner.calls
+        if not any(frame in owners for frame in call.frames[call.frames.index(owner) + 1 :])
+    ]
+    num_fused = sum(call.kind == "fused" for call in calls)
+    products = [call for call in calls if call.kind == "product"]
+    attention = [call for call in calls if call.owner is owner and call.products]
+    if not attention:
+        return CallPattern(num_fused=num_fused)
+    logits = {product for call in attention for product in call.products}
+    return CallPattern(
+        num_fused=num_fused,
+        softmaxes=tuple(
+            (
+                call in attention,
+                sum(previous.kind == "product" for previous in calls[:position]),
+                call.is_bare,
+            )
+            for position, call in enumerate(calls)
+            if call.kind == "softmax"
+        ),
+        products=frozenset(number for number, call in enumerate(products) if call in logits),
+        num_products=len(products),
+    )
+
+
+class _TraceMode(TorchFunctionMode):
+    """Follows what tensors come from."""
+
+    def __init__(self, trace: _Trace) -> None:
+        super().__init__()
+        self._trace = trace
+        self._origins: Any = WeakIdKeyDictionary()
+        self._nothing = _Origin()
+        self._map_names: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func is FUSED or func is MULTI_HEAD:
+            call, mask = self._trace.note("fused"), args[3] if len(args) > 3 else kwargs.get("attn_mask")
+            if func is FUSED and mask is not None:
+                query, key = (args[i] if i < len(args) else kwargs[n] for i, n in enumerate(("query", "key")))
+                call.maps = self._origin(query).maps | self._origin(key).maps
+                added = self._origin(mask).products
+                call.products = [product for product in added if product.maps & call.maps]
+            return result
+        name = getattr(func, "__name__", "default")
+        if _OPAQUE.search(str(func) if name == "default" else name):
+            self._trace.opaque.add((self._trace.frames[-1].name, str(name)))
+            return result
+        origin = self._origin_after(func, name, args, kwargs)
+        if origin is self._nothing:
+            return result
+        targets = [args[0]] if name == "__setitem__" else nested_tensors(result)
+        for tensor in targets:
+            if not isinstance(tensor, nn.Parameter):
+                self._origins[tensor] = origin
+        return result
+
+    def _origin_after(self, func: Any, name: str, args: Any, kwargs: Any) -> _Origin:
+        origins = [self._origin(tensor) for tensor in nested_tensors((args, kwargs))]
+        if name in _TO_WEIGHTS and not origins[0].products:
+            self._trace.gates |= {self._map_names[number] for number in origins[0].maps}
+        if func in SOFTMAX:
+            return self._softmax(origins[0])
+        if func in PRODUCTS and are_matrices(func, args, kwargs):
+            operands = [self._origin(operand) for operand in operands_of(func, args, kwargs)]
+            origin = self._product(operands)
+            added = args[0] if "baddbmm" in name else None
+            origin.is_bare = origin.is_bare and (added is None or _is_mask(added))
+            return origin
+        if not any(origin is not self._nothing for origin in origins):
+            return self._nothing
+        merged = _merged(origins, maps=int(name in _MAPS))
+        beside = [x for x in nested_tensors((args, kwargs)) if not self._origin(x).products]
+        if name in _MAPS:
+            merged.maps = frozenset({len(self._map_names)})
+            self._map_names.append(self._trace.frames[-1].name)
+        merged.is_bare = any(origin.is_bare for origin in origins) and (
+            name in _VIEWS
+            or (name.strip("_") in _FACTORS and all(x.numel() == 1 for x in beside))
+            or (name.strip("_") in _TERMS and all(map(_is_mask, beside)))
+        )
+        return merged
+
+    def _origin(self, tensor: Tensor) -> _Origin:
+        if isinstance(tensor, nn.Parameter):
+            return _Origin(is_parameter=True, is_learned=True)
+        origin: _Origin = self._origins.get(tensor, self._nothing)
+        return origin
+
+    def _softmax(self, origin: _Origin) -> _Origin:
+        call = self._trace.note("softmax")
+        fewest = min(origin.products.values(), default=0)
+        call.products = [product for product, maps in origin.products.items() if maps == fewest]
+        # what queries or keys make with a parameter is part of their logits, as scores of segments are
+        maps = frozenset[int]().union(*(product.maps for product in call.products))
+        call.products += [
+            product for product in origin.products if product not in call.products and product.maps & maps
+        ]
+        call.is_certain = bool(call.products) and fewest == 0
+        call.is_bare = origin.is_bare
+        return _Origin(softmaxes={call: 0})
+
+    def _product(self, operands: Sequence[_Origin]) -> _Origin:
+        call = self._trace.note("product")
+        call.maps = frozenset[int]().union(*(operand.maps for operand in operands))
+        if any(operand.is_parameter for operand in operands):
+            origin = _merged(operands, maps=1)
+            origin.products[call] = _PARAMETER_PRODUCT
+            return origin
+        for operand in operands:
+            for softmax in operand.softmaxes:
+                softmax.feeds_product = True
+        # one of inputs alone is rather of masks than of queries and keys
+        is_learned = any(operand.is_learned for operand in operands)
+        return _Origin(products={call: int(not is_learned)}, is_bare=True, is_learned=is_learned)
+
+
+def _is_mask(tensor: Any) -> bool:
+    """Whether what is added to logits, or put in their place, hides keys and does nothing to others."""
+    if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+        return True
+    return not bool(tensor[visible(tensor)].any())
+
+
+def _merged(origins: Sequence[_Origin], *, maps: int) -> _Origin:
+    """Return what comes of tensors together, behind so many maps."""
+    merged = _Origin(
+        is_parameter=not maps and all(origin.is_parameter for origin in origins),
+        is_learned=any(origin.is_learned for origin in origins),
+        maps=frozenset[int]().union(*(origin.maps for origin in origins)),
+    )
+    for origin in origins:
+        for sources, targets in ((origin.products, merged.products), (origin.softmaxes, merged.softmaxes)):
+            for source, count in sources.items():
+                if (count + maps) % _PARAMETER_PRODUCT <= _MOST_MAPS:
+                    targets[source] = min(count + maps, targets.get(source, count + maps))
+    return merged
+
+
+def _traced(model: nn.Module, forward: Forward) -> _Trace:
+    """Return what is seen of a forward in eval mode; the model is afterwards as it was."""
+    trace = _Trace()
+    devices = {parameter.device for parameter in model.parameters()}
+    with ExitStack() as stack:
+        stack.enter_context(preserve_model_state(model))
+        stack.enter_context(preserve_rng_state(devices))
+        if "torch._dynamo" in sys.modules:  # else nothing is compiled, and it takes seconds to load
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        for name, module in model.named_modules():
+            if not isinstance(module, torch.jit.ScriptModule):
+                _watch(stack, trace, name, module)
+        stack.enter_context(trace.within(_OUTSIDE))
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(_TraceMode(trace))
+        forward()
+    return trace
+
+
+def _watch(stack: ExitStack, trace: _Trace, name: str, module: nn.Module) -> None:
+    """Have the forwards of a module noted, as those that a class of its own would see.
+
+    A forward that is kept in the instance passes by its class: what it calls is its parent's.
+    """
+    own_class: Any = type(module)
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with trace.within(name):
+            return own_class.forward(self, *args, **kwargs)
+
+    watched = type(own_class.__name__, (own_class,), {"forward": functools.wraps(own_class.forward)(forward)})
+    object.__setattr__(module, "__class__", watched)
+    stack.callback(object.__setattr__, module, "__class__", own_class)

@@ -1,0 +1,51 @@
+"""A training step outside of a loop, on the first batch of the data, as an example of what a module runs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import lightning as L
+
+
+def first_batch(loaders: Any) -> Any:
+    """Return the first batch of dataloaders, of several that of the first."""
+    if isinstance(loaders, dict):
+        loaders = next(iter(loaders.values()))
+    elif isinstance(loaders, list | tuple):
+        loaders = loaders[0]
+    return next(iter(loaders))
+
+
+@contextlib.contextmanager
+def silent(module: L.LightningModule) -> Iterator[None]:
+    """Let a step be called outside of a loop, where Lightning would not let it log."""
+    names = ("log", "log_dict")
+    for name in names:
+        module.__dict__[name] = lambda *args, **kwargs: None
+    try:
+        yield
+    finally:
+        for name in names:
+            del module.__dict__[name]
+
+
+def training_step(module: L.LightningModule, datamodule: L.LightningDataModule | None) -> Callable[[], Any]:
+    """Return what runs a training step on the first batch of the training data.
+
+    Args:
+        module: The module, on the device that it is on.
+        datamodule: The data, which are set up for it; None if the module has its own loaders.
+    """
+    if datamodule is not None:
+        datamodule.prepare_data()
+        datamodule.setup("fit")
+    owner: Any = datamodule or module
+    batch = module.transfer_batch_to_device(first_batch(owner.train_dataloader()), module.device, 0)
+
+    def forward() -> Any:
+        with silent(module):
+            return module.training_step(batch, 0)
+
+    return forward
