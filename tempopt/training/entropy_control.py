@@ -212,7 +212,8 @@ class EntropyControl(TemperedCallback):
             raise UsageError(
                 f"The attention of layers {missing_layers} was not seen in a step of training, so their "
                 "temperature cannot follow its entropy. A TemperedModule shows what goes through "
-                "self.attend, an attachment the layers that it tempers, and neither what is compiled. Leave these layers out, or have them attend so."
+                "self.attend, an attachment the layers that it tempers, and neither what is compiled. Leave "
+                "these layers out, or have them attend so."
             )
         clamped_counts = counts.clamp(min=1)
         return torch.stack([totals / clamped_counts, slopes / clamped_counts, counts])
