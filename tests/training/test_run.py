@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import numpy as np
 import pytest
 import torch
 
@@ -247,7 +248,8 @@ def test_attaching_at_temperature_one_trains_what_the_module_alone_would(
     alone.tempered.detach()
     alone.trainer.callbacks = [c for c in alone.trainer.callbacks if not isinstance(c, TemperatureCallback)]
     first, second = attached.execute(), alone.execute()
-    assert first.reports == second.reports
+    # in evaluation PyTorch's fast path computes the module alone
+    assert np.array(first.reports) == pytest.approx(np.array(second.reports), rel=1e-6)
     assert_same_state(attached.module, alone.module)
 
 
