@@ -206,7 +206,7 @@ class Plain(toy_modules.Stock):
         (["study.metric=val_los"], 'metric "val_los". Did you mean "val_loss"? Known: val_loss. Log it in'),
         (
             ["model.class_path=plain.Plain", "attach={layers: auto}"],
-            "No attention was found in Plain by its code",
+            "No attention was found in Plain",
         ),
         (["data.test=false"], "ToyData.test_dataloader() gives nothing, and the verdict needs data that no"),
         (["model.diverge_at=0"], 'in the dry run: by step 1 the loss or "val_loss" was NaN or infinite'),

@@ -37,7 +37,7 @@ def test_each_part_of_a_dry_run_is_told(request_for: Any, listener: Any, module:
 
 @pytest.mark.parametrize("trainer", [{}, {"max_steps": -1, "max_epochs": 2}], ids=["steps", "epochs"])
 @pytest.mark.parametrize("module", ["Manual", "Adversarial"])
-def test_a_module_that_steps_by_itself_is_note_stage(
+def test_a_module_that_steps_by_itself_is_tested(
     request_for: Any, listener: Any, module: str, trainer: dict[str, Any]
 ) -> None:
     channel = listener()

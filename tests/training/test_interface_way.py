@@ -72,14 +72,14 @@ def test_the_attention_of_such_a_run_is_observed(make_hugging_request: Any, list
     assert [*curves] == [f"entropy/{layer}/{head}" for layer in range(2) for head in range(2)]
 
 
-def test_it_is_note_stage_and_its_space_checked(make_hugging_request: Any, listener: Any) -> None:
+def test_it_is_tested_and_its_space_checked(make_hugging_request: Any, listener: Any) -> None:
     request = make_hugging_request(space={"length_scaling": ["none", "log_n"], "entropy_lambda": [-0.1, 0.1]})
     assert dry_run(request, listener()).state == "complete"
     with pytest.raises(SpecError, match="output_temperature cannot be set from outside"):
         check_space(request.program, {"output_temperature": [0.5, 2.0], "temperature_init": [0.5, 2.0]})
 
 
-def test_modules_that_share_a_configuration_are_note_stage(
+def test_modules_that_share_a_configuration_are_tested(
     make_hugging_request: Any, listener: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = make_hugging_request()

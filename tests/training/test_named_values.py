@@ -304,7 +304,7 @@ def test_a_trained_model_is_evaluated_at_another_temperature_and_is_afterwards_a
 
 
 @pytest.mark.parametrize("module", ["ManualContrast", "Backward"])
-def test_a_module_that_optimizes_by_itself_is_note_stage_and_follows_its_schedule(
+def test_a_module_that_optimizes_by_itself_is_tested_and_follows_its_schedule(
     make_request: RequestMaker, listener: Any, module: str
 ) -> None:
     dry_run(make_request(module=module, task="dry_run", parameters=LINEAR, evaluations=TEST), listener())

@@ -241,7 +241,7 @@ class CallMode(TorchFunctionMode):
             func = torch.unflatten
         if func is FUSED:
             self._note_fused()
-            return self.attend(*args, **kwargs)
+            return self.attend(*_read_fused_arguments(*args, **kwargs))
         if func is MULTI_HEAD:
             self._note_fused()
             return self.attend_multihead(*args, **kwargs)
@@ -296,30 +296,20 @@ class CallMode(TorchFunctionMode):
     # ---- fused attention
 
     def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
+        self, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions, enable_gqa: bool = False
     ) -> Tensor:
         """Return tempered attention, as ``scaled_dot_product_attention`` returns attention."""
         if not self._state.has_more:
             query = temper(query, self._numbers(query).inverse_temperature)
-            return FUSED(
-                query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-            )
+            return FUSED(query, key, value, **options.keywords, enable_gqa=enable_gqa)
         qkv = query, key, value
         if query.ndim == 3:
             self._refuse_heads("has no dimension of heads")
             qkv = query.unsqueeze(1), key.unsqueeze(1), value.unsqueeze(1)
-            attn_mask = attn_mask.unsqueeze(1) if attn_mask is not None and attn_mask.ndim == 3 else attn_mask
+            if options.attn_mask is not None and options.attn_mask.ndim == 3:
+                options = replace(options, attn_mask=options.attn_mask.unsqueeze(1))
         elif query.ndim != 4:
             raise AttachError(f'"{self._binding.name}" attends with {query.ndim} dimensions. {_MORE}')
-        options = AttentionOptions(attn_mask=attn_mask, is_causal=is_causal, dropout_p=dropout_p, scale=scale)
         out_BHQD = self._attend_to(*qkv, options)
         return out_BHQD.squeeze(1) if query.ndim == 3 else out_BHQD
 
@@ -544,30 +534,22 @@ class OracleMode(CallMode):
     """
 
     def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
+        self, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions, enable_gqa: bool = False
     ) -> Tensor:
         if enable_gqa:
             groups = query.shape[-3] // key.shape[-3]
             key, value = (x.repeat_interleave(groups, dim=-3) for x in (key, value))
-        inverse = self._state.values[self._binding.layer]
+        scale = query.shape[-1] ** -0.5 if options.scale is None else options.scale
         logits = query.double() @ key.double().transpose(-2, -1)
-        logits = logits * ((query.shape[-1] ** -0.5 if scale is None else scale) * inverse)
-        if is_causal:
+        logits = logits * (scale * self._state.values[self._binding.layer])
+        if options.is_causal:
             logits = logits.masked_fill(torch.ones_like(logits, dtype=torch.bool).triu(1), -torch.inf)
-        if attn_mask is not None:
-            is_boolean = attn_mask.dtype == torch.bool
-            logits = logits.masked_fill(~attn_mask, -torch.inf) if is_boolean else logits + attn_mask
+        mask = options.attn_mask
+        if mask is not None:
+            logits = logits.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else logits + mask
         # a query that sees no key gets zeros
         weights = logits.softmax(dim=-1).nan_to_num(0.0)
-        return (F.dropout(weights, dropout_p) @ value.double()).to(query.dtype)
+        return (F.dropout(weights, options.dropout_p) @ value.double()).to(query.dtype)
 
     def attend_multihead(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
         names = MULTI_HEAD.__code__.co_varnames[: MULTI_HEAD.__code__.co_argcount]
@@ -618,6 +600,21 @@ def by_oracle(state: CallState) -> Iterator[None]:
         yield
     finally:
         state.uses_oracle = False
+
+
+def _read_fused_arguments(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, AttentionOptions, bool]:
+    """Return the arguments of ``scaled_dot_product_attention`` as :meth:`CallMode.attend` takes them."""
+    options = AttentionOptions(attn_mask=attn_mask, is_causal=is_causal, dropout_p=dropout_p, scale=scale)
+    return query, key, value, options, enable_gqa
 
 
 def temper(x: Tensor, inverse: Tensor) -> Tensor:

@@ -171,9 +171,9 @@ def _create_refusal(
         )
     if not has_forward:
         _by_code(model, asks=True)
-    problem = "that was run" if has_forward else "by its code"
+    problem = ", in the forward that was run" if has_forward else ", by its code"
     return error(
-        f"No attention was found in {kind} {problem}: neither nn.MultiheadAttention nor a call of "
+        f"No attention was found in {kind}{problem}: neither nn.MultiheadAttention nor a call of "
         "scaled_dot_product_attention, nor a softmax (torch.softmax) whose input is made by a matrix product "
         f"and whose output goes into one.{opaque} Give an example that attends, as in attach(model, "
         f"parameters, example=lambda: model(batch)), or {AS_TEMPERED_MODULE}."

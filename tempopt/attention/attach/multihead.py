@@ -16,21 +16,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tempopt.attention.functional.logits import AttentionOptions
 from tempopt.errors import AttachError
 
 
 class Attend(Protocol):
     """What computes the attention between the projections."""
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
         """Return attention as ``scaled_dot_product_attention`` does."""
 
     def attend_with_weights(
@@ -112,7 +105,8 @@ def multi_head_attention(
         if average_attn_weights:
             attention_weights = attention_weights.mean(dim=1)
     else:
-        out_BHLD = attention.attend(q, k, v, mask, dropout_p, is_causal)
+        options = AttentionOptions(attn_mask=mask, is_causal=is_causal, dropout_p=dropout_p)
+        out_BHLD = attention.attend(q, k, v, options)
     out = out_BHLD.permute(2, 0, 1, 3).reshape(q_len * batch, width)
     out = F.linear(out, out_proj_weight, out_proj_bias)
     out = out.view(q_len, batch, out.shape[1])
