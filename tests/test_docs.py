@@ -61,7 +61,7 @@ _BASE_SPEC = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class CodeBlock:
     """One fenced block: where it begins, its language, the file that it is, if any, and its text."""
 
     page: Path
@@ -81,14 +81,14 @@ class Block:
             (folder / self.title).write_text(self.text, encoding="utf-8")
 
 
-def _blocks(page: Path) -> list[Block]:
-    blocks: list[Block] = []
+def _blocks(page: Path) -> list[CodeBlock]:
+    blocks: list[CodeBlock] = []
     comment = ""
     for token in MarkdownIt().parse(page.read_text(encoding="utf-8")):
         if token.type == "fence":
             title = _TITLE.search(token.info)
             blocks.append(
-                Block(
+                CodeBlock(
                     page=page,
                     line=(token.map or [0])[0] + 1,
                     language=token.info.split(" ")[0],
@@ -163,7 +163,7 @@ def test_what_python_imports_from_tempopt_is_public() -> None:
 
 
 @pytest.mark.parametrize("block", _blocks_in("yaml"))
-def test_yaml_is_a_spec_or_a_part_of_one(block: Block, tmp_path: Path) -> None:
+def test_yaml_is_a_spec_or_a_part_of_one(block: CodeBlock, tmp_path: Path) -> None:
     spec_data = yaml_source.parse(block.text, source=block.location).data
     if not {"study", "model", "search"} <= set(spec_data):
         spec_data = _laid_over(_BASE_SPEC, spec_data)
@@ -264,7 +264,7 @@ def test_every_name_that_may_be_chosen_is_on_the_page() -> None:
 # ---- the command line
 
 
-def _commands(block: Block) -> list[list[str]]:
+def _commands(block: CodeBlock) -> list[list[str]]:
     """Return the words of each line that a person is to type."""
     if block.language not in ("console", ""):
         return []
