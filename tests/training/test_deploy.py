@@ -77,7 +77,7 @@ def test_a_family_that_an_exported_script_has_trained_is_the_same_without_tempop
         "model": {"class_path": "family_modules.FamilyModule", "init_args": {"family": family}},
         "data": None,
         "trainer": TRAINER,
-        "attach": {"layers": "auto", "method": TWELVE[family]},
+        "attach": {"layers": "auto"},
         "search": {
             "schedule": ["linear"],
             "temperature_init": {"low": 0.5, "high": 4.0},
@@ -239,4 +239,5 @@ def test_lightning_cli_trains_what_the_study_has_trained_and_its_checkpoint_is_t
         ]
         print(json.dumps([loader_metrics["val_loss"] for (loader_metrics,) in metrics]))
         """
-    assert without_tempopt(folder, plain) == [fitted, fitted]
+    # weights round the temperature otherwise than queries
+    assert without_tempopt(folder, plain) == pytest.approx([fitted, fitted], rel=1e-6)

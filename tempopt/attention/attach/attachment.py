@@ -252,8 +252,8 @@ def attach(
             on. ``auto`` takes the inputs that the model names itself (``example_input_array`` of Lightning,
             ``dummy_inputs`` of transformers, images of the size in its configuration) with a quicker test:
             ``tested`` and ``not_tested`` of what is returned say what came of it. None tests nothing.
-            Without a forward ``nn.MultiheadAttention`` and modules whose code calls fused attention are
-            found.
+            Without a forward ``nn.MultiheadAttention`` is found, and fused attention in modules that
+            multiply no matrices.
         allow_baked: Whether to attach to weights that have a temperature in them already, by
             :func:`~tempopt.attention.attach.scalings.bake`. What is attached then comes on top of it.
 
@@ -262,14 +262,10 @@ def attach(
             self-test fails, or the weights are baked; the model is then as it was. A forward that attends
             otherwise than the example did raises it, too.
     """
-    _refuse_undeliverable(_named(parameters))
-    _refuse_attached(model)
-    if not allow_baked:
-        refuse_baked(model)
+    _refuse_before(model, parameters, allow_baked=allow_baked)
     forward = infer_example_inputs(model) if example == "auto" else example
-    attachment = _attached(model, _discover(model, layers, example, forward))
+    attachment = _put_on(model, _discover(model, layers, example, forward), parameters)
     try:
-        attachment.use(parameters)
         if example == "auto":
             if forward is not None:
                 _test_on_own_inputs(attachment, forward)
@@ -284,36 +280,34 @@ def attach(
 def attach_untested(
     model: nn.Module, parameters: Parameters, *, layers: Layers, forward: Forward
 ) -> Attachment:
-    """Attach as :func:`attach` does without an example; where that needs one, to what a forward shows.
+    """Attach as :func:`attach` does, to what the code of modules shows, or else a forward; without a test.
 
     Args:
         model: As there, and so are the others.
         parameters: As there.
         layers: As there.
-        forward: Runs the model, if that is needed.
+        forward: Runs the model, if that is needed. Where it fails, inputs that the model names are taken.
 
     Raises:
         AttachError: as there, and if the forward that is needed fails.
     """
+    _refuse_before(model, parameters)
     try:
-        return attach(model, parameters, layers=layers, example=None)
+        attention_layers = discover(model, layers)
     except NeedsExampleError as refusal:
         try:
             attention_layers = discover(model, layers, forward)
         except AttachError:
             raise
         except Exception as error:
-            raise AttachError(
-                f"{refusal} Of a LightningModule give example_input_array; its first training step does not "
-                f"run by itself ({type(error).__name__}: {error})."
-            ) from error
-    attachment = _attached(model, attention_layers)
-    try:
-        attachment.use(parameters)
-    except BaseException:
-        attachment.detach()
-        raise
-    return attachment
+            try:
+                attention_layers = _discover(model, layers, None, None)
+            except NeedsExampleError:
+                raise AttachError(
+                    f"{refusal} Of a LightningModule give example_input_array; its first training step does "
+                    f"not run by itself ({type(error).__name__}: {error})."
+                ) from error
+    return _put_on(model, attention_layers, parameters)
 
 
 def _discover(
@@ -334,7 +328,17 @@ def _discover(
     return discover(model, layers)
 
 
-def _attached(model: nn.Module, attention_layers: Sequence[AttentionLayer]) -> Attachment:
+def _refuse_before(model: nn.Module, parameters: Parameters, *, allow_baked: bool = False) -> None:
+    """Refuse parameters and models that nothing can be attached to."""
+    _refuse_undeliverable(_named(parameters))
+    _refuse_attached(model)
+    if not allow_baked:
+        refuse_baked(model)
+
+
+def _put_on(
+    model: nn.Module, attention_layers: Sequence[AttentionLayer], parameters: Parameters
+) -> Attachment:
     state = CallState(len(attention_layers))
     for layer in attention_layers:
         _refuse_own_forward(layer)
@@ -344,7 +348,13 @@ def _attached(model: nn.Module, attention_layers: Sequence[AttentionLayer]) -> A
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoder | nn.TransformerEncoderLayer) and is_attached(module):
             bind(module, None)
-    return Attachment(model, [layer.name for layer in attention_layers], state)
+    attachment = Attachment(model, [layer.name for layer in attention_layers], state)
+    try:
+        attachment.use(parameters)
+    except BaseException:
+        attachment.detach()
+        raise
+    return attachment
 
 
 def _refuse_own_forward(layer: AttentionLayer) -> None:

@@ -60,6 +60,7 @@ _TO_WEIGHTS = frozenset({"softmax", "log_softmax", "cross_entropy"})
 _OPAQUE = re.compile(r"attention|attn|flash", re.IGNORECASE)
 _FUSED_NAMES = frozenset({"scaled_dot_product_attention", "ALL_ATTENTION_FUNCTIONS"})
 _PRODUCT_NAMES = frozenset({"matmul", "bmm", "baddbmm", "einsum"})
+_EAGER = "eager_attention_forward"
 _MOST_NAMED = 8
 _OUTSIDE = "what calls the model"
 
@@ -101,7 +102,7 @@ def discover(
             or one inside of which or around which it matches a module, as its query projection. Of linear
             maps it takes those whose output the forward shows to go into a softmax, as routers have.
         forward: Runs the model on some batch; it is looked into. None goes by the code of the modules,
-            which finds ``nn.MultiheadAttention`` and fused attention.
+            which finds ``nn.MultiheadAttention``, and fused attention in modules without matrix products.
 
     Raises:
         NeedsExampleError: if a softmax is written out, and there is no forward.
@@ -209,13 +210,14 @@ def _by_code(model: nn.Module, *, asks: bool) -> set[str]:
         kind: Any = type(module)
         code = _code_names(kind)
         is_eager = "ALL_ATTENTION_FUNCTIONS" in code and _implementation(module) != "sdpa"
-        if code & _FUSED_NAMES and not is_eager:
+        is_fused, has_products = bool(code & _FUSED_NAMES) and not is_eager, bool(code & _PRODUCT_NAMES)
+        if is_fused and not (asks and has_products):
             names.add(name)
-        elif asks and (is_eager or ("softmax" in code and code & _PRODUCT_NAMES)):
+        elif asks and (is_eager or is_fused or ("softmax" in code and has_products)):
             raise NeedsExampleError(
                 f'Which calls of "{name or type(module).__name__}" are attention cannot be told without a '
-                "forward, for it writes its softmax out. Give an example, as in attach(model, parameters, "
-                "example=lambda: model(batch))."
+                "forward, for it multiplies matrices itself. Give an example, as in attach(model, "
+                "parameters, example=lambda: model(batch))."
             )
     return names
 
@@ -226,7 +228,10 @@ def _implementation(module: nn.Module) -> str | None:
 
 @functools.cache
 def _code_names(kind: type[nn.Module]) -> frozenset[str]:
-    """Return the names that the forward of a class uses, in its other methods and functions beside it too."""
+    """Return the names that the forward of a class uses, in its other methods and functions beside it too.
+
+    What transformers has for another implementation is left out.
+    """
     names: set[str] = set()
     waiting: list[Any] = [kind.forward]
     while waiting:
@@ -236,7 +241,7 @@ def _code_names(kind: type[nn.Module]) -> frozenset[str]:
         for name in _names_of(function.__code__) - names:
             names.add(name)
             beside = function.__globals__.get(name)
-            is_beside = getattr(beside, "__module__", None) == function.__module__
+            is_beside = getattr(beside, "__module__", None) == function.__module__ and name != _EAGER
             waiting += [beside if is_beside else None, *(vars(base).get(name) for base in kind.__mro__)]
     return frozenset(names)
 
