@@ -35,10 +35,12 @@ if TYPE_CHECKING:
     from tempopt.errors import StudyNotFound as StudyNotFound
     from tempopt.errors import TempoptError as TempoptError
     from tempopt.errors import UsageError as UsageError
+    from tempopt.report.judgement import Judgement as Judgement
     from tempopt.report.page.html import write_report as write_report
     from tempopt.report.study_result import StudyResult as StudyResult
     from tempopt.service.evaluation.result import EvaluationResult as EvaluationResult
     from tempopt.service.forecast import StudyForecast as StudyForecast
+    from tempopt.service.judge import judge as judge
     from tempopt.service.studies import load_study as load_study
     from tempopt.temperature.plan import TemperatureParameters as TemperatureParameters
     from tempopt.temperature.plan import TemperaturePlan as TemperaturePlan
@@ -67,10 +69,12 @@ _NAMES_BY_MODULE = {
         "TempoptError",
         "UsageError",
     ),
+    "tempopt.report.judgement": ("Judgement",),
     "tempopt.report.page.html": ("write_report",),
     "tempopt.report.study_result": ("StudyResult",),
     "tempopt.service.evaluation.result": ("EvaluationResult",),
     "tempopt.service.forecast": ("StudyForecast",),
+    "tempopt.service.judge": ("judge",),
     "tempopt.service.studies": ("load_study",),
     "tempopt.temperature.plan": ("TemperatureParameters", "TemperaturePlan"),
     "tempopt.training.attach_callback": ("AttachCallback", "LoadCallback"),

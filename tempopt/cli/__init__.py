@@ -30,6 +30,9 @@ EXIT_NO_DIFFERENCE = 3
 EXIT_WORSE = 4
 INTERRUPTED = 130
 
+OUTCOME_CODES = {"better": EXIT_OK, "not_shown": EXIT_NO_DIFFERENCE, "worse": EXIT_WORSE}
+"""Exit code of a comparison with each outcome."""
+
 _EPILOG = """\
 environment:
   TEMPOPT_STORAGE      URL of a database or server that --storage defaults to (else the server that
@@ -39,8 +42,8 @@ environment:
   TEMPOPT_TRACEBACK=1  show the traceback behind an error message
 
 exit codes: 0 done, 1 the study failed, 2 usage or spec error, 130 interrupted or paused (state saved)
-            of `tempopt compare`, and of `tempopt resume` of a comparison: 0 a variant is better,
-            3 no difference is shown, 4 no variant is better and one is worse
+            of `tempopt compare` and `tempopt judge`, and of `tempopt resume` of a comparison: 0 a variant
+            is better, 3 no difference is shown, 4 no variant is better and one is worse
 """
 
 

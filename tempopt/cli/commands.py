@@ -176,6 +176,22 @@ COMMANDS = {
         argument("--json", "print the result as JSON, and the progress on standard error"),
         *RUNNING,
     ),
+    "judge": command(
+        "compare variants by results that exist; the exit code says what is shown",
+        "judge:judge",
+        argument(
+            "results FILE",
+            "CSV file with the columns variant, seed and value; an empty value is a run that failed",
+        ),
+        argument(
+            "--direction NAME",
+            "maximize or minimize: which values are better (default: maximize)",
+            choices=("maximize", "minimize"),
+            default="maximize",
+        ),
+        argument("--baseline NAME", "variant that the others are compared with (default: the first)"),
+        argument("--json", "print the result as JSON"),
+    ),
     "evaluate": command(
         "find the best temperatures at inference, and generation, of trained weights; nothing is trained",
         "evaluate:evaluate",

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tempopt.cli import EXIT_NO_DIFFERENCE, EXIT_OK, EXIT_WORSE, FAILED, INTERRUPTED
+from tempopt.cli import EXIT_OK, FAILED, INTERRUPTED, OUTCOME_CODES
 from tempopt.cli.output import print_decision
 from tempopt.cli.storage import storage_option, study_argument
 from tempopt.errors import TempoptError, UsageError, mask_secrets
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from tempopt.agent.observer import Observer
     from tempopt.report.study_result import StudyResult
     from tempopt.service.requests import ResumeRequest, SearchRequest
-    from tempopt.verdict.set_comparison import Outcome
-
-_CODES: dict[Outcome, int] = {"better": EXIT_OK, "not_shown": EXIT_NO_DIFFERENCE, "worse": EXIT_WORSE}
 
 
 def carry_out(arguments: argparse.Namespace, request: SearchRequest | ResumeRequest) -> int:
@@ -179,4 +176,4 @@ def _report_comparison(result: StudyResult, arguments: argparse.Namespace, repor
         variant.answer is None and not variant.fails_more for variant in comparison.variants
     ):
         return FAILED
-    return _CODES[comparison.outcome]
+    return OUTCOME_CODES[comparison.outcome]

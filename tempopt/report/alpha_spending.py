@@ -10,7 +10,7 @@ from tempopt.storage.rows import TicketRow
 from tempopt.storage.ticket_queries import current_round, of_kind, rounds_of_verdict, verdicts
 
 if TYPE_CHECKING:
-    from tempopt.report.study_data import StudyData
+    from tempopt.report.study_data import ComparedData, StudyData
 
 
 def ledger_json(result: StudyData) -> list[dict[str, Any]]:
@@ -47,7 +47,7 @@ def seeds_text(num_seeds: int, num_earlier: int) -> str:
     return f"{num_seeds} fresh seed{'s' * (num_seeds != 1)}"
 
 
-def earlier_seeds(result: StudyData, of_round: int) -> int:
+def earlier_seeds(result: ComparedData, of_round: int) -> int:
     """Return how many of the seeds that the verdict of a round rests on are those of the verdict before."""
     rounds = rounds_of_verdict(result.runs, of_round)[:-1]
     runs = [run for run in result.runs if run.kind == "confirm" and run.round in rounds]
@@ -55,7 +55,7 @@ def earlier_seeds(result: StudyData, of_round: int) -> int:
     return len({(run.round, run.pair) for run in runs} - lost_pairs)
 
 
-def rounds_combined(result: StudyData, of_round: int) -> list[str]:
+def rounds_combined(result: ComparedData, of_round: int) -> list[str]:
     """Return how the rounds are combined that a verdict rests on; nothing of one round."""
     count = len(rounds_of_verdict(result.runs, of_round))
     if count < 2:

@@ -22,9 +22,10 @@ from tempopt.report.formatting import (
 from tempopt.report.guard_text import guard_findings
 from tempopt.verdict.paired_evidence import PairedResult
 from tempopt.verdict.set_comparison import Comparison, Outcome, SetPair, Variant
+from tempopt.verdict.statistics.paired_tests import PairedTest
 
 if TYPE_CHECKING:
-    from tempopt.report.study_data import StudyData
+    from tempopt.report.study_data import ComparedData, StudyData
 
 DIFFER, ALIKE = "Difference shown", "No difference shown"
 """Outcome of a comparison of each two sets, in a few words."""
@@ -37,13 +38,7 @@ def comparison_findings(result: StudyData) -> list[Finding]:
     comparison = result.comparison
     if comparison is None:
         return [Finding(kind="decision", text=_open_text(result))]
-    is_compared = any(variant.answer for variant in comparison.variants)
-    decision = Finding(
-        kind="decision",
-        text=comparison_headline(result),
-        state=_STATES[comparison.outcome] if is_compared else "fact",
-        answer=None if comparison.main is None else comparison.main.answer,
-    )
+    decision = decision_finding(result, comparison)
     if comparison.pairs:
         return [decision, *_findings_of_pairs(result, comparison)]
     text = _set_label(result, 0, comparison.reference, ", the reference")
@@ -51,9 +46,9 @@ def comparison_findings(result: StudyData) -> list[Finding]:
     for index, variant in enumerate(comparison.variants, start=1):
         text = _set_label(result, index, variant.name)
         if len(comparison.variants) > 1:
-            text += f": {_of_variant(variant)}."
+            text += f": {variant_text(variant, comparison)}."
         findings.append(comparison_finding("variant", text, variant.answer, variant.params))
-    findings += facts("note", _notes(result, comparison))
+    findings += facts("note", comparison_notes(result, comparison))
     for variant in comparison.variants:
         findings += facts("caveat", _caveats(variant, comparison.reference))
         blocked = f"{variant.name} is not to be taken" if variant.better else ""
@@ -62,7 +57,18 @@ def comparison_findings(result: StudyData) -> list[Finding]:
     return findings
 
 
-def comparison_headline(result: StudyData) -> str:
+def decision_finding(result: ComparedData, comparison: Comparison) -> Finding:
+    """Return what a comparison found in one line, as a finding."""
+    is_compared = any(variant.answer for variant in comparison.variants)
+    return Finding(
+        kind="decision",
+        text=comparison_headline(result),
+        state=_STATES[comparison.outcome] if is_compared else "fact",
+        answer=None if comparison.main is None else comparison.main.answer,
+    )
+
+
+def comparison_headline(result: ComparedData) -> str:
     """Return what a comparison found in one line."""
     comparison = result.comparison
     if comparison is None:
@@ -75,7 +81,7 @@ def comparison_headline(result: StudyData) -> str:
     better = [variant.name for variant in variants if variant.better]
     worse = [v.name for v in variants if v.answer and v.answer.worse and not v.fails_more]
     outcomes = [f"{_are(worse)} worse"] if worse else []
-    outcomes += [_failing(variant, reference) for variant in variants if variant.fails_more]
+    outcomes += [failure_text(variant, comparison) for variant in variants if variant.fails_more]
     if better:
         text = f"{GAIN}: in {result.metric} {_are(better)} better than {reference}"
     else:
@@ -85,17 +91,33 @@ def comparison_headline(result: StudyData) -> str:
 
 
 def _basis(comparison: Comparison) -> str:
-    return f"{DATA[comparison.confirmed_on]} data, {TESTS[comparison.test]}"
+    data = [] if comparison.confirmed_on is None else [f"{DATA[comparison.confirmed_on]} data"]
+    answers = [variant.answer for variant in comparison.variants if variant.answer is not None]
+    tests = ["welch" if answer.paired.sample_sizes else comparison.test for answer in answers]
+    names = [TESTS[test] for test in dict.fromkeys(tests)] or [TESTS[comparison.test]]
+    return ", ".join([*data, " or ".join(names)])
 
 
-def _headline_of_one(result: StudyData, comparison: Comparison, variant: Variant) -> str:
-    reference, failing = comparison.reference, _failing(variant, comparison.reference)
+def _seeds_text(result: ComparedData, comparison: Comparison, test: PairedTest) -> str:
+    """Return on how many seeds a test rests."""
+    if comparison.confirmed_on is None:
+        return _test_seeds(test)
+    return seeds_text(test.n_pairs, earlier_seeds(result, comparison.round))
+
+
+def _test_seeds(test: PairedTest) -> str:
+    if test.sample_sizes is not None:
+        return "{} and {} seeds, not paired".format(*test.sample_sizes)
+    return f"{test.n_pairs} seed{'s' * (test.n_pairs != 1)}"
+
+
+def _headline_of_one(result: ComparedData, comparison: Comparison, variant: Variant) -> str:
+    reference, failing = comparison.reference, failure_text(variant, comparison)
     if variant.answer is None:
         reason = f": {failing}" if variant.fails_more else ""
         return f"No verdict: no pair of runs of {variant.name} and {reference} could be compared{reason}."
     test = variant.answer.paired
-    seeds = seeds_text(test.n_pairs, earlier_seeds(result, comparison.round))
-    basis = f"{seeds}, {_basis(comparison)}"
+    basis = f"{_seeds_text(result, comparison, test)}, {_basis(comparison)}"
     details = f"({format_ci_and_p(test)}; {basis})"
     if variant.fails_more:
         return f"{NO_GAIN}: {failing} {details}."
@@ -109,7 +131,7 @@ def _headline_of_one(result: StudyData, comparison: Comparison, variant: Variant
     return f"{NO_GAIN}: {gain} {details}."
 
 
-def _headline_of_pairs(result: StudyData, comparison: Comparison) -> str:
+def _headline_of_pairs(result: ComparedData, comparison: Comparison) -> str:
     if comparison.recommended_set is None:
         return "No verdict: no pair of runs of any two sets could be compared."
     num_seeds = max(pair.answer.paired.n_pairs for pair in comparison.pairs if pair.answer is not None)
@@ -193,21 +215,29 @@ def _finding_of_pair(pair: SetPair) -> Finding:
 
 def _numbers(answer: PairedResult) -> str:
     test = answer.paired
-    return f"{format_signed(test)} ({format_ci_and_p(test)}; {test.n_pairs} seeds)"
+    return f"{format_signed(test)} ({format_ci_and_p(test)}; {_test_seeds(test)})"
 
 
-def _of_variant(variant: Variant) -> str:
-    diverged = f"diverged on {variant.failed} of {variant.runs} seeds" if variant.fails_more else ""
+def variant_text(variant: Variant, comparison: Comparison) -> str:
+    """Return the numbers of one of several variants, and what they show."""
+    verb = _failure_verb(comparison)
+    diverged = f"{verb} on {variant.failed} of {variant.runs} seeds" if variant.fails_more else ""
     if variant.answer is None:
         return "no pair of runs could be compared" + (f"; {diverged}" if diverged else "")
     outcome = "better" if variant.better else "worse" if variant.answer.worse else "no difference shown"
     return f"{_numbers(variant.answer)}: {diverged or outcome}"
 
 
-def _failing(variant: Variant, reference: str) -> str:
-    """Return how often a variant and the reference diverged."""
-    counts = f"{variant.failed} of {variant.runs} seeds, {reference} on {variant.reference_failed}"
-    return f"{variant.name} diverged on {counts}"
+def failure_text(variant: Variant, comparison: Comparison) -> str:
+    """Return how often a variant and the reference diverged; of values that were given, failed."""
+    counts = f"{variant.failed} of {variant.runs} seeds, {comparison.reference} on {variant.reference_failed}"
+    if variant.failures is not None and variant.failures.reference.runs != variant.runs:
+        counts += f" of {variant.failures.reference.runs}"
+    return f"{variant.name} {_failure_verb(comparison)} on {counts}"
+
+
+def _failure_verb(comparison: Comparison) -> str:
+    return "failed" if comparison.confirmed_on is None else "diverged"
 
 
 def divergence_text(answer: PairedResult, reference: str) -> str:
@@ -218,10 +248,10 @@ def divergence_text(answer: PairedResult, reference: str) -> str:
 
 def diverges_too_often(answer: PairedResult) -> bool:
     """Return whether a gain does not count, since its runs diverge more often than the reference's."""
-    return answer.diverged > answer.reference_diverged and answer.paired.significant
+    return answer.diverges_more and answer.paired.significant
 
 
-def _notes(result: StudyData, comparison: Comparison) -> Iterator[str]:
+def comparison_notes(result: ComparedData, comparison: Comparison) -> Iterator[str]:
     """Yield what is to be said of the comparison as a whole."""
     if len(comparison.variants) > 1:
         yield _shared_level(comparison, len(comparison.variants), "variants")
@@ -233,7 +263,7 @@ def _notes(result: StudyData, comparison: Comparison) -> Iterator[str]:
     yield from _notes_on_looks(result, comparison)
 
 
-def _notes_on_looks(result: StudyData, comparison: Comparison) -> Iterator[str]:
+def _notes_on_looks(result: ComparedData, comparison: Comparison) -> Iterator[str]:
     yield from rounds_combined(result, comparison.round)
     if comparison.looks > 1:
         yield f"verdict {comparison.looks} of this study: its level is {100 * comparison.alpha:.3g} %."

@@ -41,7 +41,7 @@ from tempopt.verdict.statistics.paired_tests import PairedTest
 from tempopt.verdict.verdict import Verdict
 
 if TYPE_CHECKING:
-    from tempopt.report.study_data import StudyData
+    from tempopt.report.study_data import ComparedData, StudyData
     from tempopt.spec.study_spec import StudySpec
 
 Outcome = Literal["gain", "gain_at_inference", "more_stable", "no_gain", "worse", "untrained"]
@@ -172,7 +172,7 @@ def decide(result: StudyData, storage: str = "") -> Decision | None:
     )
 
 
-def decide_comparison(result: StudyData) -> Decision | None:
+def decide_comparison(result: ComparedData) -> Decision | None:
     """Return what a comparison decides, for programs; None where nothing is compared.
 
     The numbers are those of the set to take, or of the only variant, against the reference; else they are not
@@ -199,7 +199,7 @@ def decide_comparison(result: StudyData) -> Decision | None:
     )
 
 
-def _numbers_of(result: StudyData, test: PairedTest | None, before: float | None) -> dict[str, Any]:
+def _numbers_of(result: ComparedData, test: PairedTest | None, before: float | None) -> dict[str, Any]:
     """Return the values of a decision that a comparison gives, with the sign of the metric's own change."""
     if test is None:
         empty = dict.fromkeys(("change", "low", "high", "p_value"), math.nan)
@@ -209,7 +209,7 @@ def _numbers_of(result: StudyData, test: PairedTest | None, before: float | None
     change = sign * test.gain
     after = None if before is None else before + change
     numbers = {"after": after, "change": change, "low": low, "high": high, "p_value": test.p_value}
-    return {**numbers, "confidence": confidence(test), "seeds": test.n_pairs}
+    return {**numbers, "confidence": confidence(test), "seeds": test.num_runs}
 
 
 def deciding_answer(verdict: Verdict) -> PairedResult:

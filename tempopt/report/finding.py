@@ -12,6 +12,7 @@ from tempopt.verdict.paired_evidence import PairedResult
 TESTS = {
     "t": "paired t-test",
     "sign_flip": "sign-flip permutation test",
+    "welch": "Welch's t-test",
 }
 DATA = {"test": "test", "validate": "validation"}
 GAIN, NO_GAIN = "Gain shown", "No gain shown"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import Kind, PriorRuns, StudyStanding, TicketRow
@@ -18,6 +18,19 @@ from tempopt.verdict.verdict import Verdict, find_valid_earlier_verdict
 
 Curve = tuple[tuple[int, float], ...]
 """What a run measured over its training: optimizer step and value, by step."""
+
+
+class ComparedData(Protocol):
+    """What the words of a comparison are made of: a study, or values that were given."""
+
+    @property
+    def comparison(self) -> Comparison | None: ...
+    @property
+    def metric(self) -> str: ...
+    @property
+    def direction(self) -> Direction: ...
+    @property
+    def runs(self) -> tuple[TicketRow, ...]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

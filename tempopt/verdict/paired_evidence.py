@@ -55,8 +55,8 @@ class PairedResult:
     Args:
         paired: Estimate, interval and p over the pairs that count.
         dropped: Pairs left out because the infrastructure lost one of the two runs.
-        diverged: Pairs on which the arm diverged.
-        reference_diverged: Pairs on which the reference diverged.
+        diverged: Pairs, or seeds of an independent sample, on which the arm diverged.
+        reference_diverged: The same of the reference.
         component_results: The comparisons of which this is the more cautious; empty if it is one itself.
         lost: References of which no run is left to compare with; nothing is shown without them.
         skewness: Sample skewness of the differences in standard errors of that of a normal distribution; None
@@ -83,11 +83,16 @@ class PairedResult:
         return any(score is not None and abs(score) > _SKEWED for score in scores)
 
     @property
+    def diverges_more(self) -> bool:
+        """Whether the arm diverged on a larger share of its seeds than the reference."""
+        num_runs, num_reference_runs = self.paired.sample_sizes or (1, 1)
+        return self.diverged * num_reference_runs > self.reference_diverged * num_runs
+
+    @property
     def significant(self) -> bool:
         """Whether the arm is better, by p, and does not diverge more often; of several, than each of them."""
         return not self.lost and all(
-            answer.paired.significant and answer.diverged <= answer.reference_diverged
-            for answer in self.components
+            answer.paired.significant and not answer.diverges_more for answer in self.components
         )
 
     @property
@@ -253,7 +258,7 @@ class Evidence:
         self, arm: Sequence[PairedRuns], reference: Sequence[PairedRuns]
     ) -> list[dict[int, float]]:
         return [
-            _differences(arm_runs, reference_runs, self.spec)
+            differences_by_pair(arm_runs, reference_runs, self.spec.study.direction)
             for arm_runs, reference_runs in zip(arm, reference, strict=True)
         ]
 
@@ -330,15 +335,25 @@ def _count_diverged_pairs(runs: Sequence[PairedRuns], differences: Sequence[Mapp
     )
 
 
-def _differences(arm: PairedRuns, reference: PairedRuns, spec: StudySpec) -> dict[int, float]:
-    """Return by pair, in their order, the arm's value minus the reference's, where neither was lost."""
+def values_by_pair(
+    arm: PairedRuns, reference: PairedRuns, direction: Direction
+) -> tuple[dict[int, float], dict[int, float]]:
+    """Return the values of both by pair, in order; a run that diverged has the worst value of the two."""
     values = [*arm.values.values(), *reference.values.values()]
-    pick: Callable[..., float] = min if spec.study.direction == "maximize" else max
+    pick: Callable[..., float] = min if direction == "maximize" else max
     # Without any value at all every difference is 0: two arms that always diverge are equally bad.
     worst = pick(values, default=0.0)
+    of_arm, of_reference = (
+        {pair: runs.values.get(pair, worst) for pair in sorted(runs.pairs)} for runs in (arm, reference)
+    )
+    return of_arm, of_reference
+
+
+def differences_by_pair(arm: PairedRuns, reference: PairedRuns, direction: Direction) -> dict[int, float]:
+    """Return by pair, in their order, the arm's value minus the reference's, where neither was lost."""
+    values, reference_values = values_by_pair(arm, reference, direction)
     return {
-        pair: arm.values.get(pair, worst) - reference.values.get(pair, worst)
-        for pair in sorted(arm.pairs & reference.pairs)
+        pair: value - reference_values[pair] for pair, value in values.items() if pair in reference_values
     }
 
 
@@ -363,7 +378,7 @@ def gains_of(arm: PairedRuns, reference: PairedRuns, spec: StudySpec) -> dict[in
     """Return the gain of an arm's runs over a reference's by pair, as a comparison of one round counts it."""
     return {
         pair: to_maximize(difference, spec.study.direction)
-        for pair, difference in _differences(arm, reference, spec).items()
+        for pair, difference in differences_by_pair(arm, reference, spec.study.direction).items()
     }
 
 

@@ -139,7 +139,7 @@ class Comparison:
         reference_params: Its whole parameter set, effective values.
         variants: The others, in the order in which they were given.
         test: ``t`` or ``sign_flip``.
-        confirmed_on: ``test`` or ``validate``.
+        confirmed_on: ``test`` or ``validate``; None where values were given, whose data are not known.
         round: The round that it is of: 0, and one more for each time that pairs were added.
         looks: Which verdict of the study it is, from 1.
         alpha: Two-sided level that all comparisons share.
@@ -151,7 +151,7 @@ class Comparison:
     reference_params: Parameters
     variants: tuple[Variant, ...]
     test: str
-    confirmed_on: str
+    confirmed_on: str | None
     round: int
     looks: int
     alpha: float

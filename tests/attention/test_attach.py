@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import copy
 import io
+import math
 import pickle
 
 import lightning as L
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -319,3 +321,55 @@ def test_a_router_that_is_named_has_a_temperature_and_attention_alone_otherwise(
     for layers in (["router"], ["attention", "router"]):
         with pytest.raises(AttachError, match="A pattern in layers|No attention was found"):
             attach(model, {}, layers=layers)
+
+
+class RoutedAttention(nn.Module):
+    """Attention without an output projection, then a router, whose softmax goes into a product too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.router = (nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x: Tensor, temperature: float = 1.0) -> Tensor:
+        logits = self.query(x) @ self.key(x).mT / temperature
+        y = x + logits.softmax(-1) @ self.value(x)
+        return self.router(y).softmax(-1) @ y.mT
+
+
+def test_a_router_behind_attention_is_no_attention() -> None:
+    model, x = RoutedAttention().double(), torch.randn(2, 5, 8, dtype=torch.double)
+    expected = model(x, 0.4)
+    attach(model, {"temperature_init": 0.4}, example=lambda: model(x))
+    torch.testing.assert_close(model(x), expected)
+
+
+class HeadByHead(nn.Module):
+    """Attention by one call for each of four heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = zip(*(f(x).chunk(4, dim=-1) for f in (self.query, self.key, self.value)), strict=True)
+        calls = [F.scaled_dot_product_attention(*(part.unsqueeze(1) for part in qkv)) for qkv in parts]
+        return torch.cat(calls, dim=-1)
+
+
+def test_heads_that_attend_in_calls_of_their_own_have_no_pattern() -> None:
+    model, x = HeadByHead(), torch.randn(2, 5, 8)
+    with pytest.raises(AttachError, match="several calls"):
+        attach(model, {"head_pattern": "exp", "head_ratio": 4.0}, example=lambda: model(x))
+        model(x)
+
+
+def test_the_entropy_of_a_layer_is_the_mean_over_its_calls() -> None:
+    model, x = HeadByHead().double(), torch.randn(2, 5, 8, dtype=torch.double)
+    q, k = (f(x).unflatten(-1, (4, 2)).transpose(1, 2) for f in (model.query, model.key))
+    weights = (q @ k.mT / math.sqrt(2)).softmax(-1)
+    entropy = -(weights * weights.log()).sum(-1).mean() / math.log(5)
+    (expected,) = torch.autograd.grad(-0.3 * entropy, [model.query.weight])
+    plain = torch.autograd.grad(model(x).square().mean(), [model.query.weight])[0]
+    attach(model, {"entropy_lambda": 0.3}, example=lambda: model(x))
+    gradient = torch.autograd.grad(model(x).square().mean(), [model.query.weight])[0]
+    torch.testing.assert_close(gradient - plain, expected)

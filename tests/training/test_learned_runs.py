@@ -106,7 +106,7 @@ def make_request(request_for: Any) -> RequestMaker:
 def temperatures(run: Run) -> list[float]:
     """Return all temperatures in force."""
     assert run.learned is not None
-    return [tau for part in run.learned._parts.values() for tau in part.of.temperatures]
+    return [tau for group in run.learned._groups.values() for tau in group.holder.temperatures]
 
 
 @pytest.mark.parametrize("setup_name", SETUPS)

@@ -17,7 +17,7 @@ from tempopt.training.dry_run import check, dry_run
 from tempopt.training.messages import Evaluation, Finished, RunRequest, Stage, Started
 from tempopt.training.ranks import ALONE
 from tempopt.training.run import Run
-from tempopt.training.worker import _answer
+from tempopt.training.worker import _carry_out
 from tests.training.shared_trainings import assert_same_state, check_resume
 
 STEPS = 24
@@ -319,7 +319,7 @@ def test_a_module_that_optimizes_by_itself_is_tested_and_follows_its_schedule(
 
 def test_runs_that_share_a_loss_leave_it_as_it_was(make_request: RequestMaker, listener: Any) -> None:
     for _ in range(2):
-        answer = _answer(make_request(module="SharedLossContrast", parameters=LINEAR), listener(), ALONE)
+        answer = _carry_out(make_request(module="SharedLossContrast", parameters=LINEAR), listener(), ALONE)
         assert isinstance(answer, Finished) and answer.state == "complete"
 
 

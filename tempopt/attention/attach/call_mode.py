@@ -83,6 +83,11 @@ class CallPattern:
     num_products: int = 0
     is_gate: bool = False
 
+    @property
+    def num_calls(self) -> int:
+        """Number of calls of attention; 1 where no forward was seen."""
+        return (self.num_fused or 0) + sum(is_attention for is_attention, *_ in self.softmaxes) or 1
+
 
 @dataclass(slots=True)
 class CallBinding:
@@ -310,6 +315,8 @@ class CallMode(TorchFunctionMode):
                 options = replace(options, attn_mask=options.attn_mask.unsqueeze(1))
         elif query.ndim != 4:
             raise AttachError(f'"{self._binding.name}" attends with {query.ndim} dimensions. {_MORE}')
+        elif query.shape[1] == 1 and self._pattern.num_calls > 1:
+            self._refuse_heads("attends in several calls, as one for each head")
         out_BHQD = self._attend_to(*qkv, options)
         return out_BHQD.squeeze(1) if query.ndim == 3 else out_BHQD
 
@@ -472,7 +479,9 @@ class CallMode(TorchFunctionMode):
     def _term(self, q: Tensor) -> dict[str, Any]:
         numbers = self._numbers(q)
         has_target = self._state.entropy.has_target
-        return {"weight": numbers.entropy_weight, "target": numbers.entropy_target if has_target else None}
+        # the entropy of a layer is the mean over its calls
+        weight = numbers.entropy_weight / self._pattern.num_calls
+        return {"weight": weight, "target": numbers.entropy_target if has_target else None}
 
     def _tempering(self, q_BHQD: Tensor) -> dict[str, Any]:
         return {

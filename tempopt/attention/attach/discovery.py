@@ -520,7 +520,10 @@ class _TraceMode(TorchFunctionMode):
                 softmax.feeds_product = True
         # one of inputs alone is rather of masks than of queries and keys
         is_learned = any(operand.is_learned for operand in operands)
-        return _Origin(products={call: int(not is_learned)}, is_bare=True, is_learned=is_learned)
+        # what attention returns goes through a map into the softmax of a router or of pooling
+        is_output = any(operand.softmaxes for operand in operands)
+        num_maps = int(is_output or not is_learned)
+        return _Origin(products={call: num_maps}, is_bare=True, is_learned=is_learned)
 
 
 def _is_mask(tensor: Any) -> bool:

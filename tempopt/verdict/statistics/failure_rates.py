@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,7 +26,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureRates:
-    """How often the runs of an arm and of its reference failed, on the same seeds.
+    """How often the runs of an arm and of its reference failed.
 
     Args:
         arm: Of the arm.
@@ -61,6 +62,30 @@ def failure_rates(
     p_value = 2 * float(bdtr(min(only_arm, only_reference), only_arm + only_reference, 0.5))
     return FailureRates(
         arm=_rate(failed_arm, alpha), reference=_rate(failed_reference, alpha), p_value=min(1.0, p_value)
+    )
+
+
+def unpaired_failure_rates(
+    failed_arm: Sequence[bool], failed_reference: Sequence[bool], *, alpha: float
+) -> FailureRates:
+    """Compare how often two arms failed on different seeds, by Fisher's exact test (1922).
+
+    Args:
+        failed_arm: Whether the arm failed, one for each of its runs.
+        failed_reference: The same of the reference.
+        alpha: As in :func:`failure_rates`.
+    """
+    assert failed_arm and failed_reference and 0 < alpha < 1, alpha
+    num_arm, num_reference = len(failed_arm), len(failed_reference)
+    failed = sum(map(bool, failed_arm))
+    failed_total = failed + sum(map(bool, failed_reference))
+    counts = range(max(0, failed_total - num_reference), min(failed_total, num_arm) + 1)
+    ways = {k: math.comb(num_arm, k) * math.comb(num_reference, failed_total - k) for k in counts}
+    extreme = sum(count for count in ways.values() if count <= ways[failed])
+    return FailureRates(
+        arm=_rate(failed_arm, alpha),
+        reference=_rate(failed_reference, alpha),
+        p_value=extreme / math.comb(num_arm + num_reference, failed_total),
     )
 
 

@@ -56,16 +56,17 @@ are."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedTest:
-    """What paired differences say.
+    """What paired differences say, or the values of two independent samples.
 
     Args:
         gain: The mean, in the metric's unit; > 0 is better whatever the direction.
         ci_low: Lower end of the interval; -inf where the pairs are too few to bound it.
         ci_high: Upper end of the interval, or inf.
         p_value: Two-sided; of several looks or stages the sequential one. Below ``alpha`` it is significant.
-        n_pairs: Number of pairs, those of earlier stages included.
+        n_pairs: Number of pairs, those of earlier stages included; 0 of independent samples.
         alpha: Level of the test; the interval covers 1 - alpha.
         is_equal: Whether two differences or more are all equal, which tells nothing of the noise.
+        sample_sizes: Numbers of values of the arm and of the reference, if these are independent samples.
     """
 
     gain: float
@@ -75,6 +76,12 @@ class PairedTest:
     n_pairs: int
     alpha: float
     is_equal: bool = False
+    sample_sizes: tuple[int, int] | None = None
+
+    @property
+    def num_runs(self) -> int:
+        """Number of pairs, or of the values of both samples."""
+        return self.n_pairs if self.sample_sizes is None else sum(self.sample_sizes)
 
     @property
     def confidence(self) -> float:

@@ -29,9 +29,19 @@ def power_of(effect: float, pairs: int, *, alpha: float) -> float:
         A chance in (0, 1]; ``alpha / 2`` where the effect is 0.
     """
     assert math.isfinite(effect) and effect >= 0 and pairs >= 2 and 0 < alpha < 1, (effect, pairs, alpha)
+    return power_of_t(effect * math.sqrt(pairs), pairs - 1, alpha=alpha)
+
+
+def power_of_t(shift: float, freedom: float, *, alpha: float) -> float:
+    """Return the chance that a t test shows a true gain, on the side of the gain.
+
+    Args:
+        shift: The gain in standard errors of its estimate, >= 0.
+        freedom: Degrees of freedom, > 0.
+        alpha: Two-sided level, in (0, 1).
+    """
     from scipy.special import nctdtr, ndtr, stdtrit
 
-    freedom, shift = pairs - 1, effect * math.sqrt(pairs)
     limit = float(stdtrit(freedom, 1 - alpha / 2))
     chance = 1 - float(nctdtr(freedom, shift, limit))
     # far out the series gives up, where nothing is left to chance
@@ -70,14 +80,19 @@ def pairs_needed(effect: float, *, alpha: float, power: float = POWER) -> int | 
         power: The chance, in (alpha / 2, 1).
     """
     assert math.isfinite(effect) and effect > 0 and alpha / 2 < power < 1, (effect, alpha, power)
+    return least_size(lambda pairs: power_of(effect, pairs, alpha=alpha), power)
+
+
+def least_size(power_fn: Callable[[int], float], power: float) -> int | None:
+    """Return the smallest size from 2 that has a power, given that of each; None: more than 100,000."""
     low, high = 1, 2
-    while power_of(effect, high, alpha=alpha) < power:
+    while power_fn(high) < power:
         low, high = high, 2 * high
         if low > _MOST_PAIRS:
             return None
     while high - low > 1:
         middle = (low + high) // 2
-        if power_of(effect, middle, alpha=alpha) < power:
+        if power_fn(middle) < power:
             low = middle
         else:
             high = middle

@@ -1,0 +1,19 @@
+"""``tempopt judge``: a verdict on results that exist."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from tempopt.cli import OUTCOME_CODES
+from tempopt.service.judge import judge as judge_data
+
+
+def judge(arguments: argparse.Namespace) -> int:
+    """Compare the variants of a CSV file, and return the exit code of the outcome."""
+    judgement = judge_data(
+        Path(arguments.results), direction=arguments.direction, baseline=arguments.baseline
+    )
+    print(json.dumps(judgement.to_json(), indent=2, allow_nan=False) if arguments.json else judgement)
+    return OUTCOME_CODES[judgement.comparison.outcome]

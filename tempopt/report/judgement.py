@@ -1,0 +1,137 @@
+"""Judgement, what ``tempopt judge`` says of values that exist: as text and as JSON; computes nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tempopt.report.comparison_text import (
+    comparison_notes,
+    decision_finding,
+    diverges_too_often,
+    failure_text,
+    variant_text,
+)
+from tempopt.report.decision import decide_comparison
+from tempopt.report.finding import Finding, comparison_finding, facts
+from tempopt.report.findings import render_lines
+from tempopt.report.verdict_json import comparison_json
+from tempopt.storage.rows import TicketRow
+from tempopt.verdict.judgement import ValuesBySeed
+from tempopt.verdict.set_comparison import Comparison, Variant
+from tempopt.verdict.statistics.paired_tests import Direction, PairedTest
+
+_MAX_SEEDS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Judgement:
+    """What values that exist say of each variant against the baseline.
+
+    Args:
+        comparison: The baseline, which is ``comparison.reference``, and what is said of each variant.
+        values: Value of each run by variant and seed; None: the run failed.
+        seeds_needed: Seeds with which a new test shows a gain of a variant of the measured size with 80 %
+            chance; None: a difference is shown, no gain was measured, or more seeds may not show it.
+        direction: Which values are better.
+        metric: Name of the values.
+        runs: Runs of a study, of which there are none.
+    """
+
+    comparison: Comparison
+    values: Mapping[str, ValuesBySeed]
+    seeds_needed: Mapping[str, int | None]
+    direction: Direction
+    metric: str = "value"
+    runs: tuple[TicketRow, ...] = ()
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The statements, the decision first."""
+        comparison, variants = self.comparison, self.comparison.variants
+        findings = [decision_finding(self, comparison)]
+        findings += facts("reference", [f"{self._mean_text(comparison.reference)}, the reference."])
+        for variant in variants:
+            text = self._mean_text(variant.name)
+            if len(variants) > 1:
+                text += f"; gain {variant_text(variant, comparison)}"
+            findings.append(comparison_finding("variant", f"{text}.", variant.answer))
+        higher = "higher" if self.direction == "maximize" else "lower"
+        findings += facts("note", [f"a {higher} value is better; a gain with + is better."])
+        findings += facts("note", comparison_notes(self, comparison))
+        for variant in variants:
+            findings += facts("caveat", self._caveats(variant))
+        return findings
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the documented data of ``tempopt judge --json``, without infinities."""
+        decision, comparison = decide_comparison(self), comparison_json(self.comparison)
+        for variant, data in zip(self.comparison.variants, comparison["variants"], strict=True):
+            assert variant.answer is not None
+            sizes = variant.answer.paired.sample_sizes
+            data |= {
+                "test": "welch" if sizes else self.comparison.test,
+                "sample_sizes": sizes and list(sizes),
+                "seeds_needed": self.seeds_needed[variant.name],
+                "more_seeds": self._more_seeds(variant.name, variant.answer.paired),
+            }
+        return {
+            "metric": self.metric,
+            "direction": self.direction,
+            "decision": decision and decision.to_json(),
+            "findings": [finding.to_json() for finding in self.findings],
+            "comparison": comparison,
+        }
+
+    def __str__(self) -> str:
+        """Return what ``tempopt judge`` prints."""
+        return "\n".join(render_lines(self.findings))
+
+    def __repr__(self) -> str:
+        """Return the first line."""
+        return f"Judgement({self.findings[0].text!r})"
+
+    def _mean_text(self, name: str) -> str:
+        values = self.values[name].values()
+        failed = sum(value is None for value in values)
+        mean = self.comparison.means.get(name)
+        text = "no value" if mean is None else f"mean {mean:.5g}"
+        seeds = f"{len(values)} seed{'s' * (len(values) != 1)}"
+        return f"{name}: {text} of {seeds}{f', of which {failed} failed' if failed else ''}"
+
+    def _more_seeds(self, name: str, test: PairedTest) -> int | None:
+        """Return how many more seeds the needed ones are than the compared ones."""
+        needed = self.seeds_needed[name]
+        return None if needed is None else max(0, needed - min(test.sample_sizes or (test.n_pairs,)))
+
+    def _caveats(self, variant: Variant) -> Iterator[str]:
+        names, answer = (variant.name, self.comparison.reference), variant.answer
+        assert answer is not None
+        test = answer.paired
+        if test.sample_sizes is not None:
+            yield (
+                f"{' and '.join(names)} have fewer than two seeds in common, so they are compared as "
+                "independent samples (Welch's t-test)."
+            )
+        elif answer.dropped:
+            for name, peer in (names, names[::-1]):
+                if unmatched := [seed for seed in self.values[name] if seed not in self.values[peer]]:
+                    listing = ", ".join(unmatched[:_MAX_SEEDS])
+                    more = f" and {len(unmatched) - _MAX_SEEDS} more" if unmatched[_MAX_SEEDS:] else ""
+                    yield f"not in pairs, as {peer} lacks them: seeds {listing}{more} of {name}."
+        if answer.diverged or answer.reference_diverged:
+            end = "; so its gain does not count" if diverges_too_often(answer) else ""
+            failures = failure_text(variant, self.comparison)
+            yield f"{failures} (counted with the worst value of the two){end}."
+        if test.gain == 0 and test.is_equal:
+            yield f"{' and '.join(names)} have the same value on every seed."
+        if math.isinf(test.ci_low):
+            reason = "the differences are equal" if test.is_equal else "too few seeds"
+            yield f"{reason}: no finite interval of {variant.name}; give more seeds."
+        if (more_seeds := self._more_seeds(variant.name, test)) is not None:
+            yield (
+                f"{more_seeds} more seeds would show a gain of {variant.name} of the measured size: a new "
+                f"test with {self.seeds_needed[variant.name]} seeds in all shows it with 80 % chance."
+            )

@@ -1,0 +1,120 @@
+"""A comparison of values that exist: which of them make pairs, and what they say of each variant.
+
+Pure. Two variants that have two seeds or more in common are compared on these seeds by the paired t-test,
+others by Welch's. Which test it is follows from the seeds alone, never from the values. All values are judged
+at once, at the level of a study's first verdict, which the variants share evenly as in set_comparison.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from statistics import fmean, stdev
+
+from tempopt.spec.alpha_ledger import alpha_for_verdict
+from tempopt.verdict.paired_evidence import (
+    PairedResult,
+    PairedRuns,
+    differences_by_pair,
+    paired_failures,
+    values_by_pair,
+)
+from tempopt.verdict.set_comparison import Comparison, Variant
+from tempopt.verdict.statistics.failure_rates import unpaired_failure_rates
+from tempopt.verdict.statistics.paired_tests import Direction, PairedTest, paired_test
+from tempopt.verdict.statistics.power import pairs_needed
+from tempopt.verdict.statistics.welch import welch_size_needed, welch_test
+
+ValuesBySeed = Mapping[str, float | None]
+"""Value of each run of a variant by its seed; None: the run failed."""
+
+
+def compare_values(
+    values: Mapping[str, ValuesBySeed], reference: str, direction: Direction
+) -> tuple[Comparison, dict[str, int | None]]:
+    """Return what the values say of each variant, and how many seeds it needs.
+
+    That is the number of seeds, of variant and reference, with which a new test shows a true gain of the
+    measured size with 80 % chance. None: a difference is shown, no gain was measured, its noise is not known,
+    the variant fails more often, or the number is above 100,000.
+
+    Args:
+        values: Those of each variant, at least two variants with at least one seed each.
+        reference: The variant that the others are compared with.
+        direction: Which values are better.
+    """
+    numbers = {
+        seed: number for number, seed in enumerate(dict.fromkeys(s for runs in values.values() for s in runs))
+    }
+    runs_by_name = {
+        name: PairedRuns(
+            values={numbers[seed]: value for seed, value in runs.items() if value is not None},
+            diverged=frozenset(numbers[seed] for seed, value in runs.items() if value is None),
+        )
+        for name, runs in values.items()
+    }
+    names = [name for name in values if name != reference]
+    alpha, reference_runs = alpha_for_verdict(1), runs_by_name[reference]
+    results = {
+        name: _compare(name, runs_by_name[name], reference_runs, direction, alpha / len(names))
+        for name in names
+    }
+    comparison = Comparison(
+        reference=reference,
+        reference_params={},
+        variants=tuple(variant for variant, _ in results.values()),
+        test="t",
+        confirmed_on=None,
+        round=0,
+        looks=1,
+        alpha=alpha,
+        means={name: fmean(runs.values.values()) for name, runs in runs_by_name.items() if runs.values},
+    )
+    return comparison, {name: num_seeds for name, (_, num_seeds) in results.items()}
+
+
+def _compare(
+    name: str, arm: PairedRuns, reference: PairedRuns, direction: Direction, alpha: float
+) -> tuple[Variant, int | None]:
+    """Return a variant with what is said of it, and the seeds that a test needs; None: not known."""
+    common, failures, needed = arm.pairs & reference.pairs, None, None
+    if is_paired := len(common) > 1 or arm.pairs == reference.pairs:
+        differences = list(differences_by_pair(arm, reference, direction).values())
+        test = paired_test(differences, test="t", direction=direction, alpha=alpha)
+        failures = paired_failures([arm], [reference], alpha=alpha)
+        diverged, reference_diverged = arm.diverged & common, reference.diverged & common
+        if _needs_more(test) and (effect := test.gain / stdev(differences)) > 0:
+            needed = pairs_needed(effect, alpha=alpha)
+    else:
+        values, reference_values = (
+            list(values.values()) for values in values_by_pair(arm, reference, direction)
+        )
+        test = welch_test(values, reference_values, direction=direction, alpha=alpha)
+        diverged, reference_diverged = arm.diverged, reference.diverged
+        if diverged or reference_diverged:
+            failed, reference_failed = (
+                [pair in runs.diverged for pair in runs.pairs] for runs in (arm, reference)
+            )
+            failures = unpaired_failure_rates(failed, reference_failed, alpha=alpha)
+        if _needs_more(test):
+            needed = welch_size_needed(values, reference_values, test.gain, alpha=alpha)
+    answer = PairedResult(
+        paired=test,
+        dropped=len(arm.pairs ^ reference.pairs) if is_paired else 0,
+        diverged=len(diverged),
+        reference_diverged=len(reference_diverged),
+    )
+    variant = Variant(
+        name=name,
+        params={},
+        answer=answer,
+        runs=len(common if is_paired else arm.pairs),
+        failures=failures,
+        fails_more=failures is not None and failures.p_value < alpha and answer.diverges_more,
+    )
+    return variant, None if answer.diverges_more else needed
+
+
+def _needs_more(test: PairedTest) -> bool:
+    """Return whether a gain was measured that is not shown, and its noise is known."""
+    return test.gain > 0 and test.p_value >= test.alpha and math.isfinite(test.ci_high) and not test.is_equal
