@@ -28,7 +28,7 @@ from tempopt.service.forecast import StudyForecast, forecast_study
 from tempopt.service.progress import progress_for_python
 from tempopt.service.requests import CompareRequest, ResumeRequest, SearchRequest, Sets
 from tempopt.service.studies import RunOptions
-from tempopt.spec.compared_sets import MAX_RUNS
+from tempopt.spec.compared_sets import MAX_COMPARISON_RUNS
 from tempopt.spec.resources import Workers
 from tempopt.storage import urls
 from tempopt.storage.http.address import is_server
@@ -165,7 +165,7 @@ def compare(
     from_storage: str | None = None,
     top: int | None = None,
     without: Sequence[str] = (),
-    max_runs: int = MAX_RUNS,
+    max_runs: int = MAX_COMPARISON_RUNS,
     wait: bool = True,
     **options: Unpack[_Common],
 ) -> StudyResult | StudyHandle:

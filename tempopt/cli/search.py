@@ -16,7 +16,7 @@ from tempopt.cli.run_study import carry_out
 from tempopt.cli.specs import advise_check, read_spec
 from tempopt.errors import UsageError
 from tempopt.service.requests import CompareRequest, ResumeRequest, SearchRequest
-from tempopt.spec.compared_sets import MAX_RUNS, parse_vary
+from tempopt.spec.compared_sets import MAX_COMPARISON_RUNS, parse_vary
 from tempopt.spec.comparison_spec import refuse_comparison
 from tempopt.spec.yaml_source import read_sets
 
@@ -45,7 +45,7 @@ def compare(arguments: argparse.Namespace) -> int:
     options = _request_options(CompareRequest, arguments) | {
         "vary": parse_vary(arguments.vary),
         "overrides": arguments.set,
-        "max_runs": arguments.max_runs or MAX_RUNS,
+        "max_runs": arguments.max_runs or MAX_COMPARISON_RUNS,
     }
     request = CompareRequest(**options)
     with advise_check(arguments.spec, arguments.set):

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import ConfigDict, Field
 
 from tempopt.errors import SpecError, UsageError
-from tempopt.spec.compared_sets import MAX_RUNS as MAX_COMPARISON_RUNS
-from tempopt.spec.compared_sets import GivenSet
+from tempopt.spec.compared_sets import MAX_COMPARISON_RUNS, GivenSet
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.study_spec import StudySpec
 

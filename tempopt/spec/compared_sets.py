@@ -34,7 +34,7 @@ NO_SEARCH: dict[str, Any] = {}
 GivenSet = Mapping[str, Any] | str | Path
 """A parameter set as a person gives it: a mapping, one in YAML, or the path of a file that holds one."""
 
-MAX_RUNS = 1000
+MAX_COMPARISON_RUNS = 1000
 """Runs that a comparison may take unless more are allowed."""
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}"
@@ -277,11 +277,11 @@ def varied_sets(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
         if duplicates := [text for text in dict.fromkeys(texts) if texts.count(text) > 1]:
             raise UsageError(f"vary: {key} was given {', '.join(duplicates)} more than once. Give it once.")
     num_sets = math.prod(len(values) for values in vary.values())
-    if num_sets > MAX_RUNS:
+    if num_sets > MAX_COMPARISON_RUNS:
         factors = " × ".join(str(len(values)) for values in vary.values())
         raise UsageError(
             f"The values to vary make {factors} = {num_sets} parameter sets, which is {2 * num_sets} runs at "
-            f"least, and at most {MAX_RUNS} sets are compared. Give fewer values."
+            f"least, and at most {MAX_COMPARISON_RUNS} sets are compared. Give fewer values."
         )
     names = [_name_in_set(key) for key in vary]
     endings = Counter(name.rpartition(".")[2] for name in names)

@@ -1,4 +1,4 @@
-"""A training step outside of a loop, on the first batch of the data, as an example of what a module runs."""
+"""A training step on the first batch of the data, outside of a loop: the example for attaching."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def first_batch(loaders: Any) -> Any:
 
 @contextlib.contextmanager
 def silent(module: L.LightningModule) -> Iterator[None]:
-    """Let a step be called outside of a loop, where Lightning would not let it log."""
+    """Ignore what a step logs, which Lightning refuses outside of a loop."""
     names = ("log", "log_dict")
     for name in names:
         module.__dict__[name] = lambda *args, **kwargs: None
@@ -32,7 +32,7 @@ def silent(module: L.LightningModule) -> Iterator[None]:
 
 
 def training_step(module: L.LightningModule, datamodule: L.LightningDataModule | None) -> Callable[[], Any]:
-    """Return what runs a training step on the first batch of the training data.
+    """Return a function that runs a training step on the first batch of the training data.
 
     Args:
         module: The module, on the device that it is on.

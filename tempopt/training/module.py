@@ -17,9 +17,9 @@ from torch import Tensor
 from tempopt.attention.attach.learning import (
     HeadFactors,
     HeadTemperatures,
+    pop_gradient,
     require_gradients,
     restore_precision,
-    taken_gradient,
 )
 from tempopt.attention.attach.observers import Observe, Observers, check_temperatures
 from tempopt.attention.functional.attention import temper_query, tempered_attention
@@ -389,7 +389,7 @@ class TemperedModule(L.LightningModule):
 
         Summed over the backward passes since it was asked last; None if they left none.
         """
-        gradient = taken_gradient(self.inverse_temperature)
+        gradient = pop_gradient(self.inverse_temperature)
         if gradient is None:
             return None
         return [

@@ -206,7 +206,7 @@ def _check_found(name: str, attachment: ValueAttachment, expected: float | None)
         return
     raise SpecError(
         f"temperatures.{name}: the module has the temperature {attachment.initial_temperature:g} at "
-        f"{attachment.called}, and the study takes it to be {expected:g} as found. All runs of a study begin "
+        f"{attachment.label}, and the study takes it to be {expected:g} as found. All runs of a study begin "
         "from one: take out what is searched or set that changes it, or correct "
         f"temperatures.{name}.as_found."
     )

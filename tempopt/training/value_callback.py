@@ -178,11 +178,11 @@ class ValueCallback(ValueTemperatureCallback):
         if not attachment.attached:
             return
         if self.at_inference is not None:
-            number: float | None = attachment.stored(self.at_inference)
+            number: float | None = attachment.stored_value(self.at_inference)
         elif self.validate_at == "final" or attachment.final is None:
             number = attachment.final
         else:
-            number = attachment.stored(attachment.temperatures[0])
+            number = attachment.stored_value(attachment.temperatures[0])
         if number is None:
             return
         names = _names_of(module, attachment)

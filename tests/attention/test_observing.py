@@ -78,7 +78,7 @@ def test_a_layer_that_is_left_out_is_not_shown() -> None:
     assert recorder.layers == [(0, 4)]
 
 
-class WrittenOutAttention(ProjectedAttention):
+class ProductAttention(ProjectedAttention):
     def forward(self, x: Tensor) -> Tensor:
         q, k = (tensor.unflatten(-1, (self.heads, -1)).transpose(1, 2) for tensor in (self.q_proj(x), x))
         logits = q @ k.transpose(-2, -1) * (8 / self.heads) ** -0.5
@@ -86,7 +86,7 @@ class WrittenOutAttention(ProjectedAttention):
 
 
 def test_what_is_shown_of_logits_that_are_written_out_has_their_entropy() -> None:
-    model = WrittenOutAttention(2).double().train()
+    model = ProductAttention(2).double().train()
     x, entropies = X.double(), []
 
     def observe(

@@ -98,7 +98,7 @@ class Attachment:
         Raises:
             AttachError: if the parameters ask for what this way of attaching cannot deliver.
         """
-        _refuse_undeliverable(_named(parameters))
+        _refuse_undeliverable(_values_by_name(parameters))
         temperature_parameters, entropy = _read(parameters, self.entropy)
         plan = temperature_parameters.plan(len(self.layers))
         self._require_attached()
@@ -330,7 +330,7 @@ def _discover(
 
 def _refuse_before(model: nn.Module, parameters: Parameters, *, allow_baked: bool = False) -> None:
     """Refuse parameters and models that nothing can be attached to."""
-    _refuse_undeliverable(_named(parameters))
+    _refuse_undeliverable(_values_by_name(parameters))
     _refuse_attached(model)
     if not allow_baked:
         refuse_baked(model)
@@ -411,7 +411,7 @@ def _refuse_conflicts(plan: TemperaturePlan, entropy: EntropyParameters) -> None
         )
 
 
-def _named(parameters: Parameters) -> Mapping[str, object]:
+def _values_by_name(parameters: Parameters) -> Mapping[str, object]:
     return parameters if isinstance(parameters, Mapping) else dataclasses.asdict(parameters)
 
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from tempopt.attention.attach.call_state import CallState, LayerNumbers, Numbers
-from tempopt.attention.attach.multihead import multi_head_attention, written_out
+from tempopt.attention.attach.multihead import compute_logits, multi_head_attention
 from tempopt.attention.functional.attention import temper_query, tempered_attention
 from tempopt.attention.functional.entropy import add_to_gradient, logits_term, regularised_attention
 from tempopt.attention.functional.local_heads import NearKeys, local_attention, local_mask, near_keys
@@ -91,7 +91,7 @@ class CallPattern:
 
 @dataclass(slots=True)
 class CallBinding:
-    """What an attached module knows.
+    """Which layer an attached module is, and what its attention calls read.
 
     Args:
         name: Name of the module in its model.
@@ -118,19 +118,22 @@ class CallBinding:
 class AttachedModule(nn.Module):
     """Base of the classes that attached modules have; never made by itself."""
 
-    _own_class: type[nn.Module]
+    _base_class: type[nn.Module]
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._follow()
+        self._create_numbers()
         return self
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._follow()
+        self._create_numbers()
 
-    def _follow(self) -> None:
-        """Have what the calls read where the parameters are, so that compiled code finds it."""
+    def _create_numbers(self) -> None:
+        """Create the numbers that the calls read, on the device of the parameters.
+
+        Compiled code cannot create them.
+        """
         binding: CallBinding | None = self.__dict__[BINDING]
         if binding is None:
             return
@@ -143,36 +146,36 @@ class AttachedModule(nn.Module):
         # The class exists only here: say how to make it again from one that can be imported.
         reduced: Any = super().__reduce_ex__(protocol)
         make, arguments, *state = reduced
-        importable = tuple(self._own_class if argument is type(self) else argument for argument in arguments)
-        return _remake, (make, importable), *state
+        importable = tuple(self._base_class if argument is type(self) else argument for argument in arguments)
+        return _rebuild, (make, importable), *state
 
 
 def bind(module: nn.Module, binding: CallBinding | None) -> None:
-    """Have a module's attention calls tempered; None only closes its fast path, as what is inside needs."""
+    """Temper a module's attention calls; None only closes its fast path, for modules inside of it."""
     module.__dict__[BINDING] = binding
     kind: Any = type(module)
     object.__setattr__(module, "__class__", _attached_class(kind))
     assert isinstance(module, AttachedModule)
-    module._follow()
+    module._create_numbers()
 
 
 def unbind(module: nn.Module) -> CallBinding | None:
-    """Make a module what it was before :func:`bind`, and return what it knew."""
+    """Undo :func:`bind`, and return the binding."""
     if not isinstance(module, AttachedModule):
         return None
     binding: CallBinding | None = module.__dict__.pop(BINDING)
-    object.__setattr__(module, "__class__", module._own_class)
+    object.__setattr__(module, "__class__", module._base_class)
     return binding
 
 
 def binding_of(module: nn.Module) -> CallBinding | None:
-    """Return what an attached layer knows; None of another module."""
+    """Return the binding of an attached layer; None of another module."""
     binding: CallBinding | None = module.__dict__.get(BINDING)
     return binding
 
 
 def bindings(model: nn.Module) -> Iterator[tuple[str, nn.Module, CallBinding]]:
-    """Yield name, module and what it knows of each attached layer of a model."""
+    """Yield name, module and binding of each attached layer of a model."""
     for name, module in model.named_modules():
         binding = binding_of(module)
         if binding is not None:
@@ -180,39 +183,39 @@ def bindings(model: nn.Module) -> Iterator[tuple[str, nn.Module, CallBinding]]:
 
 
 @functools.cache
-def _attached_class(own_class: Any) -> type[AttachedModule]:
-    """Return the one attached class for a class of module; one, since compiled graphs depend on it."""
+def _attached_class(base_class: Any) -> type[AttachedModule]:
+    """Return the attached class for a class of module; the same each time, since compiled graphs guard it."""
 
-    @functools.wraps(own_class.forward)
+    @functools.wraps(base_class.forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         binding: CallBinding | None = self.__dict__[BINDING]
         if binding is None:
-            return own_class.forward(self, *args, **kwargs)
+            return base_class.forward(self, *args, **kwargs)
         if binding.pattern.is_gate:
-            logits = own_class.forward(self, *args, **kwargs)
+            logits = base_class.forward(self, *args, **kwargs)
             binding.state.note_active(binding.name)
             return temper(logits, binding.state.numbers(binding.numbers, logits).inverse_temperature)
         mode = OracleMode(self, binding) if binding.state.uses_oracle else CallMode(self, binding)
         with _innermost(mode) if binding.nests else mode:
-            output = own_class.forward(self, *args, **kwargs)
+            output = base_class.forward(self, *args, **kwargs)
         mode.check()
         return output
 
     members: dict[str, Any] = {
-        "_own_class": own_class,
+        "_base_class": base_class,
         "forward": forward,
-        "__module__": own_class.__module__,
-        "__qualname__": own_class.__qualname__,
-        "__doc__": own_class.__doc__,
+        "__module__": base_class.__module__,
+        "__qualname__": base_class.__qualname__,
+        "__doc__": base_class.__doc__,
     }
     # In evaluation these compute the attention inside of them by kernels of their own, unless told otherwise.
     for kind, name in _FAST_PATHS.items():
-        if issubclass(own_class, kind):
+        if issubclass(base_class, kind):
             members[name] = property(lambda self: False)
-    return type(own_class.__name__, (AttachedModule, own_class), members)
+    return type(base_class.__name__, (AttachedModule, base_class), members)
 
 
-def _remake(make: Callable[..., nn.Module], arguments: tuple[Any, ...]) -> nn.Module:
+def _rebuild(make: Callable[..., nn.Module], arguments: tuple[Any, ...]) -> nn.Module:
     module = make(*arguments)
     kind: Any = type(module)
     object.__setattr__(module, "__class__", _attached_class(kind))
@@ -245,14 +248,14 @@ class CallMode(TorchFunctionMode):
             # whose Python the compiler cannot follow under a mode
             func = torch.unflatten
         if func is FUSED:
-            self._note_fused()
+            self._count_fused_call()
             return self.attend(*_read_fused_arguments(*args, **kwargs))
         if func is MULTI_HEAD:
-            self._note_fused()
+            self._count_fused_call()
             return self.attend_multihead(*args, **kwargs)
         if self._pattern.num_products:
             if func in SOFTMAX:
-                return self._see_softmax(func, args, kwargs)
+                return self._on_softmax(func, args, kwargs)
             if func in PRODUCTS and are_matrices(func, args, kwargs):
                 number = self._num_products
                 self._num_products += 1
@@ -286,7 +289,7 @@ class CallMode(TorchFunctionMode):
             "example=lambda: model(batch))."
         )
 
-    def _note_fused(self) -> None:
+    def _count_fused_call(self) -> None:
         self._num_fused += 1
         self._require_gradients()
 
@@ -325,18 +328,24 @@ class CallMode(TorchFunctionMode):
         if near is not None:
             if not self._has_term and self._state.is_softmax:
                 if self._state.observers.present:
-                    self._tempered(q, k, _with_mask_of_all_heads(q, k, near, options))
-                return local_attention(q, k, v, near=near, **self._tempering(q), **options.keywords)
+                    self._temper_query(q, k, _with_mask_of_all_heads(q, k, near, options))
+                return local_attention(q, k, v, near=near, **self._tempering_options(q), **options.keywords)
             options = _with_mask_of_all_heads(q, k, near, options)
         if not self._state.is_softmax:
             limits = NORMALISERS[self._state.normaliser].limited(self._numbers(q).limit)
             return tempered_attention(
-                q, k, v, normaliser=self._state.normaliser, **limits, **self._tempering(q), **options.keywords
+                q,
+                k,
+                v,
+                normaliser=self._state.normaliser,
+                **limits,
+                **self._tempering_options(q),
+                **options.keywords,
             )
-        q = self._tempered(q, k, options)
+        q = self._temper_query(q, k, options)
         if self._has_term:
-            valid_BQ = self._valid(q, k, options)
-            return regularised_attention(q, k, v, options, **self._term(q), valid_BQ=valid_BQ)
+            valid_BQ = self._unpadded_queries(q, k, options)
+            return regularised_attention(q, k, v, options, **self._term_options(q), valid_BQ=valid_BQ)
         return FUSED(q, k, v, **options.keywords, enable_gqa=q.shape[1] != k.shape[1])
 
     def attend_multihead(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
@@ -356,11 +365,11 @@ class CallMode(TorchFunctionMode):
         near = self._near_keys(q, k, options)
         if near is not None:
             options = _with_mask_of_all_heads(q, k, near, options)
-        q = self._tempered(q, k, options)
+        q = self._temper_query(q, k, options)
         mask = options.attn_mask
         if mask is not None and mask.dtype == torch.bool:
             mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(~mask, float("-inf"))
-        weights = self._weights(written_out(q, k, mask), lambda logits: logits.softmax(dim=-1))
+        weights = self._compute_weights(compute_logits(q, k, mask), lambda logits: logits.softmax(dim=-1))
         if dropout_p > 0.0:
             weights = F.dropout(weights, p=dropout_p)
         out_NLD = torch.bmm(weights.flatten(0, 1), v.flatten(0, 1))
@@ -376,11 +385,11 @@ class CallMode(TorchFunctionMode):
         if state.has_head_factors:
             if operand.ndim != 4 or func is torch.einsum:
                 self._refuse_heads("writes its softmax out, without a third dimension from the end for heads")
-            inverse = self._inverse(operand)
+            inverse = self._inverse_temperature(operand)
         args, kwargs = with_operand(func, args, kwargs, temper(operand, inverse))
         return func(*args, **kwargs)
 
-    def _see_softmax(self, func: Any, args: Any, kwargs: Any) -> Tensor:
+    def _on_softmax(self, func: Any, args: Any, kwargs: Any) -> Tensor:
         number = self._num_softmaxes
         self._num_softmaxes += 1
         expected = self._pattern.softmaxes
@@ -402,13 +411,15 @@ class CallMode(TorchFunctionMode):
             )
         logits_BHQK = logits if logits.ndim == 4 else logits.unsqueeze(1)
         if self._state.has_length_scaling or self._state.has_local_heads:
-            logits_BHQK = self._with_keys(logits_BHQK, is_bare=is_bare)
+            logits_BHQK = self._scale_by_visible_keys(logits_BHQK, is_bare=is_bare)
         if self._state.observers.present:
-            self._show(logits_BHQK)
+            self._show_logits(logits_BHQK)
         others = {name: value for name, value in kwargs.items() if name != "input"}
-        return self._weights(logits_BHQK.view(logits.shape), lambda logits: func(logits, *args[1:], **others))
+        return self._compute_weights(
+            logits_BHQK.view(logits.shape), lambda logits: func(logits, *args[1:], **others)
+        )
 
-    def _with_keys(self, logits_BHQK: Tensor, *, is_bare: bool) -> Tensor:
+    def _scale_by_visible_keys(self, logits_BHQK: Tensor, *, is_bare: bool) -> Tensor:
         """Return logits with what depends on the keys that a query sees: length scaling and local heads."""
         state = self._state
         if not is_bare:
@@ -435,7 +446,7 @@ class CallMode(TorchFunctionMode):
         )
         return torch.where(mask, scaled, logits_BHQK)
 
-    def _show(self, logits_BHQK: Tensor) -> None:
+    def _show_logits(self, logits_BHQK: Tensor) -> None:
         """Show logits to observers as queries whose keys are the unit vectors."""
         visible_BHQK = visible(logits_BHQK)
         k_len = logits_BHQK.shape[-1]
@@ -447,10 +458,10 @@ class CallMode(TorchFunctionMode):
             scale=1.0,
             attn_mask=visible_BHQK,
             is_causal=False,
-            valid_BQ=self._seen_by_itself(visible_BHQK, *logits_BHQK.shape[-2:]),
+            valid_BQ=self._self_visible_queries(visible_BHQK, *logits_BHQK.shape[-2:]),
         )
 
-    def _weights(self, logits: Tensor, softmax: Callable[[Tensor], Tensor]) -> Tensor:
+    def _compute_weights(self, logits: Tensor, softmax: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the weights of logits with their masks, (B, H, Q, K) or (B, Q, K)."""
         state = self._state
         if not state.is_softmax:
@@ -461,10 +472,12 @@ class CallMode(TorchFunctionMode):
         logits_BHQK = logits if logits.ndim == 4 else logits.unsqueeze(1)
         valid_BQ = self._valid_BQ
         if not isinstance(self._module, nn.MultiheadAttention):
-            valid_BQ = self._seen_by_itself(visible(logits_BHQK), *logits_BHQK.shape[-2:])
-        return add_to_gradient(weights, logits_term(logits_BHQK, **self._term(logits), valid_BQ=valid_BQ))
+            valid_BQ = self._self_visible_queries(visible(logits_BHQK), *logits_BHQK.shape[-2:])
+        return add_to_gradient(
+            weights, logits_term(logits_BHQK, **self._term_options(logits), valid_BQ=valid_BQ)
+        )
 
-    # ---- what both have
+    # ---- both forms of attention
 
     @property
     def _has_term(self) -> bool:
@@ -473,41 +486,41 @@ class CallMode(TorchFunctionMode):
     def _numbers(self, q: Tensor) -> Numbers:
         return self._state.numbers(self._binding.numbers, q)
 
-    def _inverse(self, q_BHQD: Tensor) -> Tensor:
+    def _inverse_temperature(self, q_BHQD: Tensor) -> Tensor:
         return self._state.inverse(self._binding.numbers, self._binding.layer, q_BHQD)
 
-    def _term(self, q: Tensor) -> dict[str, Any]:
+    def _term_options(self, q: Tensor) -> dict[str, Any]:
         numbers = self._numbers(q)
         has_target = self._state.entropy.has_target
         # the entropy of a layer is the mean over its calls
         weight = numbers.entropy_weight / self._pattern.num_calls
         return {"weight": weight, "target": numbers.entropy_target if has_target else None}
 
-    def _tempering(self, q_BHQD: Tensor) -> dict[str, Any]:
+    def _tempering_options(self, q_BHQD: Tensor) -> dict[str, Any]:
         return {
             "length_scaling": self._state.length_scaling,
             "length_constant": self._numbers(q_BHQD).length_constant,
-            "inverse_temperature": self._inverse(q_BHQD),
+            "inverse_temperature": self._inverse_temperature(q_BHQD),
         }
 
-    def _tempered(self, q: Tensor, k: Tensor, options: AttentionOptions) -> Tensor:
+    def _temper_query(self, q: Tensor, k: Tensor, options: AttentionOptions) -> Tensor:
         """Return the tempered queries, having shown them to observers."""
-        q = temper_query(q, k.shape[-2], **self._tempering(q), **options.masking)
+        q = temper_query(q, k.shape[-2], **self._tempering_options(q), **options.masking)
         if self._state.observers.present:
-            masking = {"valid_BQ": self._valid(q, k, options), **options.masking}
+            masking = {"valid_BQ": self._unpadded_queries(q, k, options), **options.masking}
             self._state.observers.show(self._binding.layer, q, k, scale=options.scale, **masking)
         return q
 
-    def _valid(self, q: Tensor, k: Tensor, options: AttentionOptions) -> Tensor | None:
-        """Return where a query is no padding, (B, Q) or (1, Q)."""
+    def _unpadded_queries(self, q: Tensor, k: Tensor, options: AttentionOptions) -> Tensor | None:
+        """Return which queries are not padding, (B, Q) or (1, Q); None: all."""
         q_len, k_len = q.shape[-2], k.shape[-2]
         if options.attn_mask is None or isinstance(self._module, nn.MultiheadAttention):
             return self._valid_BQ
         mask = options.attn_mask.expand(*(1,) * (4 - options.attn_mask.ndim), *options.attn_mask.shape)
-        return self._seen_by_itself(visible(mask).expand(-1, -1, q_len, k_len), q_len, k_len)
+        return self._self_visible_queries(visible(mask).expand(-1, -1, q_len, k_len), q_len, k_len)
 
-    def _seen_by_itself(self, visible_BHQK: Tensor, q_len: int, k_len: int) -> Tensor | None:
-        """Return which queries see themselves among the keys, as those that are no padding do."""
+    def _self_visible_queries(self, visible_BHQK: Tensor, q_len: int, k_len: int) -> Tensor | None:
+        """Return which queries see their position among the keys; padding does not."""
         if q_len > k_len or self._is_cross:
             return None
         return visible_BHQK.diagonal(offset=k_len - q_len, dim1=-2, dim2=-1).any(dim=1)
@@ -602,8 +615,8 @@ def _innermost(mode: CallMode) -> Iterator[None]:
 
 
 @contextmanager
-def by_oracle(state: CallState) -> Iterator[None]:
-    """Have the calls computed by the means of the self-test for a while."""
+def use_oracle(state: CallState) -> Iterator[None]:
+    """Compute the calls with :class:`OracleMode` for a while."""
     state.uses_oracle = True
     try:
         yield
@@ -662,7 +675,7 @@ def operands_of(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
 
 
 def are_matrices(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether a product is one of two matrices, or batches of them; tables of frequencies are vectors."""
+    """Return whether a product is of two matrices or batches of them, not of vectors."""
     operands = operands_of(func, args, kwargs)
     return len(operands) >= 2 and all(x.ndim >= 2 for x in operands)
 

@@ -16,9 +16,9 @@ from torch import Tensor
 from tempopt.attention.attach.learning import (
     HeadFactors,
     HeadTemperatures,
-    by_sums,
+    pop_gradient,
     require_gradients,
-    taken_gradient,
+    sum_log_gradients,
 )
 from tempopt.attention.attach.observers import Observers
 from tempopt.attention.functional.attention import is_counting
@@ -50,7 +50,7 @@ class Numbers(NamedTuple):
 
 
 class LayerNumbers:
-    """What one layer reads in each place; a copy has none until it is somewhere."""
+    """Numbers of one layer by device and type; a copy has none until its module creates them."""
 
     def __init__(self) -> None:
         # compiled graphs read them: tensors in a dictionary, and nothing around them
@@ -97,7 +97,7 @@ class CallState:
 
     @property
     def has_head_factors(self) -> bool:
-        """Whether heads differ in temperature."""
+        """Whether temperatures differ between heads."""
         return self.heads is not None or self.head_factors.present
 
     @property
@@ -129,7 +129,7 @@ class CallState:
         )
 
     def use(self, plan: TemperaturePlan, entropy: EntropyParameters) -> None:
-        """Take what a plan says beside the temperatures, and the entropy term."""
+        """Set all that a plan has beside the temperatures, and the entropy term."""
         self.heads = None
         self.head_factors.use(plan.heads)
         self.length_scaling = plan.length_scaling
@@ -158,12 +158,12 @@ class CallState:
         self._write()
 
     def note_active(self, name: str) -> None:
-        """Note that a layer has attended, where that is recorded."""
+        """Record that a layer has attended, if layers are recorded."""
         if self.active is not None:
             self.active.add(name)
 
     def learn(self) -> None:
-        """Have backward passes leave the gradient of every temperature from now on."""
+        """Make backward passes leave the gradient of every temperature."""
         self._learning = True
         require_gradients(self._inverses())
 
@@ -175,9 +175,9 @@ class CallState:
     def log_gradients(self) -> list[float] | None:
         """Return the gradient with respect to ln τ of each layer, and forget it; None: none was left."""
         gradients_by_layer = [
-            [taken_gradient(n.inverse_temperature) for n in layer.at.values()] for layer in self.layers
+            [pop_gradient(n.inverse_temperature) for n in layer.at.values()] for layer in self.layers
         ]
-        return by_sums(
+        return sum_log_gradients(
             [[g for g in gradients if g is not None] for gradients in gradients_by_layer], self.values
         )
 
@@ -199,7 +199,7 @@ class CallState:
             self.head_factors.use(pattern)
 
     def numbers(self, layer: LayerNumbers, q: Tensor) -> Numbers:
-        """Return what one layer reads, where its query is."""
+        """Return the numbers of one layer on the device of its query, in its wide type."""
         placement = q.device, wide_type(q)
         if placement not in layer.at:
             self._create_late(placement)
@@ -213,7 +213,7 @@ class CallState:
         return inverse * self.head_factors.factor(q_BHQD) if self.head_factors.present else inverse
 
     def create(self, placement: Placement) -> None:
-        """Make what the layers read in one place, if it is not there yet."""
+        """Create the numbers of all layers for one device and type, if there are none."""
         if placement in self._flat:
             return
         count = len(self.values)

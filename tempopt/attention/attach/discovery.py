@@ -12,7 +12,7 @@ import inspect
 import re
 import sys
 import types
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -32,7 +32,7 @@ from tempopt.attention.attach.call_mode import (
     are_matrices,
     operands_of,
 )
-from tempopt.attention.attach.outputs import nested_tensors
+from tempopt.attention.attach.outputs import iter_nested_tensors
 from tempopt.attention.attach.preserve_state import preserve_model_state, preserve_rng_state
 from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE, Layers, lineage
 from tempopt.attention.functional.logits import visible
@@ -55,8 +55,9 @@ _FACTORS = frozenset("mul multiply div divide true_divide imul itruediv truediv 
 _TERMS = frozenset("add iadd radd masked_fill where".split())
 # A product with a parameter as it is may be attention with learned queries, but is so more rarely.
 _PARAMETER_PRODUCT = 10
-# Attention by other kernels, which cannot be tempered from outside.
+# What makes weights of logits, in a router or a loss too.
 _TO_WEIGHTS = frozenset({"softmax", "log_softmax", "cross_entropy"})
+# Attention by other kernels, which cannot be tempered from outside.
 _OPAQUE = re.compile(r"attention|attn|flash", re.IGNORECASE)
 _FUSED_NAMES = frozenset({"scaled_dot_product_attention", "ALL_ATTENTION_FUNCTIONS"})
 _PRODUCT_NAMES = frozenset({"matmul", "bmm", "baddbmm", "einsum"})
@@ -86,7 +87,7 @@ class AttentionLayer:
     ran: bool
 
     def is_inside(self, outer_layer: AttentionLayer) -> bool:
-        """Whether it is a part of another module that attends."""
+        """Return whether it is a part of another module that attends."""
         is_within = not outer_layer.name or self.name.startswith(f"{outer_layer.name}.")
         return self is not outer_layer and is_within
 
@@ -115,28 +116,26 @@ def discover(
     is_whole = layers == "auto"
     trace = _Trace()
     if forward is not None:
-        trace = _traced(model, forward)
-    layers_by_name = _by_code(model, asks=is_whole and forward is None)
+        trace = _trace_forward(model, forward)
+    fused_names = _find_by_code(model, asks=is_whole and forward is None)
     patterns = trace.patterns()
     known_layers = [
         AttentionLayer(name, module, patterns.get(name, CallPattern()), name in patterns)
         for name, module in model.named_modules()
-        if name in patterns or (name in layers_by_name and name not in trace.ran)
-    ]
-    gates = [
-        AttentionLayer(name, module, CallPattern(is_gate=True), ran=True)
-        for name, module in model.named_modules()
-        if name in trace.gates
-    ]
-    selected = [
-        layer
-        for layer in (known_layers if is_whole else known_layers + gates)
-        if is_whole or any(_matches(layer, pattern) for pattern in layers)
+        if name in patterns or (name in fused_names and name not in trace.ran)
     ]
     if is_whole:
         trace.refuse_unclear()
-    unmatched = () if is_whole else (p for p in layers if not any(_matches(layer, p) for layer in selected))
-    if not selected or any(unmatched):
+        selected, unmatched = known_layers, []
+    else:
+        gates = [
+            AttentionLayer(name, module, CallPattern(is_gate=True), ran=True)
+            for name, module in model.named_modules()
+            if name in trace.gates
+        ]
+        selected = [layer for layer in known_layers + gates if any(_matches(layer, p) for p in layers)]
+        unmatched = [p for p in layers if not any(_matches(layer, p) for layer in selected)]
+    if not selected or unmatched:
         raise _create_refusal(model, layers, known_layers, trace, has_forward=forward is not None)
     _refuse_nested(selected, known_layers)
     return selected
@@ -171,7 +170,7 @@ def _create_refusal(
             f"{opaque} Give patterns of those."
         )
     if not has_forward:
-        _by_code(model, asks=True)
+        _find_by_code(model, asks=True)
     problem = ", in the forward that was run" if has_forward else ", by its code"
     return error(
         f"No attention was found in {kind}{problem}: neither nn.MultiheadAttention nor a call of "
@@ -194,7 +193,7 @@ def _refuse_nested(selected: Sequence[AttentionLayer], known_layers: Sequence[At
 # ---- by code
 
 
-def _by_code(model: nn.Module, *, asks: bool) -> set[str]:
+def _find_by_code(model: nn.Module, *, asks: bool) -> set[str]:
     """Return the names of modules that are known to attend by fused attention from their code.
 
     Raises:
@@ -233,16 +232,16 @@ def _code_names(kind: type[nn.Module]) -> frozenset[str]:
     What transformers has for another implementation is left out.
     """
     names: set[str] = set()
-    waiting: list[Any] = [kind.forward]
-    while waiting:
-        function = inspect.unwrap(waiting.pop())
+    pending: list[Any] = [kind.forward]
+    while pending:
+        function = inspect.unwrap(pending.pop())
         if not isinstance(function, types.FunctionType) or function.__module__.startswith("torch."):
             continue
         for name in _names_of(function.__code__) - names:
             names.add(name)
             beside = function.__globals__.get(name)
             is_beside = getattr(beside, "__module__", None) == function.__module__ and name != _EAGER
-            waiting += [beside if is_beside else None, *(vars(base).get(name) for base in kind.__mro__)]
+            pending += [beside if is_beside else None, *(vars(base).get(name) for base in kind.__mro__)]
     return frozenset(names)
 
 
@@ -340,7 +339,7 @@ class _Trace:
 
     @contextmanager
     def within(self, name: str) -> Iterator[None]:
-        """Note a forward of a module."""
+        """Record a forward of a module."""
         frame = _Frame(name)
         self.frames.append(frame)
         self.ran.add(name)
@@ -349,8 +348,8 @@ class _Trace:
         finally:
             self.frames.pop()
 
-    def note(self, kind: Literal["fused", "product", "softmax"]) -> _Call:
-        """Note a call."""
+    def record(self, kind: Literal["fused", "product", "softmax"]) -> _Call:
+        """Record a call in every forward that is under way."""
         call = _Call(kind, tuple(self.frames))
         self.calls.append(call)
         for frame in self.frames:
@@ -391,7 +390,7 @@ class _Trace:
         owners = dict.fromkeys(call.owner for call in self.calls if call.owner is not None)
         patterns: dict[str, CallPattern] = {}
         for owner in owners:
-            pattern = _pattern(owner, owners)
+            pattern = _call_pattern(owner, owners)
             if patterns.setdefault(owner.name, pattern) != pattern:
                 raise AttachError(
                     f'"{owner.name}" attends differently from call to call of one forward, so that its '
@@ -400,8 +399,8 @@ class _Trace:
         return patterns
 
 
-def _pattern(owner: _Frame, owners: Container[_Frame]) -> CallPattern:
-    """Return the calls in a forward that are not in another one, inside of it, that attends too."""
+def _call_pattern(owner: _Frame, owners: Container[_Frame]) -> CallPattern:
+    """Return the calls of a forward, without those of forwards inside of it that attend too."""
     calls = [
         call
         for call in owner.calls
@@ -443,7 +442,7 @@ class _TraceMode(TorchFunctionMode):
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         if func is FUSED or func is MULTI_HEAD:
-            call, mask = self._trace.note("fused"), args[3] if len(args) > 3 else kwargs.get("attn_mask")
+            call, mask = self._trace.record("fused"), args[3] if len(args) > 3 else kwargs.get("attn_mask")
             if func is FUSED and mask is not None:
                 query, key = (args[i] if i < len(args) else kwargs[n] for i, n in enumerate(("query", "key")))
                 call.maps = self._origin(query).maps | self._origin(key).maps
@@ -457,14 +456,14 @@ class _TraceMode(TorchFunctionMode):
         origin = self._origin_after(func, name, args, kwargs)
         if origin is self._nothing:
             return result
-        targets = [args[0]] if name == "__setitem__" else nested_tensors(result)
+        targets = [args[0]] if name == "__setitem__" else iter_nested_tensors(result)
         for tensor in targets:
             if not isinstance(tensor, nn.Parameter):
                 self._origins[tensor] = origin
         return result
 
     def _origin_after(self, func: Any, name: str, args: Any, kwargs: Any) -> _Origin:
-        origins = [self._origin(tensor) for tensor in nested_tensors((args, kwargs))]
+        origins = [self._origin(tensor) for tensor in iter_nested_tensors((args, kwargs))]
         if name in _TO_WEIGHTS and not origins[0].products:
             self._trace.gates |= {self._map_names[number] for number in origins[0].maps}
         if func in SOFTMAX:
@@ -477,8 +476,8 @@ class _TraceMode(TorchFunctionMode):
             return origin
         if not any(origin is not self._nothing for origin in origins):
             return self._nothing
-        merged = _merged(origins, maps=int(name in _MAPS))
-        beside = [x for x in nested_tensors((args, kwargs)) if not self._origin(x).products]
+        merged = _merge_origins(origins, maps=int(name in _MAPS))
+        beside = [x for x in iter_nested_tensors((args, kwargs)) if not self._origin(x).products]
         if name in _MAPS:
             merged.maps = frozenset({len(self._map_names)})
             self._map_names.append(self._trace.frames[-1].name)
@@ -496,11 +495,11 @@ class _TraceMode(TorchFunctionMode):
         return origin
 
     def _softmax(self, origin: _Origin) -> _Origin:
-        call = self._trace.note("softmax")
+        call = self._trace.record("softmax")
         fewest = min(origin.products.values(), default=0)
         call.products = [product for product, maps in origin.products.items() if maps == fewest]
         # what queries or keys make with a parameter is part of their logits, as scores of segments are
-        maps = frozenset[int]().union(*(product.maps for product in call.products))
+        maps = _maps_of(call.products)
         call.products += [
             product for product in origin.products if product not in call.products and product.maps & maps
         ]
@@ -509,10 +508,10 @@ class _TraceMode(TorchFunctionMode):
         return _Origin(softmaxes={call: 0})
 
     def _product(self, operands: Sequence[_Origin]) -> _Origin:
-        call = self._trace.note("product")
-        call.maps = frozenset[int]().union(*(operand.maps for operand in operands))
+        call = self._trace.record("product")
+        call.maps = _maps_of(operands)
         if any(operand.is_parameter for operand in operands):
-            origin = _merged(operands, maps=1)
+            origin = _merge_origins(operands, maps=1)
             origin.products[call] = _PARAMETER_PRODUCT
             return origin
         for operand in operands:
@@ -527,18 +526,22 @@ class _TraceMode(TorchFunctionMode):
 
 
 def _is_mask(tensor: Any) -> bool:
-    """Whether what is added to logits, or put in their place, hides keys and does nothing to others."""
+    """Return whether a term of logits, or what replaces them, only hides keys."""
     if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
         return True
     return not bool(tensor[visible(tensor)].any())
 
 
-def _merged(origins: Sequence[_Origin], *, maps: int) -> _Origin:
-    """Return what comes of tensors together, behind so many maps."""
+def _maps_of(sources: Iterable[_Origin | _Call]) -> frozenset[int]:
+    return frozenset[int]().union(*(source.maps for source in sources))
+
+
+def _merge_origins(origins: Sequence[_Origin], *, maps: int) -> _Origin:
+    """Return the origin of a result of tensors with these origins, behind so many maps."""
     merged = _Origin(
         is_parameter=not maps and all(origin.is_parameter for origin in origins),
         is_learned=any(origin.is_learned for origin in origins),
-        maps=frozenset[int]().union(*(origin.maps for origin in origins)),
+        maps=_maps_of(origins),
     )
     for origin in origins:
         for sources, targets in ((origin.products, merged.products), (origin.softmaxes, merged.softmaxes)):
@@ -548,8 +551,8 @@ def _merged(origins: Sequence[_Origin], *, maps: int) -> _Origin:
     return merged
 
 
-def _traced(model: nn.Module, forward: Forward) -> _Trace:
-    """Return what is seen of a forward in eval mode; the model is afterwards as it was."""
+def _trace_forward(model: nn.Module, forward: Forward) -> _Trace:
+    """Run a forward in eval mode and return its trace; leave the model as it was."""
     trace = _Trace()
     devices = {parameter.device for parameter in model.parameters()}
     with ExitStack() as stack:
@@ -568,9 +571,9 @@ def _traced(model: nn.Module, forward: Forward) -> _Trace:
 
 
 def _watch(stack: ExitStack, trace: _Trace, name: str, module: nn.Module) -> None:
-    """Have the forwards of a module noted, as those that a class of its own would see.
+    """Record the forwards of a module by a subclass, as an attached module has one.
 
-    A forward that is kept in the instance passes by its class: what it calls is its parent's.
+    A forward in the instance does not call that of the class: its calls count as those of the parent.
     """
     own_class: Any = type(module)
 

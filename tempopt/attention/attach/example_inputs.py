@@ -31,7 +31,7 @@ def infer_example_inputs(model: nn.Module) -> Forward | None:
     dtype = next(
         (parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()), torch.float32
     )
-    inputs = _moved(inputs, device, dtype)
+    inputs = _move_inputs(inputs, device, dtype)
 
     def forward() -> Any:
         with warnings.catch_warnings():
@@ -79,11 +79,11 @@ def _images(config: Any) -> dict[str, Tensor] | None:
     return {"pixel_values": torch.randn(2, channels, height, width, generator=generator)}
 
 
-def _moved(inputs: Any, device: torch.device, dtype: torch.dtype) -> Any:
+def _move_inputs(inputs: Any, device: torch.device, dtype: torch.dtype) -> Any:
     if isinstance(inputs, Tensor):
         return inputs.to(device, dtype if inputs.is_floating_point() else None)
     if isinstance(inputs, Mapping):
-        return {name: _moved(value, device, dtype) for name, value in inputs.items()}
+        return {name: _move_inputs(value, device, dtype) for name, value in inputs.items()}
     if isinstance(inputs, (list, tuple)):
-        return tuple(_moved(value, device, dtype) for value in inputs)
+        return tuple(_move_inputs(value, device, dtype) for value in inputs)
     return inputs

@@ -69,13 +69,13 @@ def require_gradients(leaves: Iterable[Tensor]) -> None:
         leaf.requires_grad_(True)
 
 
-def taken_gradient(leaf: Tensor) -> Tensor | None:
+def pop_gradient(leaf: Tensor) -> Tensor | None:
     """Return the gradient that backward passes have left in a tensor, and forget it; None: none."""
     gradient, leaf.grad = leaf.grad, None
     return gradient
 
 
-def by_sums(gradients: Sequence[Sequence[Tensor]], inverse: Sequence[float]) -> list[float] | None:
+def sum_log_gradients(gradients: Sequence[Sequence[Tensor]], inverse: Sequence[float]) -> list[float] | None:
     """Return the gradient with respect to ln τ of each layer.
 
     Args:
@@ -132,7 +132,7 @@ class PerHeadTemperatures:
     def log_gradients(self) -> list[float] | None:
         """Return the gradient with respect to ln τ of each head, and forget it; None: none was left."""
         leaf = self._leaves.get(self.layer)
-        gradient = None if leaf is None else taken_gradient(leaf)
+        gradient = None if leaf is None else pop_gradient(leaf)
         if gradient is None:
             return None
         pairs = zip(gradient.tolist(), self.factors.tolist(), strict=True)

@@ -116,7 +116,7 @@ def multi_head_attention(
     return out, attention_weights
 
 
-def written_out(q: Tensor, k: Tensor, attn_mask: Tensor | None) -> Tensor:
+def compute_logits(q: Tensor, k: Tensor, attn_mask: Tensor | None) -> Tensor:
     """Return the logits that PyTorch's function makes where weights are wanted, (B, H, L, S)."""
     scaled_NLD = (q * math.sqrt(1.0 / float(q.shape[-1]))).flatten(0, 1)
     k_NDS = k.flatten(0, 1).transpose(-2, -1)

@@ -47,7 +47,7 @@ class Outputs:
 
 
 @contextmanager
-def watched(model: nn.Module, names: Sequence[str]) -> Iterator[dict[str, list[Tensor]]]:
+def record_outputs(model: nn.Module, names: Sequence[str]) -> Iterator[dict[str, list[Tensor]]]:
     """Keep for a while what comes out of some modules and of those around them.
 
     Args:
@@ -101,7 +101,7 @@ def tensors(output: Any, max_numbers: int | None = None) -> Iterator[Tensor]:
         output: Tensors in sequences, mappings and dataclasses.
         max_numbers: Of larger tensors so many numbers are copied at most; None: all, and nothing has to be.
     """
-    for tensor in nested_tensors(output):
+    for tensor in iter_nested_tensors(output):
         values = tensor.detach()
         if max_numbers is None:
             yield values.cpu()
@@ -109,19 +109,19 @@ def tensors(output: Any, max_numbers: int | None = None) -> Iterator[Tensor]:
             yield values.flatten()[:: math.ceil(max(values.numel(), 1) / max_numbers)].clone().cpu()
 
 
-def nested_tensors(output: Any) -> Iterator[Tensor]:
+def iter_nested_tensors(output: Any) -> Iterator[Tensor]:
     """Yield the tensors in sequences, mappings and dataclasses, as they are."""
     if isinstance(output, Tensor):
         yield output
     elif isinstance(output, Mapping):
         for value in output.values():
-            yield from nested_tensors(value)
+            yield from iter_nested_tensors(value)
     elif isinstance(output, (list, tuple)):
         for value in output:
-            yield from nested_tensors(value)
+            yield from iter_nested_tensors(value)
     elif dataclasses.is_dataclass(output) and not isinstance(output, type):
         for field in dataclasses.fields(output):
-            yield from nested_tensors(getattr(output, field.name))
+            yield from iter_nested_tensors(getattr(output, field.name))
 
 
 def outputs_close(outputs: Sequence[Tensor], other_outputs: Sequence[Tensor]) -> bool:

@@ -165,7 +165,7 @@ def query_rows(model: nn.Module, layers: Layers = "auto") -> list[QueryRows]:
     Raises:
         AttachError: if there is none, a pattern finds none, or one cannot be scaled as it is.
     """
-    projection_names = _known_projections(model) if layers == "auto" else _matched(model, layers)
+    projection_names = _known_projections(model) if layers == "auto" else _match_patterns(model, layers)
     if not projection_names:
         raise AttachError(_nothing_found(model))
     owners = _owners(model)
@@ -183,10 +183,10 @@ def query_rows(model: nn.Module, layers: Layers = "auto") -> list[QueryRows]:
 
 
 def _known_projections(model: nn.Module) -> set[str]:
-    return {name for name in _named_so(model) if not _without_softmax(model, name)}
+    return {name for name in _names_of_query_projections(model) if not _without_softmax(model, name)}
 
 
-def _named_so(model: nn.Module) -> list[str]:
+def _names_of_query_projections(model: nn.Module) -> list[str]:
     return [
         name for name, module in model.named_modules() if is_packed(module) or leaf(name) in PROJECTION_NAMES
     ]
@@ -197,7 +197,7 @@ def _without_softmax(model: nn.Module, name: str) -> bool:
     return bool(name) and has_no_softmax(model.get_submodule(name.rpartition(".")[0]))
 
 
-def _matched(model: nn.Module, patterns: Sequence[str]) -> set[str]:
+def _match_patterns(model: nn.Module, patterns: Sequence[str]) -> set[str]:
     if isinstance(patterns, str):
         raise AttachError(
             f'layers="{patterns}" is a single text. Give "auto" or a list of patterns, as in ["{patterns}"].'
@@ -241,7 +241,7 @@ def _unknown_projections(model: nn.Module, pattern: str) -> set[str]:
 
 
 def _read(name: str, module: nn.Module, owners: dict[int, list[str]]) -> QueryRows:
-    rows = _packed_rows(module) if is_packed(module) else _projection_rows(name, module)
+    rows = _rows_of_packed(module) if is_packed(module) else _projection_rows(name, module)
     for row in rows:
         _check_own(name, module, row.parameter, owners)
     return QueryRows(name=name, module=module, rows=rows)
@@ -318,7 +318,7 @@ def is_packed(module: nn.Module) -> bool:
     )
 
 
-def _packed_rows(module: nn.Module) -> tuple[ParameterRows, ...]:
+def _rows_of_packed(module: nn.Module) -> tuple[ParameterRows, ...]:
     # A module with other sizes of key and value has None for in_proj_weight, and q_proj_weight instead.
     is_separate = module._parameters.get("q_proj_weight") is not None
     weight = (

@@ -208,7 +208,7 @@ def write(changes: Sequence[Scaling]) -> None:
 
 
 @contextmanager
-def written(changes: Sequence[Scaling]) -> Iterator[None]:
+def write_temporarily(changes: Sequence[Scaling]) -> Iterator[None]:
     """Have scaled values in the parameters for a while."""
     saved_values = [(change.value, change.value.detach().clone()) for change in changes]
     write(changes)
@@ -310,7 +310,7 @@ def _of_layers(
     for number in range(max(len(choice.of) for choice in choices)):
 
         def by_hand(factor: float, number: int = number) -> AbstractContextManager[None]:
-            return written([scaling for choice in choices for scaling in choice.at(number, factor)])
+            return write_temporarily([scaling for choice in choices for scaling in choice.at(number, factor)])
 
         verdicts.append(_prove(model, state, example, by_hand) if uncertain_names else None)
         if verdicts[-1] or not uncertain_names:
@@ -343,7 +343,9 @@ def _choices(model: nn.Module, layer: _Layer) -> _Choices:
         if norm is not None:
             return _Choices(of=[_norm(model, layer, norm)], certain=False)
         if len(names) == 1 and hasattr(config_of(layer.module), "num_attention_heads"):
-            return _Choices(of=_fused(model, layer, f"{layer.name}.{names[0]}".lstrip(".")), certain=False)
+            return _Choices(
+                of=_fused_layouts(model, layer, f"{layer.name}.{names[0]}".lstrip(".")), certain=False
+            )
         # a module that is given queries, keys and values has its projections beside it
         has_own = next(layer.module.parameters(), None) is not None
         name = layer.name if has_own else layer.name.rpartition(".")[0]
@@ -356,7 +358,7 @@ def _choices(model: nn.Module, layer: _Layer) -> _Choices:
         ) from error
 
 
-def _fused(model: nn.Module, layer: _Layer, name: str) -> list[list[Scaling]]:
+def _fused_layouts(model: nn.Module, layer: _Layer, name: str) -> list[list[Scaling]]:
     """Return the layouts that a fused projection may have: the query first, or head by head."""
     module = model.get_submodule(name)
     axes = output_axes(model, name)
@@ -416,6 +418,6 @@ def _scales_output(norm: nn.Module, changes: Sequence[Scaling]) -> bool:
     with torch.no_grad():
         inputs = noise.to(weight.device, weight.dtype)
         output = norm(inputs).double()
-        with written([change.at(0.5) for change in changes]):
+        with write_temporarily([change.at(0.5) for change in changes]):
             halved_output = norm(inputs).double()
     return bool((halved_output - output / 2).norm() <= _OFF * output.norm())

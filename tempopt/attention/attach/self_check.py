@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from tempopt.attention.attach.call_mode import by_oracle
+from tempopt.attention.attach.call_mode import use_oracle
 from tempopt.attention.attach.call_state import CallState
 from tempopt.attention.attach.example_inputs import Forward
 from tempopt.attention.attach.outputs import (
@@ -21,8 +21,8 @@ from tempopt.attention.attach.outputs import (
     enclosing_modules,
     few_numbers,
     outputs_close,
+    record_outputs,
     tensors,
-    watched,
 )
 from tempopt.attention.attach.preserve_state import preserve_model_state, preserve_rng_state
 from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE
@@ -108,7 +108,7 @@ class _Test:
                 "Draw the batch once, outside of it, as in self_test(lambda: model(batch))."
             )
         if thorough and unused:
-            raise AttachError(_unmoved(unused[0], "This forward does not use it."))
+            raise AttachError(_unmoved_message(unused[0], "This forward does not use it."))
         for takes_gradients in (False, True) if thorough else (False,):
             self.check_equal(base, takes_gradients)
         count = len(self.names)
@@ -135,14 +135,14 @@ class _Test:
     def first_unequal(self, temperatures: Mapping[int, float], base: Outputs, grad: bool) -> int | None:
         """Return the first layer of which something around it is not as by other means, None if all is."""
         tempered = self.observe(temperatures, grad=grad)
-        with by_oracle(self.state):
+        with use_oracle(self.state):
             expected = self.observe(temperatures, grad=grad)
         for index, name in enumerate(self.names):
             for enclosing in enclosing_modules(name, tempered.inside):
                 others = (expected.inside.get(enclosing, []), base.inside.get(enclosing, []))
-                if not _alike(tempered.inside[enclosing], *others):
+                if not _outputs_match(tempered.inside[enclosing], *others):
                     return index
-        return None if _alike(tempered.result, expected.result, base.result) else 0
+        return None if _outputs_match(tempered.result, expected.result, base.result) else 0
 
     def check_moves(self, index: int, base: Outputs) -> None:
         """Refuse a layer whose temperature moves nothing, by itself.
@@ -159,10 +159,10 @@ class _Test:
         result_change = distance(hot.result, base.result)
         if not changes.get(name, result_change):
             reason = "No query of this forward has more than one key to attend to: try a longer batch."
-            raise AttachError(_unmoved(name, reason))
+            raise AttachError(_unmoved_message(name, reason))
         outer = [change for enclosing, change in changes.items() if enclosing != name]
         if not any((*outer, result_change)) and (outer or not few_numbers(base.result)):
-            raise AttachError(_unmoved(name, "Nothing behind it depends on what it attends to."))
+            raise AttachError(_unmoved_message(name, "Nothing behind it depends on what it attends to."))
 
     def observe(self, temperatures: Mapping[int, float] | None = None, *, grad: bool = False) -> Outputs:
         """Return outputs of a forward, and those inside, at temperature 1 or another in some layers."""
@@ -173,7 +173,7 @@ class _Test:
             torch.inference_mode(False),
             torch.set_grad_enabled(grad),
             preserve_rng_state(devices),
-            watched(self.model, self.names) as module_outputs,
+            record_outputs(self.model, self.names) as module_outputs,
         ):
             result = list(tensors(self.forward()))
         if not result:
@@ -187,12 +187,12 @@ class _Test:
 _WITHOUT = f"Leave the layer out (layers=[...] takes patterns), or {AS_TEMPERED_MODULE}."
 
 
-def _alike(tempered: Sequence[Tensor], expected: Sequence[Tensor], base: Sequence[Tensor]) -> bool:
-    """Whether two outputs are the same but for what is little beside that which the temperature does."""
+def _outputs_match(tempered: Sequence[Tensor], expected: Sequence[Tensor], base: Sequence[Tensor]) -> bool:
+    """Return whether outputs differ by little beside the effect of the temperature."""
     if outputs_close(tempered, expected):
         return True
     return 0 < distance(tempered, expected) <= _MAX_RELATIVE_DIFFERENCE * distance(tempered, base) < math.inf
 
 
-def _unmoved(layer: str, reason: str) -> str:
+def _unmoved_message(layer: str, reason: str) -> str:
     return f'The temperature of layer "{layer}" did not move the output. {reason} {_WITHOUT}'

@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from tempopt.attention.attach.learning import require_gradients, taken_gradient
+from tempopt.attention.attach.learning import pop_gradient, require_gradients
 from tempopt.attention.attach.number_path import (
     AttributePath,
     find_number,
@@ -24,7 +24,7 @@ from tempopt.attention.attach.number_path import (
     suggest_attributes,
 )
 from tempopt.attention.attach.observers import Observe, check_temperatures
-from tempopt.attention.attach.outputs import nested_tensors, outputs_close
+from tempopt.attention.attach.outputs import iter_nested_tensors, outputs_close
 from tempopt.attention.attach.preserve_state import copy_back, preserve_rng_state
 from tempopt.class_loading import load_schedule
 from tempopt.errors import AttachError, SpecError, unknown
@@ -102,7 +102,7 @@ class ValueAttachment:
         return self in self._model.__dict__.get(_ATTACHED, ())
 
     @property
-    def called(self) -> str:
+    def label(self) -> str:
         """What messages call the number."""
         return f'"{self.path}"'
 
@@ -166,7 +166,7 @@ class ValueAttachment:
     def final(self) -> float | None:
         """What the model holds at the end of the plan; None where nothing is written."""
         temperatures = self._override_temperatures or self.plan.temperatures(1.0)
-        return self.stored(temperatures[0]) if self._writes else None
+        return self.stored_value(temperatures[0]) if self._writes else None
 
     @property
     def tensor(self) -> Tensor | None:
@@ -177,7 +177,7 @@ class ValueAttachment:
         """Return whether the schedule is on the number at a place, whatever path leads there."""
         return self._location.same_as(location)
 
-    def stored(self, temperature: float) -> float:
+    def stored_value(self, temperature: float) -> float:
         """Return what the model holds at a temperature."""
         return _TRANSFORMS[self.transform][0](temperature)
 
@@ -201,7 +201,7 @@ class ValueAttachment:
         """
         if not self._writes and (self.is_learned or not as_found):
             return
-        self._require(self.stored(self.temperatures[0]) if self._writes else float(self._original))
+        self._require(self.stored_value(self.temperatures[0]) if self._writes else float(self._original))
 
     def _require(self, expected_value: float) -> None:
         stored_value = self._location.read()
@@ -241,7 +241,7 @@ class ValueAttachment:
     def log_gradients(self) -> list[float] | None:
         """Return the gradient with respect to ln τ, as the only entry, and forget it; None: none was left."""
         tensor = self._location.tensor
-        gradient = None if tensor is None else taken_gradient(tensor)
+        gradient = None if tensor is None else pop_gradient(tensor)
         if gradient is None:
             return None
         return [float(gradient) * _TRANSFORMS[self.transform][1](self.temperatures[0])]
@@ -274,19 +274,22 @@ class ValueAttachment:
         original_value = self._location.read()
         temperature = self.temperatures[0] if self._writes else self.initial_temperature
         try:
-            tensors, second_tensors = self._trained(loss), self._trained(loss)
+            tensors, second_tensors = (
+                self._compute_losses_and_gradients(loss),
+                self._compute_losses_and_gradients(loss),
+            )
             are_same = len(tensors) == len(second_tensors) and all(map(torch.equal, tensors, second_tensors))
             if not are_same or any(bool(tensor.isnan().any()) for tensor in tensors):
                 raise AttachError(
                     "The loss of one batch or its gradient is not the same twice, or NaN, at the temperature "
-                    f"{temperature:.4g}, so it cannot be told whether {self.called} moves it. Give it one "
+                    f"{temperature:.4g}, so it cannot be told whether {self.label} moves it. Give it one "
                     "fixed batch, and weights that train."
                 )
             for factor in _PERTURBED:
-                self._location.write(self.stored(temperature * factor))
-                if not outputs_close(tensors, self._trained(loss)):
+                self._location.write(self.stored_value(temperature * factor))
+                if not outputs_close(tensors, self._compute_losses_and_gradients(loss)):
                     return
-                self._require(self.stored(temperature * factor))
+                self._require(self.stored_value(temperature * factor))
         finally:
             self._location.write(original_value)
         raise AttachError(
@@ -297,7 +300,7 @@ class ValueAttachment:
             f"{_candidates(self._model, self.path)}"
         )
 
-    def _trained(self, loss: Callable[[], Any]) -> list[Tensor]:
+    def _compute_losses_and_gradients(self, loss: Callable[[], Any]) -> list[Tensor]:
         """Return the losses of a batch and their gradients, without those of the number itself.
 
         Buffers and random generators stay as they are.
@@ -311,7 +314,7 @@ class ValueAttachment:
         devices = {parameter.device for parameter in self._model.parameters()}
         # statistics that a forward adds to, as the centre of DINO, are buffers
         with _buffers_kept(self._model), preserve_rng_state(devices), torch.enable_grad():
-            tensors = list(nested_tensors(loss()))
+            tensors = list(iter_nested_tensors(loss()))
             if not tensors:
                 raise AttachError("The loss returned no tensor. Have it return the training loss.")
             losses = [tensor.sum().double() for tensor in tensors if tensor.requires_grad]
@@ -345,10 +348,10 @@ class ValueAttachment:
 
     def _require_attached(self) -> None:
         if not self.attached:
-            raise AttachError(f"{self.called} was detached, so no temperature can be set. Attach it again.")
+            raise AttachError(f"{self.label} was detached, so no temperature can be set. Attach it again.")
 
     def _write(self, temperature: float) -> None:
-        self._location.write(self.stored(temperature))
+        self._location.write(self.stored_value(temperature))
 
     def _keep_unwritten(self) -> None:
         # as found it may have been learned meanwhile

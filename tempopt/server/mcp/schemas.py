@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tempopt.report.study_summary import AnswerKind
 from tempopt.server.mcp.budget import BudgetLimit
-from tempopt.spec.compared_sets import MAX_RUNS
+from tempopt.spec.compared_sets import MAX_COMPARISON_RUNS
 from tempopt.storage.rows import StudyStanding, StudyState
 
 Name = Annotated[str, Field(min_length=1, max_length=255, description="Name of the study.")]
@@ -70,7 +70,7 @@ class CompareArguments(SpecArguments):
         int | None, Field(ge=2, le=1000, description="Number of fresh seeds; null: as the spec says.")
     ] = None
     max_runs: Annotated[int, Field(ge=1, description="Refuse a comparison that may take more runs.")] = (
-        MAX_RUNS
+        MAX_COMPARISON_RUNS
     )
     name: Annotated[
         str | None, Field(description="Name of its study; null: the spec's with a hash of the sets.")
