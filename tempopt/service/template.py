@@ -35,7 +35,6 @@ study:
   # arms: {{baseline: 6, constant: 4}}  # runs of that design; else 2 or 6 at the baseline, 4 constants
   seeds: {{choose: 2, confirm: {{min: 4, max: 16}}}}  # fresh seeds to choose on, others to measure the gain
   confirm_on: {confirm_on}
-  # test: sign_flip  # a permutation test, instead of the paired t test; needs 6 pairs
   # failure: 0.5  # a run that ends worse than this counts as failed
   # min_gain: 0.5 sd  # smallest gain worth a change: of the metric, 1%, or sd between seeds; else 0.2 sd
   # explain: true  # also trains what explains the winner, as tempopt explain does later
