@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,8 +11,8 @@ from tempopt.report.alpha_spending import earlier_seeds, ledger_lines, rounds_co
 from tempopt.report.comparison_text import (
     comparison_findings,
     cost_line,
-    divergence_text,
-    diverges_too_often,
+    pair_caveats,
+    unbounded_text,
 )
 from tempopt.report.decision import WORDS, decide, deciding_answer, outcome_of
 from tempopt.report.finding import DATA, MODELS, PAIRED_TEST, Finding, comparison_finding, facts
@@ -276,15 +275,9 @@ def _caveat_lines(verdict: Verdict, baseline: str) -> Iterator[str]:
     total = verdict.total
     if verdict.confirmed_on == "validate":
         yield "confirmed on the validation data that the search has seen: only the seeds are fresh."
-    for answer in total.component_results or (total,):
-        if answer.diverged or answer.reference_diverged:
-            end = "; so the gain does not count" if diverges_too_often(answer) else ""
-            yield f"the winner {divergence_text(answer, baseline)}{end}."
-    if total.dropped:
-        yield f"seeds left out, a run of theirs having failed on every attempt: {total.dropped}."
-    if math.isinf(total.paired.ci_low) and not verdict.at_one:
-        reason = "the differences are equal" if total.paired.is_equal else "too few seeds"
-        yield f"{reason}: no finite interval; give study.seeds.confirm more."
+    yield from pair_caveats(total, "the winner", baseline)
+    if (text := unbounded_text(total.paired, "the winner")) and not verdict.at_one:
+        yield f"{text} (study.seeds.confirm)."
     if total.is_skewed:
         yield (
             "the differences are skewed, and the test takes them to spread alike to both sides: the error "

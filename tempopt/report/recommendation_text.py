@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tempopt.report.finding import MODELS
@@ -23,6 +23,7 @@ from tempopt.report.guard_text import not_kept
 from tempopt.spec.sections import KNOWLEDGE_GRADIENT
 from tempopt.temperature import CREDITED, NEUTRAL
 from tempopt.verdict.recommendation import Recommendation
+from tempopt.verdict.set_comparison import ABSENT, value_in_spec
 from tempopt.verdict.widening import Widening
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def _next_steps(result: StudyData, verdict: Verdict, advice: Recommendation, sto
         change = f"training with {temperature_text(option.parameters)}"
         if option.plan_name is not None:
             change = f"evaluating at {plan_text(option.plan_name)}"
-        yield f"{change} gains as well, but {not_kept(option.guards)}"
+        yield f"{change} gains as well, but {not_kept(option.blocking_guards)}"
     if advice.widen:
         can_learn = result.spec.study.sampler.name == KNOWLEDGE_GRADIENT
         command = widen_command(result.name, advice.widen, storage, can_learn=can_learn)
@@ -187,11 +188,13 @@ def untested_parameters(spec: StudySpec, recommendation: Recommendation) -> dict
     """
     if recommendation.action_without_training not in ("change_nothing", "inference_only"):
         return {}
-    return {
-        name: {"value": value, "spec": spec_value}
-        for name, value in recommendation.parameters.items()
-        if name not in CREDITED and (spec_value := _value_in(spec, name)) != value
-    }
+    parameters: dict[str, dict[str, Any]] = {}
+    for name, value in recommendation.parameters.items():
+        spec_value = value_in_spec(spec, name)
+        spec_value = NEUTRAL.get(name) if spec_value is ABSENT else spec_value
+        if name not in CREDITED and spec_value != value:
+            parameters[name] = {"value": value, "spec": spec_value}
+    return parameters
 
 
 def untested_text(spec: StudySpec, recommendation: Recommendation) -> str:
@@ -202,14 +205,3 @@ def untested_text(spec: StudySpec, recommendation: Recommendation) -> str:
         basis = "at its default" if values["spec"] is None else spec_value
         texts.append(f"{name} = {value} ({basis} in the spec; not tested against it)")
     return f", with {', '.join(texts)}" if texts else ""
-
-
-def _value_in(spec: StudySpec, name: str) -> Any:
-    section, _, path = name.partition(".")
-    target: Any = {"trainer": spec.trainer, "data": spec.data}.get(section) if path else None
-    if target is None:
-        # an init argument of the model, or of one of its parts
-        target, path = spec.model, path if section == "model" and "." in path else name
-    for key in path.split("."):
-        target = target.get("init_args", target).get(key) if isinstance(target, Mapping) else None
-    return NEUTRAL.get(name) if target is None else target

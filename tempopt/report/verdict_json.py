@@ -156,7 +156,7 @@ def _recommendation_json(result: StudyData, recommendation: Recommendation) -> d
             "action": option.action,
             "params": option.parameters,
             "at_inference": option.plan_name,
-            "guards": [_fields(guard, "name", "state", "why") for guard in option.guards],
+            "guards": [_fields(guard, "name", "state", "why") for guard in option.blocking_guards],
         }
         for option in recommendation.passed_over
     ]

@@ -184,7 +184,7 @@ def test_what_weakens_a_verdict_is_said(make_spec: Any, whole_study: list[Ticket
     assert "No gain shown" in text
     assert "confirmed on the validation data that the search has seen: only the seeds are fresh" in text
     assert "the winner diverged on 1 of 7 seeds, τ = 1 on 0" in text
-    assert "so the gain does not count" in text
+    assert "so its gain does not count" in text
     assert "failed on every attempt: 1." in text
 
 

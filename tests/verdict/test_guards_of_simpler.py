@@ -63,7 +63,7 @@ def test_inference_that_is_not_shown_to_keep_a_guard_is_passed_over_and_named(
     result = result_of(spec, whole_study, measurements, state="done")
     recommendation = result.verdict.recommendation
     assert recommendation.action == "train_at_constant" and recommendation.parameters != {}
-    ((guard,),) = (passed_over.guards for passed_over in recommendation.passed_over)
+    ((guard,),) = (passed_over.blocking_guards for passed_over in recommendation.passed_over)
     assert guard.state == state
     text = recommendation_text(result)
     assert f"Evaluating at τ = 0.5 gains as well, but {words}" in text

@@ -261,7 +261,7 @@ def test_where_pairs_do_not_differ_at_all_no_number_of_them_is_given() -> None:
         (
             {"length_power": {"low": 0.1, "high": 1.0}, "length_scaling": ["log_n_power"], **CHOICE},
             {"temperature_init": 2.0, "length_scaling": "log_n_power", "length_power": 0.1},
-            ("length_power", 0.0, 1.0),
+            ("length_power", 0.0316, 1.0),
         ),
         # in whole steps, and at least one of them
         (
