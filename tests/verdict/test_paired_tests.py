@@ -112,7 +112,8 @@ def shifted(differences: list[float], shift: float) -> list[float]:
     return [d + shift for d in differences]
 
 
-@given(st.lists(coarse, min_size=2, max_size=8))
+# Eighths add up without rounding, in which SciPy takes sums that are equal for unequal.
+@given(st.lists(st.integers(-8000, 8000).map(lambda eighths: eighths / 8), min_size=2, max_size=8))
 def test_sign_flip_is_scipys_permutation_test_of_the_mean(differences: list[float]) -> None:
     assume(np.ptp(differences) > 1e-3)
     expected = stats.permutation_test(
@@ -344,14 +345,6 @@ def test_what_is_the_same_in_all_arms_keeps_nothing() -> None:
         equal_values, equal_values, equal_values, keep=0.7, test="t", direction="maximize"
     )
     assert (paired_test.gain, paired_test.p_value) == (0, 1)
-
-
-def test_one_added_pair_that_turns_the_sign_shows_nothing() -> None:
-    negative_stage = StageDifferences(
-        differences=(-0.01, -0.0101, -0.0102, -0.0099, -0.01, -0.0101, -0.0102, -0.0099)
-    )
-    result = paired_test([0.2], test="t", direction="maximize", alpha=0.005, earlier=[negative_stage])
-    assert result.gain > 0 and result.p_value == 1.0 and not result.significant
 
 
 @pytest.mark.parametrize("exploded", [1e3, 1e8, 1e12])
