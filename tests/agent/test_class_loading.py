@@ -44,11 +44,6 @@ def _message(class_path: str) -> str:
     return str(error.value)
 
 
-def test_a_module_in_the_current_folder_is_found(write: Write) -> None:
-    write("package/theirs.py", "class Mine(Exception): ...")
-    assert load_class("package.theirs.Mine", base=Exception, where="model").__name__ == "Mine"
-
-
 def test_the_current_folder_goes_before_what_is_installed(write: Write) -> None:
     write("theirs.py", "class Mine(Exception): here = True")
     sys.path.append(str(Path.cwd()))

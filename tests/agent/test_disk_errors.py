@@ -75,18 +75,6 @@ def refusals(fake_workers: None, monkeypatch: pytest.MonkeyPatch) -> Callable[[C
     return install
 
 
-def test_runs_that_a_full_disk_has_ended_are_trained_when_there_is_room_and_none_counts_as_failed(
-    undisturbed_fake: EndedStudy, refusals: Callable[[Callable[..., bool]], None]
-) -> None:
-    # more often than study.max_attempts allows
-    refusals(lambda request: request.attempt <= 4 and request.ticket % 4 == 0)
-    watcher = Watcher()
-    result = search(toy_spec(), storage=URL, workers=2, observer=watcher)
-    assert is_same_study(read_study(result), undisturbed_fake)
-    assert {t.failures for t in tickets()} == {0}
-    assert sum("Checkpoints cannot be written" in note for note in watcher.notes) < len(tickets())
-
-
 def test_one_full_disk_is_told_once(
     undisturbed_fake: EndedStudy, refusals: Callable[[Callable[..., bool]], None]
 ) -> None:

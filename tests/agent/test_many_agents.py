@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import optuna
 import pytest
 
 from tempopt.api.calls import resume, search
-from tempopt.errors import SpecError, UsageError
+from tempopt.errors import UsageError
 from tempopt.service.studies import load_study, run_agent
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.opening import open_store
-from tempopt.storage.rows import TicketRow
 from tempopt.verdict.stages import more_tickets
 from tests.servers import worker_pids
 from tests.toy_study import (
-    FAKED,
     SMALL,
     URL,
     EndedStudy,
     Watcher,
-    begin_study,
     facts,
     has_searched,
     is_same_study,
@@ -57,22 +51,6 @@ def test_a_paused_study_rests_and_goes_on_where_it_was(undisturbed_fake: EndedSt
         run_agent("toy", storage=URL)
     assert is_same_study(read_study(resume("toy", storage=URL, workers=1)), undisturbed_fake)
     assert run_agent("toy", storage=URL) == load_study(URL, "toy")
-
-
-@pytest.mark.usefixtures("fake_workers")
-def test_a_stopped_study_confirms_what_it_has_found() -> None:
-    def stop() -> None:
-        with open_store(URL) as store:
-            store.withdraw(store.load_study("toy").id, ["baseline", "constant", "search"])
-
-    result = search(
-        toy_spec(trials=30, lease=3), storage=URL, workers=1, observer=Watcher(has_searched(3), stop)
-    )
-    count = result.tickets["search"]
-    assert result.state == "done" and result.verdict is not None
-    assert count.done >= 3 and count.withdrawn > 0 and count.done + count.withdrawn == 30
-    study = optuna.load_study(study_name="toy", storage=URL)
-    assert len(study.trials) == count.done
 
 
 @pytest.mark.usefixtures("fake_workers")
@@ -156,37 +134,6 @@ def test_parameters_that_a_person_wants_tried_are_tried_first_and_of_a_study_tha
         assert len(rows) == 4 and rows[3]["temperature_init"] == 3.0
 
 
-def _joiner(tmp_path: Path) -> subprocess.Popen[str]:
-    program = FAKED + (
-        "import sys\n"
-        "from tempopt.service.studies import run_agent\n"
-        "from tempopt.agent.observer import NullObserver\n"
-        "class Notes(NullObserver):\n"
-        "    def note(self, text): print(text, file=sys.stderr, flush=True)\n"
-        f"run_agent('toy', storage={URL!r}, workers=1, observer=Notes())\n"
-    )
-    return subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("fake_workers")
-def test_an_agent_that_was_frozen_past_its_lease_throws_its_run_away_and_goes_on(
-    undisturbed_fake: EndedStudy, tmp_path: Path
-) -> None:
-    begin_study(toy_spec(lease=2))
-    process = _joiner(tmp_path)
-    wait_until(lambda rows: any(t.state == "running" and t.total_steps for t in rows))
-    process.send_signal(signal.SIGSTOP)
-    resume("toy", storage=URL, workers=1)
-    process.send_signal(signal.SIGCONT)
-    _, stderr = process.communicate(timeout=240)
-    assert process.returncode == 0, stderr
-    assert "was given to another agent" in stderr
-    assert is_same_study(read_study(load_study(URL, "toy")), undisturbed_fake)
-    states = {trial.state.is_finished() for trial in optuna.load_study(study_name="toy", storage=URL).trials}
-    assert states == {True}
-
-
 @pytest.mark.long
 def test_a_worker_that_makes_no_step_is_ended_and_its_run_done_again(undisturbed_run: EndedStudy) -> None:
     watcher = Watcher(training, lambda: os.kill(worker_pids(os.getpid())[0], signal.SIGSTOP))
@@ -194,44 +141,3 @@ def test_a_worker_that_makes_no_step_is_ended_and_its_run_done_again(undisturbed
     assert any("made no step for" in note for note in watcher.notes)
     assert sum(t.failures for t in tickets()) == 1
     assert is_same_study(read_study(load_study(URL, "toy")), undisturbed_run)
-
-
-@pytest.mark.long
-def test_a_class_that_is_not_here_is_missed_before_a_ticket_is_taken(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begin_study(toy_spec(**SMALL))
-    storage = f"sqlite:///{Path.cwd()}/tempopt.db"
-    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
-    monkeypatch.setenv("PYTHONPATH", "")
-    attempts_before = _attempts(storage)
-    with pytest.raises(SpecError, match=r'(?s)"toy_modules".*go to its folder'):
-        resume("toy", storage=storage, workers=1)
-    assert _attempts(storage) == attempts_before
-
-
-def _attempts(storage: str) -> list[int]:
-    with open_store(storage, create=False) as store:
-        rows: list[TicketRow] = store.tickets(store.load_study("toy").id)
-    return [t.attempt for t in rows]
-
-
-def test_a_damaged_checkpoint_is_told_of_and_the_one_before_it_used(
-    undisturbed_run: EndedStudy, tmp_path: Path
-) -> None:
-    # four steps a validation, so that two checkpoints are there when the study is cut off
-    def truncate_checkpoint(snapshot: Any) -> bool:
-        return any(view.kind == "search" and (view.step or 0) >= 12 for view in snapshot.workers)
-
-    def leave() -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        search(toy_spec(), storage=URL, workers=1, observer=Watcher(truncate_checkpoint, leave))
-    (row,) = [t for t in tickets() if t.state == "waiting" and t.checkpoints]
-    newest = Path(row.checkpoints[0].url.removeprefix("file://"))
-    newest.write_bytes(newest.read_bytes()[:-100])
-    watcher = Watcher()
-    resumed_run = read_study(resume("toy", storage=URL, workers=1, observer=watcher))
-    assert any("damaged" in note for note in watcher.notes)
-    assert is_same_study(resumed_run, undisturbed_run)

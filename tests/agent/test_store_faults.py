@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +19,6 @@ from tempopt.storage.opening import open_store
 from tempopt.storage.store import Store
 from tests.fake_worker import AgentDied, fail_calls
 from tests.toy_study import (
-    FAKED,
     SMALL,
     URL,
     EndedStudy,
@@ -62,30 +58,6 @@ def test_an_answer_that_was_lost_is_no_second_ticket(
         fail_calls(monkeypatch, method, fatal_calls, is_after=True)
     assert is_same_study(read_study(search(toy_spec(), storage=URL, workers=2)), undisturbed_fake)
     assert sum(t.failures for t in tickets()) == 0
-
-
-@pytest.mark.usefixtures("fake_workers")
-@pytest.mark.long
-def test_an_agent_without_its_store_ends_in_good_order_and_the_next_delivers_for_it(
-    undisturbed_fake: EndedStudy, tmp_path: Path
-) -> None:
-    # its store goes away after six deliveries
-    program = FAKED + (
-        "import json, pathlib, pytest\n"
-        "from tempopt.api.calls import search\n"
-        "fake_worker.fail_calls(pytest.MonkeyPatch(), 'write', range(7, 10**6))\n"
-        "spec = json.loads(pathlib.Path('spec.json').read_text())\n"
-        f"search(spec, storage={URL!r}, workers=1)\n"
-    )
-    Path("spec.json").write_text(json.dumps(toy_spec(store_timeout=1, lease=3)))
-    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
-    assert "StoreTimeoutError" in process.stderr and "study.store_timeout allows 1 s" in process.stderr
-    assert list(Path("tempopt-runs").rglob("undelivered-*"))
-    watcher = Watcher()
-    resumed_run = read_study(resume("toy", storage=URL, workers=1, observer=watcher))
-    assert any("could not tell the store" in note for note in watcher.notes)
-    assert is_same_study(resumed_run, undisturbed_fake)
-    assert not list(Path("tempopt-runs").rglob("undelivered-*"))
 
 
 @pytest.mark.usefixtures("fake_workers")

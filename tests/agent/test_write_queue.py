@@ -117,20 +117,6 @@ def test_reports_wait_for_each_other_and_an_end_does_not_wait(
     assert box.is_due()
 
 
-def test_the_reports_of_a_long_run_wait_longer_but_not_for_ever(
-    box: WriteQueue, clock: SimpleNamespace
-) -> None:
-    box.add(reported(1), age=40.0)
-    clock.now += 7.9
-    assert not box.is_due()
-    clock.now += 0.2
-    assert box.is_due()
-    box.flush()
-    box.add(reported(2), age=1e6)
-    clock.now += write_queue.LATEST_SECONDS
-    assert box.is_due()
-
-
 def test_leases_are_renewed_for_progress_only_and_for_the_longest_that_was_earned(
     box: WriteQueue, records: Records
 ) -> None:
@@ -221,21 +207,6 @@ def test_a_file_of_what_was_delivered_that_cannot_be_deleted_is_written_anew(
 
 def raise_away() -> None:
     raise StoreUnreachable("The database failed: refused.")
-
-
-def test_a_broken_line_is_not_tried_at_every_turn(clock: SimpleNamespace, notes: list[str]) -> None:
-    line, attempt_times = StoreRetryPolicy(timeout=1e6, note=notes.append), []
-
-    def fail() -> None:
-        attempt_times.append(clock.now)
-        raise_away()
-
-    for _ in range(600):
-        with pytest.raises(StoreUnavailableError):
-            line.call(fail)
-        clock.now += 0.1
-    assert 4 <= len(attempt_times) <= 20
-    assert len(notes) == 1
 
 
 def test_an_agent_gives_up_when_the_store_was_away_for_too_long(clock: SimpleNamespace) -> None:

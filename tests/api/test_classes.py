@@ -287,41 +287,9 @@ def test_a_class_that_is_no_longer_what_its_source_says_is_refused(
         spec(model=main.Model)
 
 
-def test_what_the_program_imports_later_makes_no_other_module(cells: Run) -> None:
-    text = """
-        from tempopt.testing.toys import Toy
-        import torch.nn.functional
-
-        class Model(Toy):
-            def used(self):
-                return torch.nn.functional
-    """
-    first = spec(model=cells(text).Model)
-    main = cells("import torch\nimport torch.utils.data\nimport tempopt.testing.toys\nx = 1")
-    assert spec(model=main.Model) == first
-    assert load_module(first.model["class_path"]).Model.used(None).gelu
-
-
-def test_a_class_of_a_timed_cell_has_a_source(cells: Run) -> None:
-    body = "from tempopt.testing.toys import Toy\nclass Model(Toy):\n    def used(self):\n        return 7\n"
-    main = cells("def get_ipython():\n    return __builtins__['__import__']('IPython').get_ipython()\n")
-    shell = sys.modules["IPython"].get_ipython()
-    shell.run_cell_magic = lambda magic, line, cell: exec(compile(cell, "<timed exec>", "exec"), vars(main))
-    cells(f"get_ipython().run_cell_magic('time', '', {body!r})")
-    assert load_module(spec(model=main.Model).model["class_path"]).Model.used(None) == 7
-
-
 def test_a_class_without_source_is_refused(cells: Run) -> None:
     main = cells("from tempopt.testing.toys import Toy\nexec('class Model(Toy): pass')")
     with pytest.raises(SpecError, match="Model, which has no source that can be read"):
         spec(model=main.Model)
     with pytest.raises(SpecError, match="has no class Nothing"):
         spec(model={"class_path": "__main__.Nothing"})
-
-
-def test_a_class_that_was_defined_anew_is_not_taken_for_the_one_given(cells: Run) -> None:
-    source = "from tempopt.testing.toys import Toy\nclass Model(Toy):\n    pass\n"
-    first_class = cells(source).Model
-    cells(source)
-    with pytest.raises(SpecError, match=r"__main__\.Model is another one by now"):
-        spec(model=first_class)

@@ -1,18 +1,14 @@
 from __future__ import annotations
 
-import copy
 import math
-import pickle
 import sys
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._dynamo.testing import CompileCounter
 
 from tempopt import AttachError, attach
-from tempopt.attention.attach.attachment import detach
 
 transformers: Any = pytest.importorskip(
     "transformers", reason="NOT TESTED: the attention interface. Install tempopt[transformers]."
@@ -141,10 +137,10 @@ def same_with_a_cache(model: Any, inputs: dict[str, Tensor], cache: str, *, max_
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("padded", [None, "left"])
-@both_implementations
-def test_with_a_cache_each_new_query_counts_the_cached_keys(implementation, padded, cache) -> None:
-    model = llama(implementation)
-    attach(model, LOG_N | {"temperature_init": 0.7})
+@pytest.mark.parametrize("plan", [{"temperature_init": 0.7}, {"local_share": 0.5, "window": 3}])
+def test_with_a_cache_each_new_query_counts_the_cached_keys(plan, padded, cache) -> None:
+    model = llama()
+    attach(model, LOG_N | plan)
 
     same_with_a_cache(model, text(padded), cache, max_new_tokens=5)
 
@@ -190,97 +186,6 @@ def test_the_gradient_of_the_entropy_term_is_that_of_weights_written_out(make, i
     assert any((expected[name] - without[name]).abs().max() > 1e-4 for name in without)
 
 
-def test_the_entropy_term_follows_the_scale_of_the_loss_and_is_for_training_alone() -> None:
-    inputs = text(None)
-    model = llama().double()
-    plain = gradients(model, model(**inputs)[0].square().mean())
-    attachment = attach(model, {"entropy_lambda": 0.3})
-    # eval: no term
-    for name, gradient in gradients(model, model(**inputs)[0].square().mean()).items():
-        torch.testing.assert_close(gradient, plain[name], rtol=1e-12, atol=1e-15)
-    model.train()
-    training_grads = gradients(model, model(**inputs)[0].square().mean())
-    attachment.set_loss_scale(8.0)
-    scaled = gradients(model, 8.0 * model(**inputs)[0].square().mean())
-    for name in training_grads:
-        torch.testing.assert_close(scaled[name], 8.0 * training_grads[name], rtol=1e-10, atol=1e-12)
-    assert any((training_grads[name] - plain[name]).abs().max() > 1e-4 for name in plain)
-
-
-def test_the_entropy_term_survives_activation_checkpointing() -> None:
-    model = llama().train()
-    attach(model, {"entropy_lambda": 0.3})
-    expected = gradients(model, model(**text(), use_cache=False)[0].square().mean())
-    model.activation_checkpointing_enable()
-    checkpointed_grads = gradients(model, model(**text(), use_cache=False)[0].square().mean())
-    for name, gradient in expected.items():
-        torch.testing.assert_close(checkpointed_grads[name], gradient, rtol=1e-6, atol=1e-8)
-
-
-@both_models
-def test_another_normaliser_takes_the_place_of_softmax(make) -> None:
-    inputs = text("right")
-    valid_BQ = inputs["attention_mask"].bool()
-    model, plain = make(), make()
-    attachment = attach(model, {"normaliser": "top_k", "top_k": TOKENS})
-    torch.testing.assert_close(
-        model(**inputs)[0][valid_BQ], plain(**inputs)[0][valid_BQ], rtol=1e-4, atol=1e-5
-    )
-    attachment.use({"normaliser": "top_k", "top_k": 2})
-    assert (model(**inputs)[0] - plain(**inputs)[0])[valid_BQ].abs().max() > 1e-2
-    attachment.use({"normaliser": "sparsemax"})
-    assert model(**inputs)[0][valid_BQ].isfinite().all()
-    attachment.use({})
-    assert torch.equal(model(**inputs)[0], plain(**inputs)[0])
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_a_model_that_is_moved_to_another_type_keeps_its_temperature(dtype) -> None:
-    model, by_hand = llama(), llama()
-    attachment = attach(model, {"temperature_init": 3.0})
-    model.to(dtype)
-    for module in by_hand.modules():
-        if isinstance(vars(module).get("scaling"), float):
-            module.scaling /= 3.0
-    by_hand.to(dtype)
-    tolerance = {torch.float64: 1e-7, torch.bfloat16: 5e-2}[dtype]
-    for _ in range(2):
-        torch.testing.assert_close(
-            model(**text(None))[0], by_hand(**text(None))[0], rtol=tolerance, atol=tolerance
-        )
-        attachment.set_progress(0.5)
-        tolerance = min(tolerance, 1e-12) if dtype == torch.float64 else tolerance
-
-
-def test_a_model_alone_is_detached_without_its_attachment() -> None:
-    model = llama()
-    attachment = attach(model, LOG_N)
-    twin = copy.deepcopy(model)
-    assert torch.equal(twin(**text())[0], model(**text())[0])
-    detach(twin)
-    assert torch.equal(twin(**text())[0], llama()(**text())[0])
-    attachment.set_progress(1.0)
-    attachment.detach()
-    with pytest.raises(AttachError, match="detached"):
-        attachment.set_progress(0.0)
-    with pytest.raises(AttachError, match="detached"):
-        attachment.self_test(lambda: model(**text())[0])
-
-
-def test_an_unpickled_model_keeps_its_temperatures() -> None:
-    model = llama()
-    attachment = attach(model, LOG_N | {"temperature_init": 0.5})
-    expected = model(**text())[0]
-    pickled = pickle.dumps((model, attachment))
-    attachment.detach()
-    twin, twin_attachment = pickle.loads(pickled)
-    assert torch.equal(twin(**text())[0], expected)
-    twin_attachment.use({})
-    assert torch.equal(twin(**text())[0], model(**text())[0])
-    twin_attachment.detach()
-    assert type(twin.model.layers[0].self_attn) is type(llama().model.layers[0].self_attn)
-
-
 def test_layers_are_chosen_by_what_is_around_or_inside_of_them() -> None:
     for pattern in ("model.layers.1", "*.1.self_attn", "model.layers.1.self_attn.q_proj"):
         model = llama()
@@ -289,60 +194,6 @@ def test_layers_are_chosen_by_what_is_around_or_inside_of_them() -> None:
             attachment.self_test(lambda model=model: model(**text())[0])
     with pytest.raises(AttachError, match=r"matches none of the modules .* model\.layers\.0\.self_attn"):
         attach(llama(), LOG_N, layers=["encoder.*"])
-
-
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-def test_one_graph_serves_every_scaling_constant_and_entropy_weight() -> None:
-    model = llama().train()
-    attachment = attach(model, LOG_N | {"entropy_lambda": 0.1})
-    torch._dynamo.reset()
-    counter = CompileCounter()
-    compiled = torch.compile(model, backend=counter, fullgraph=True)
-    for n0, entropy_lambda in ((4.0, 0.1), (6.0, -0.2), (9.0, 0.3)):
-        attachment.use({"length_scaling": "log_n", "n0": n0, "entropy_lambda": entropy_lambda})
-        ours = gradients(model, compiled(**text(None), use_cache=False)[0].square().mean())
-        theirs = gradients(model, model(**text(None), use_cache=False)[0].square().mean())
-        for name, gradient in theirs.items():
-            torch.testing.assert_close(ours[name], gradient, rtol=1e-4, atol=1e-6)
-    assert counter.frame_count == 1
-
-
-def test_it_goes_through_ddp(tmp_path) -> None:
-    alone, attached = (llama().train() for _ in range(2))
-    for model in (alone, attached):
-        attach(model, LOG_N | {"entropy_lambda": 0.3})
-    meeting = f"file://{tmp_path}/rendezvous"
-    torch.distributed.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)
-    try:
-        replicated = nn.parallel.DistributedDataParallel(attached)
-        replicated(**text(), use_cache=False)[0].square().mean().backward()
-    finally:
-        torch.distributed.destroy_process_group()
-    expected = gradients(alone, alone(**text(), use_cache=False)[0].square().mean())
-    for name, parameter in attached.named_parameters():
-        assert torch.equal(parameter.grad, expected[name])
-
-
-def test_dropout_beside_the_entropy_term_is_the_models_own() -> None:
-    def output(*plans: dict[str, float]) -> Tensor:
-        model = llama(attention_dropout=0.5).train()
-        for plan in plans:
-            attach(model, plan)
-        torch.manual_seed(0)
-        return model(**text(None))[0]
-
-    assert torch.equal(output({"entropy_lambda": 0.3}), output())
-
-
-def test_two_models_of_one_configuration_have_their_own_temperatures() -> None:
-    config = llama().config
-    first, second = (transformers.LlamaForCausalLM(config).eval() for _ in range(2))
-    untouched = second(**text())[0]
-    with attach(first, LOG_N):
-        assert torch.equal(second(**text())[0], untouched)
-        with attach(second, LOG_N):
-            assert not torch.equal(second(**text())[0], untouched)
-        assert torch.equal(second(**text())[0], untouched)
 
 
 def gemma2() -> Any:

@@ -125,17 +125,6 @@ def test_attention_is_the_softmax_of_the_logits_over_tau(tau: float, masking: di
     np.testing.assert_allclose(out.numpy(), expected, atol=2e-5)
 
 
-@pytest.mark.parametrize("masking", MASKS.values(), ids=MASKS.keys())
-def test_log_n_counts_the_keys_that_each_query_sees(masking: dict[str, Any]) -> None:
-    q, k, v = qkv(torch.float32)
-    num_visible = allowed_keys(**masking).sum(axis=-1)
-    beta = 0.5 * np.log(np.maximum(num_visible, 2)) / np.log(4.0)
-    out = tempered_attention(
-        q, k, v, inverse_temperature=torch.tensor(0.5), length_scaling=LogNScaling(n0=4.0), **masking
-    )
-    np.testing.assert_allclose(out.numpy(), by_definition(q, k, v, beta, **masking), atol=2e-5)
-
-
 def length_factors(name: str, n: np.ndarray) -> np.ndarray:
     """The factors of length scaling as they are written, over the numbers of keys."""
     n = np.maximum(n, 2.0)

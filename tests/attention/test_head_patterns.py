@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import math
-import pickle
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +16,7 @@ from tempopt import AttachError, TemperedModule, attach
 from tempopt.attention.attach.checkpoints import put_beside
 from tempopt.attention.functional.entropy import attention_entropy
 from tempopt.temperature import HEAD_PATTERNS
-from tests.attention.test_attach_transformers import HEADS, bert, llama, text, transformers
+from tests.attention.test_attach_transformers import llama, text
 
 PATTERNED = [name for name in HEAD_PATTERNS if name != "uniform"]
 RATIO = 5.0
@@ -139,63 +136,19 @@ def test_learned_layers_keep_the_pattern() -> None:
 # ---- the attention interface of transformers
 
 
-def by_hand(model: Any, tau_H: np.ndarray) -> None:
-    """Have transformers' own eager attention divide the queries of each head."""
-    eager_forward = sys.modules[type(model).__module__].eager_attention_forward
-    factor = torch.from_numpy(1.0 / tau_H).float()[:, None, None]
-
-    def scaled_attention(module, query, key, value, attention_mask, **options):
-        return eager_forward(module, query * factor, key, value, attention_mask, **options)
-
-    masks = transformers.masking_utils.ALL_MASK_ATTENTION_FUNCTIONS
-    transformers.AttentionInterface.register("by_hand", scaled_attention)
-    transformers.AttentionMaskInterface.register("by_hand", masks["eager"])
-    model.set_attn_implementation("by_hand")
-
-
-@pytest.fixture(autouse=True)
-def _registries_are_left_clean() -> Any:
-    yield
-    for registry in (transformers.AttentionInterface, transformers.AttentionMaskInterface):
-        registry._global_mapping.pop("by_hand", None)
-
-
-@each_pattern
-@pytest.mark.parametrize("make", [llama, bert])
-@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-def test_each_query_head_of_transformers_has_its_temperature(make, implementation, pattern) -> None:
-    inputs = text("right")
-    valid = inputs["attention_mask"].bool()
-    hand = make("eager")
-    by_hand(hand, 0.6 * factors(pattern, HEADS))
-    model = make(implementation)
-    attach(model, {"temperature_init": 0.6, "head_pattern": pattern, "head_ratio": RATIO})
-    ours, theirs, plain = model(**inputs)[0], hand(**inputs)[0], make(implementation)(**inputs)[0]
-    torch.testing.assert_close(ours[valid], theirs[valid], rtol=1e-4, atol=1e-5)
-    assert (ours - plain)[valid].abs().max() > 1e-2
-
-
-def test_it_is_tested_copied_pickled_and_taken_off_with_the_model() -> None:
-    inputs, model = text(None), llama("sdpa")
-    plain = model(**inputs)[0]
-    parameters = {"head_pattern": "exp", "head_ratio": RATIO}
-    attachment = attach(model, parameters, example=lambda: model(**inputs)[0])
-    assert attachment.tested
-    hot = model(**inputs)[0]
-    assert (hot - plain).abs().max() > 1e-2
-    assert torch.equal(copy.deepcopy(model)(**inputs)[0], hot)
-    assert torch.equal(pickle.loads(pickle.dumps(model))(**inputs)[0], hot)
-    attachment.use({"head_pattern": "uniform"})
-    assert torch.equal(model(**inputs)[0], plain)
-    attachment.detach()
-    assert torch.equal(model(**inputs)[0], plain)
-
-
-def test_weights_refuse_a_pattern_and_say_what_to_do() -> None:
-    parameters = {"head_pattern": "exp", "head_ratio": RATIO}
+@pytest.mark.parametrize(
+    ("parameters", "option"),
+    [
+        ({"head_pattern": "exp", "head_ratio": RATIO}, 'head_pattern="exp"'),
+        ({"local_share": 0.5, "window": 3}, r"local_share=0\.5"),
+    ],
+)
+def test_weights_refuse_what_differs_by_head_and_say_what_to_do(
+    parameters: dict[str, Any], option: str
+) -> None:
     model = llama("sdpa")
     attach(model, parameters)
-    with pytest.raises(AttachError, match='head_pattern="exp" cannot be written into weights.*AttachC'):
+    with pytest.raises(AttachError, match=rf"{option} cannot be written into weights.*AttachCallback"):
         tempopt.bake(model)
 
 

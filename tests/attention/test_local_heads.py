@@ -10,15 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-import tempopt
-from tempopt import AttachError, TemperedModule, attach
+from tempopt import TemperedModule
 from tempopt.attention.functional import local_heads
 from tempopt.attention.functional.attention import record_key_counts
 from tempopt.attention.functional.entropy import attention_entropy
 from tempopt.attention.functional.local_heads import NearKeys, local_mask, query_positions
 from tempopt.errors import UsageError
 from tempopt.temperature import LocalHeads
-from tests.attention.test_attach_transformers import HEADS, bert, llama, same_with_a_cache, text, transformers
 
 N, WINDOW = 9, 3
 
@@ -204,95 +202,3 @@ def test_observers_are_told_what_each_head_sees() -> None:
     mask = local_mask(4, N, near=NearKeys(2, 1, torch.arange(N)))
     entropy = attention_entropy(q, k, attn_mask=mask)
     assert entropy[:, :2].abs().max() == 0.0
-
-
-# ---- the attention interface of transformers
-
-
-def by_mask(make: Any, inputs: dict[str, Tensor], *, causal: bool) -> Tensor:
-    """Return what transformers' own model makes of a mask that was edited by hand."""
-    model = make("eager")
-    length = inputs["input_ids"].shape[1]
-    visible_HQK = np.zeros((HEADS, length, length), dtype=bool)
-    for h, i, j in np.ndindex(visible_HQK.shape):
-        visible_HQK[h, i, j] = (not causal or j <= i) and (h >= HEADS // 2 or abs(i - j) < WINDOW)
-    visible_BHQK = torch.from_numpy(visible_HQK)[None] & inputs["attention_mask"].bool()[:, None, None]
-    lowest = torch.finfo(torch.float32).min
-    additive = torch.zeros(visible_BHQK.shape).masked_fill(~visible_BHQK, lowest)
-    implementation = model.config._attn_implementation
-    assert implementation == "eager"
-    module = __import__("sys").modules[type(model).__module__]
-
-    def edited_attention(layer, query, key, value, attention_mask, **options):
-        return module.eager_attention_forward(layer, query, key, value, additive, **options)
-
-    masks = transformers.masking_utils.ALL_MASK_ATTENTION_FUNCTIONS
-    transformers.AttentionInterface.register("by_hand", edited_attention)
-    transformers.AttentionMaskInterface.register("by_hand", masks["eager"])
-    model.set_attn_implementation("by_hand")
-    try:
-        return model(**inputs)[0]
-    finally:
-        for registry in (transformers.AttentionInterface, transformers.AttentionMaskInterface):
-            registry._global_mapping.pop("by_hand", None)
-
-
-def gpt2(implementation: str = "sdpa") -> Any:
-    from tests.attention.test_attach_transformers import LAYERS, VOCABULARY, WIDTH, sharp
-
-    config = transformers.GPT2Config(
-        vocab_size=VOCABULARY,
-        n_embd=WIDTH,
-        n_layer=LAYERS,
-        n_head=HEADS,
-        n_positions=64,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    return sharp(transformers.GPT2LMHeadModel(config), implementation)
-
-
-LOCAL = {"local_share": 0.5, "window": WINDOW}
-
-
-@pytest.mark.parametrize("padded", [None, "right", "left"])
-@pytest.mark.parametrize("make", [llama, gpt2, bert])
-@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-def test_heads_of_transformers_see_what_a_mask_by_hand_lets_them(make, implementation, padded) -> None:
-    inputs = text(padded)
-    valid = inputs["attention_mask"].bool()
-    model = make(implementation)
-    attach(model, LOCAL)
-    ours, theirs = model(**inputs)[0], by_mask(make, inputs, causal=make is not bert)
-    torch.testing.assert_close(ours[valid], theirs[valid], rtol=1e-4, atol=1e-5)
-    assert (ours - make(implementation)(**inputs)[0])[valid].abs().max() > 1e-2
-
-
-@pytest.mark.parametrize("cache", ["dynamic", "static"])
-@pytest.mark.parametrize("padded", [None, "left"])
-@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-def test_generation_with_a_cache_is_that_without(implementation, padded, cache) -> None:
-    model = llama(implementation)
-    attach(model, LOCAL | {"length_scaling": "log_n", "n0": 4.0})
-
-    same_with_a_cache(model, text(padded), cache, max_new_tokens=6)
-
-
-def test_without_local_heads_and_after_detaching_a_model_is_itself_to_the_bit() -> None:
-    inputs, model = text("right"), llama("sdpa")
-    plain = model(**inputs)[0]
-    attachment = attach(model, LOCAL, example=lambda: model(**inputs)[0])
-    assert attachment.tested
-    assert not torch.equal(model(**inputs)[0], plain)
-    attachment.use({"local_share": 0.0, "window": WINDOW})
-    assert torch.equal(model(**inputs)[0], plain)
-    attachment.use(LOCAL)
-    attachment.detach()
-    assert torch.equal(model(**inputs)[0], plain)
-
-
-def test_weights_refuse_local_heads_and_say_what_to_do() -> None:
-    model = llama("sdpa")
-    attach(model, LOCAL)
-    with pytest.raises(AttachError, match=r"local_share=0\.5 cannot be written into weights.*AttachCallback"):
-        tempopt.bake(model)

@@ -25,17 +25,6 @@ def test_pass_at_k_is_the_share_of_all_subsets_with_a_correct_sample(num_samples
             assert pass_at_k(num_samples, num_correct, k) == pytest.approx(share, abs=1e-12)
 
 
-def test_pass_at_k_is_unbiased_and_the_plain_estimate_is_not() -> None:
-    # samples are correct with probability p: the mean over all outcomes is 1 - (1 - p)^k
-    p, n, k = 0.3, 6, 3
-    outcomes = torch.distributions.Binomial(n, torch.tensor(p, dtype=torch.float64))
-    chance = outcomes.log_prob(torch.arange(n + 1, dtype=torch.float64)).exp().tolist()
-    mean = sum(probability * pass_at_k(n, c, k) for c, probability in enumerate(chance))
-    plain = sum(probability * (1 - (1 - c / n) ** k) for c, probability in enumerate(chance))
-    assert mean == pytest.approx(1 - (1 - p) ** k)
-    assert plain < mean - 0.01
-
-
 def test_of_samples_each_prompt_has_its_own() -> None:
     correct = torch.tensor([[True, False, False], [True, True, True], [False, False, False]])
     assert pass_at_k_of(correct, 2).tolist() == pytest.approx([2 / 3, 1.0, 0.0])

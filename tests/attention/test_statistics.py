@@ -195,29 +195,6 @@ def test_statistics_stay_within_their_bounds(raw: list[float]) -> None:
     assert value["jacobian_norm"] <= math.sqrt(0.5)
 
 
-def test_hidden_keys_change_nothing() -> None:
-    weights = attention_weights(*qk(k_len=4))
-    wider = nn.functional.pad(weights, (0, 3))
-    mask = torch.arange(7) < 4
-    for statistic in STATISTICS.values():
-        narrow = statistic(visible_attention(weights))
-        wide = statistic(visible_attention(wider, attn_mask=mask))
-        torch.testing.assert_close(wide, narrow)
-
-
-def one_hot(n: int = 4) -> Tensor:
-    return torch.eye(n)[None, None, :1]
-
-
-def test_gini_of_one_key_alone_is_positive_where_tutorials_have_the_sign_inverted() -> None:
-    a = one_hot()[0, 0, 0]
-    descending = a.sort(descending=True).values
-    index = torch.arange(1, 5)
-    tutorial = (2 * (index * descending).sum() / (4 * descending.sum()) - 5 / 4).item()
-    assert tutorial == -0.75
-    assert statistics.gini(one_hot()).item() == 0.75
-
-
 @pytest.mark.parametrize("tau", [0.25, 1.0, 3.0])
 def test_the_jacobian_norm_is_autograds_with_the_temperature_that_tutorials_leave_out(tau: float) -> None:
     logits = torch.randn(5, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
@@ -263,29 +240,6 @@ def test_self_attention_leaves_out_queries_that_cannot_see_themselves() -> None:
         torch.tensor([[[[0.2, 0.8]]]]), position_Q=torch.tensor([1])
     )
     assert (self_weight.item(), visible.item()) == (pytest.approx(0.8), True)
-
-
-def plain_cosine(weights: Tensor) -> float:
-    """Mean pairwise cosine of whole matrices, as in tutorials."""
-    flat = nn.functional.normalize(weights.flatten(2), dim=-1)
-    cosines = flat @ flat.transpose(-2, -1)
-    heads = weights.shape[1]
-    return ((cosines.sum(dim=(-2, -1)) - heads) / (heads * (heads - 1))).mean().item()
-
-
-@pytest.mark.parametrize(("is_causal", "looks"), [(False, 0.35), (True, 0.5)])
-def test_independent_heads_are_not_alike_though_their_plain_cosine_says_so(
-    is_causal: bool, looks: float
-) -> None:
-    generator = torch.Generator().manual_seed(4)
-    logits = torch.randn(16, 4, 16, 16, generator=generator)
-    visible = visible_pairs(16, 16, is_causal=is_causal)
-    weights = logits.masked_fill(~visible, -INF).softmax(dim=-1)
-    total_H, count_H = head_sums(
-        *STATISTICS["head_similarity"](visible_attention(weights, is_causal=is_causal))
-    )
-    assert plain_cosine(weights) > looks
-    assert abs((total_H / count_H).mean().item()) < 0.02
 
 
 def test_the_chance_of_similarity_is_the_mean_over_all_orders_of_keys() -> None:

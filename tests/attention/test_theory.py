@@ -37,23 +37,6 @@ def test_attention_is_a_kernel_smoother_of_bandwidth_tau_root_d() -> None:
     assert far == pytest.approx(11.3, abs=0.1) and page_says("11.3 apart")
 
 
-def test_keys_of_unlike_length_are_weighted_by_it() -> None:
-    draw = np.random.default_rng(1)
-    d, tau = 16, 1.3
-    q, k = draw.normal(size=d), draw.normal(size=(30, d))
-    square = tau * math.sqrt(d)
-    kernel = np.exp(-(np.linalg.norm(k - q, axis=1) ** 2) / (2 * square))
-    weighted = kernel * np.exp((k**2).sum(axis=1) / (2 * square))
-    np.testing.assert_allclose(special.softmax(k @ q / square), weighted / weighted.sum(), rtol=1e-10)
-
-
-@pytest.mark.parametrize("sd", [0.5, 1.0, 1.5])
-def test_gaussian_logits_take_half_their_variance_from_the_entropy(sd: float) -> None:
-    draw = np.random.default_rng(2)
-    entropies = [entropy(special.softmax(sd * draw.normal(size=65_536))) for _ in range(20)]
-    assert np.mean(entropies) == pytest.approx(math.log(65_536) - sd**2 / 2, abs=0.03)
-
-
 def test_attention_condenses_where_the_spread_of_logits_passes_root_two_ln_n() -> None:
     critical = math.sqrt(2 * math.log(1024))
     assert critical == pytest.approx(3.72, abs=0.005) and page_says("s = 3.72 for 1,024 keys")
@@ -82,45 +65,6 @@ def test_what_keeps_entropy_over_length_grows_as_the_root_of_ln_n() -> None:
     assert share(1024, linear) < before - 0.05
 
 
-def test_weights_are_what_is_best_at_the_price_tau_of_entropy() -> None:
-    logits, tau = np.array([1.0, 0.2, -0.5, 0.7]), 0.6
-
-    def cost(free: Array) -> float:
-        weights = special.softmax(np.append(free, 0.0))
-        return -float(weights @ logits) - tau * entropy(weights)
-
-    best = optimize.minimize(cost, np.zeros(3), tol=1e-12)
-    np.testing.assert_allclose(
-        special.softmax(np.append(best.x, 0.0)), special.softmax(logits / tau), atol=1e-5
-    )
-    assert -best.fun == pytest.approx(tau * special.logsumexp(logits / tau), rel=1e-8)
-
-
-def test_a_nat_of_rate_buys_tau_of_logit() -> None:
-    logits = np.random.default_rng(5).normal(size=40)
-
-    def at(tau: float) -> tuple[float, float]:
-        weights = special.softmax(logits / tau)
-        return math.log(40) - entropy(weights), float(weights @ logits)
-
-    for tau in (0.3, 1.0, 2.5):
-        (rate, logit), (options, higher) = at(tau * (1 + 1e-5)), at(tau * (1 - 1e-5))
-        assert (higher - logit) / (options - rate) == pytest.approx(tau, rel=1e-4)
-
-
-def test_information_about_the_query_is_bounded_by_what_entropy_leaves() -> None:
-    draw = np.random.default_rng(6)
-    n, queries = 64, 2000
-    k = draw.normal(size=(n, 32))
-    information_values = []
-    for tau in (4.0, 1.0, 0.25, 0.05):
-        weights = special.softmax(draw.normal(size=(queries, 32)) @ k.T / (math.sqrt(32) * tau), axis=1)
-        information = entropy(weights.mean(axis=0)) - np.mean([entropy(row) for row in weights])
-        assert 0 <= information <= math.log(n) - np.mean([entropy(row) for row in weights]) + 1e-9
-        information_values.append(information)
-    assert information_values == sorted(information_values)
-
-
 def test_the_price_that_a_pac_bayes_bound_likes_best_grows_with_the_root_of_the_data() -> None:
     complexity = math.log(10) + math.log(1 / 0.05)
 
@@ -143,14 +87,3 @@ def test_the_best_of_several_looks_better_than_it_is(count: int, optimism: float
     assert expected == pytest.approx(optimism, abs=0.005) and page_says(f"{optimism} for {count}")
     draw = np.random.default_rng(count)
     assert draw.normal(size=(20_000, count)).max(axis=1).mean() == pytest.approx(expected, abs=0.02)
-
-
-def test_the_place_of_the_best_of_a_parabola_is_off_by_the_root_of_the_noise_over_the_curvature() -> None:
-    draw = np.random.default_rng(9)
-    places = np.linspace(-2, 2, 401)
-
-    def off(noise: float) -> float:
-        best_places = [places[(-(places**2) + noise * draw.normal(size=401)).argmax()] for _ in range(2000)]
-        return float(np.std(best_places))
-
-    assert off(0.4) / off(0.1) == pytest.approx(2.0, rel=0.1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections import Counter
 from pathlib import Path
@@ -14,14 +13,11 @@ from benchmarks.false_positives import CLAIMS, list_claims, with_named
 from benchmarks.recorded.world import RecordedWorld
 from benchmarks.simulated import judged
 from benchmarks.simulated.judged import Cell
-from benchmarks.simulated.whole import StudySimulation, sampled_by, with_study
+from benchmarks.simulated.whole import sampled_by, with_study
 from benchmarks.simulated.worlds import PAIR, world_of
 from benchmarks.verdict_runs import STUDIES, table_cells
 from tempopt.spec.load import load_spec
-from tempopt.storage.ticket_queries import arms_of
 from tempopt.temperature import with_learned_temperatures
-from tempopt.verdict.pairs import winner_of
-from tempopt.verdict.run_evaluations import evaluations
 
 _CELL = Cell(world="null-3", trials=6, rounds=2, sampler="random")
 
@@ -29,43 +25,6 @@ _CELL = Cell(world="null-3", trials=6, rounds=2, sampler="random")
 @pytest.fixture(scope="module")
 def record() -> dict[str, object]:
     return _CELL.study(3)
-
-
-def test_a_study_of_two_rounds_has_two_verdicts_on_fresh_seeds() -> None:
-    world = world_of("level-3")
-    study = StudySimulation(world, with_study(world.spec, seed=1, trials=6, sampler="random", pruner="none"))
-    verdicts = list(study.rounds(2, 4))
-    assert [verdict and verdict.round for verdict in verdicts] == [0, 1]
-    assert sum(row.kind == "search" for row in study.rows) == 10
-    seeds = [{row.seed for row in study.rows if (row.kind, row.round) == ("confirm", n)} for n in (0, 1)]
-    assert seeds[0] and seeds[1] and not seeds[0] & seeds[1]
-
-
-def test_everything_that_a_verdict_asks_to_measure_is_measured() -> None:
-    world = world_of("inference-80")
-    spec = with_study(world.spec, seed=1, trials=6, sampler="random", pruner="none")
-    study = StudySimulation(world, spec)
-    verdict = study.run()
-    assert verdict is not None and verdict.inference_only is not None
-    winner = winner_of(study.rows, spec) or {}
-    for row in study.rows:
-        if row.kind in ("choose", "confirm"):
-            planned_evaluations = evaluations(row.kind, arms_of(row), spec, winner, row.parameters or {})
-            names = {evaluation.name for evaluation in planned_evaluations}
-            measured_names = {
-                measurement.name for measurement in study.measurements if measurement.ticket_id == row.id
-            }
-            assert measured_names == names
-
-
-def test_what_is_enqueued_is_tried_first() -> None:
-    world = world_of("null-1")
-    enqueued_params = {"temperature_init": 0.5, "schedule": "constant", "lr": 0.003}
-    study = StudySimulation(
-        world, with_study(world.spec, trials=4, enqueue=[enqueued_params], sampler="random", pruner="none")
-    )
-    first = next(study.train_search())
-    assert enqueued_params.items() <= (first.parameters or {}).items()
 
 
 def test_a_study_is_the_same_twice(record: dict[str, object]) -> None:
@@ -110,29 +69,6 @@ def test_what_learned_temperatures_gain_and_what_is_recommended_is_recorded() ->
     assert half == pytest.approx(0.5 * 4.0 * PAIR, abs=1e-4)
     assert answers["over_learned"]["truth"] == pytest.approx(winner - half, abs=2e-4)
     assert answers["share:learned"]["truth"] == pytest.approx(half / winner, abs=0.01)
-
-
-@pytest.mark.parametrize("name", ["null-3", "two-3", "schedule-3"])
-def test_learned_temperatures_change_no_other_answer(name: str) -> None:
-    world = world_of(name)
-    verdict_parts = []
-    for is_learned in (True, False):
-        study_settings = {
-            "seed": 4,
-            "trials": 8,
-            "explain": True,
-            "learned": is_learned,
-            **sampled_by("random"),
-        }
-        study = StudySimulation(world, with_study(world.spec, **study_settings))
-        verdict = study.run()
-        assert verdict is not None and (verdict.learned is not None) == is_learned
-        verdict_parts.append((str(dataclasses.replace(verdict, learned=None, parts=())), verdict.parts))
-    # as text: an interval that is not there is nan, which equals nothing
-    (with_learned, parts), (verdict_without, other_parts) = verdict_parts
-    assert with_learned == verdict_without
-    # a winner of a single part has nothing to explain but what is learned
-    assert str(other_parts) == str(parts) if len(parts) > 1 else not other_parts
 
 
 def test_claims_where_nothing_is_to_be_gained_are_as_rare_as_is_allowed() -> None:

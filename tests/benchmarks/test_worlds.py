@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
@@ -15,7 +14,6 @@ from benchmarks.simulated.worlds import (
     PAIR,
     RUN_SD,
     SHARED,
-    Collapse,
     ModelWorld,
     luck,
     of_seed,
@@ -73,20 +71,6 @@ def test_runs_of_a_seed_differ_by_what_is_their_own() -> None:
     assert np.std(pairs[:, 0] - pairs[:, 1], ddof=1) == pytest.approx(PAIR, rel=0.08)
 
 
-def test_a_training_is_reproducible() -> None:
-    world, world_copy = world_of("level-3"), dataclasses.replace(world_of("level-3"))
-    parameters = draw_params(world, 1)[0]
-    np.testing.assert_array_equal(world.train(parameters, 7).final, world_copy.train(parameters, 7).final)
-    assert world.train(parameters, 7).test == world_copy.train(parameters, 7).test
-    assert world.train(parameters, 8).test != world.train(parameters, 7).test
-
-
-def test_parameters_that_have_no_effect_change_nothing() -> None:
-    world = world_of("null-1")
-    bare, wordy = {**_ONE, "lr": 1e-3}, {**_ONE, "temperature_final": 1.0, "schedule": "cosine", "lr": 1e-3}
-    assert world.train(bare, 3).test == world.train(wordy, 3).test
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -104,14 +88,6 @@ def test_where_temperature_does_nothing_every_plan_is_worth_the_same(name: str) 
         )
         if world.attends:
             assert world.worth(params, _COOL) == world.worth(params)
-
-
-def test_a_random_place_costs_several_times_the_noise() -> None:
-    for name, min_ratio, max_ratio in (("null-1", 3, 12), ("null-3", 12, 30), ("weak-3", 2, 5)):
-        world = world_of(name)
-        losses = [world.worth({**_ONE, "lr": 1e-4 * 100**0.4, "x1": 0.62, "x2": 0.45})]
-        losses -= world.truth(draw_params(world, 500)).mean()
-        assert min_ratio * PAIR < losses[0] < max_ratio * PAIR
 
 
 @pytest.mark.parametrize("world_name", ["ridge", "ridge-last"])
@@ -173,12 +149,6 @@ def test_a_gain_is_as_large_as_it_was_asked() -> None:
             assert gain == pytest.approx(size * PAIR)
 
 
-def test_no_other_plan_gains_more() -> None:
-    for name in ("level-0", "schedule-0", "length-0"):
-        world = world_of(name)
-        assert world.truth(draw_params(world, 2000)).max() <= world.worth(_ONE) + 2.0 * PAIR + 1e-12
-
-
 def test_what_a_schedule_gains_no_constant_does() -> None:
     world = world_of("schedule-0")
     for tau in (0.25, 0.5, 4.0):
@@ -200,16 +170,6 @@ def test_evaluation_alone_reaches_its_share_of_the_gain(name: str, share: float)
     assert np.mean(gains) == pytest.approx(share * total, abs=4 * np.std(gains) / math.sqrt(_SEEDS))
 
 
-def test_measured_under_its_own_temperature_a_run_is_worth_what_it_came_to() -> None:
-    world = world_of("level-3")
-    for seed, params in enumerate(draw_params(world, 5)):
-        training = world.train(params, seed)
-        for moment in ("final", "current"):
-            for loader, value in (("test", training.test), ("validate", training.final[-1])):
-                evaluation = Evaluation(name="own", on=loader, at=moment)  # type: ignore[arg-type]
-                assert world.measure(params, seed, evaluation) == pytest.approx(value, abs=1e-12)
-
-
 @pytest.mark.parametrize(("tau", "expected"), [(1.0, 0.25), (0.5, 0.05)])
 def test_runs_collapse_as_often_as_their_parameters_say(tau: float, expected: float) -> None:
     world = world_of("rescued")
@@ -224,15 +184,6 @@ def test_nothing_is_to_be_gained_where_collapses_cost_more_than_temperature_gain
     assert world.truth(draw_params(world, 2000)).max() <= world.worth(_ONE) + 1e-12
     # though those that live do gain
     assert np.median([world.train({**_ONE, "temperature_init": 0.5}, s).test for s in range(200)]) > 0.81
-
-
-def test_a_run_that_collapsed_in_training_has_so_for_every_evaluation() -> None:
-    world = ModelWorld(name="half", collapse=Collapse(at_one=0.5, at_best=0.5))
-    for seed in range(50):
-        is_collapsed = world.train(_ONE, seed).test < 0.65
-        for plan in (None, dict(_COOL)):
-            evaluation = Evaluation(name="any", on="test", temperature=plan)
-            assert (world.measure(_ONE, seed, evaluation) < 0.65) == is_collapsed
 
 
 def named_params(world: ModelWorld, contrast: float, teacher: float) -> dict[str, Any]:

@@ -87,13 +87,11 @@ def test_a_file_that_is_not_as_it_should_be_is_a_usage_error(
     )
 
 
-@pytest.mark.parametrize("prefix", ["", "other"])
-def test_it_loads_neither_a_trainer_nor_a_database_nor_scipys_tests(prefix: str, results: Path) -> None:
-    results.write_text(results.read_text().replace("new,", f"new,{prefix}"))
+def test_it_loads_neither_a_trainer_nor_a_database_nor_scipys_tests(results: Path) -> None:
     program = (
         "import sys; from tempopt import cli; code = cli.main(['judge', 'results.csv']); "
         f"print(code, [name for name in {NOT_LOADED} if name in sys.modules], file=sys.stderr)"
     )
     process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert process.stderr == "0 []\n"
-    assert ("Welch" if prefix else "paired") in process.stdout
+    assert "paired" in process.stdout

@@ -70,20 +70,6 @@ def test_it_says_the_runs_with_a_gain_and_without_one_and_no_mean_of_both(
     assert gain["typical"] != no_gain["typical"] and forecast["runs"].keys() == {"gain", "no_gain"}
 
 
-def test_json_has_the_same_numbers_and_hours_that_are_given_are_not_measured(
-    spec: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("tempopt.service.forecast.run_dry_run", None)
-    words = ["--json", "--trials", "6", "--run-hours", "2", "--workers", "4"]
-    words += ["--set", "study.seeds.confirm=5"]
-    assert cli.main(["plan", spec, *words]) == 0
-    plan = json.loads(capsys.readouterr().out)
-    assert plan["by_kind"]["gain"]["search"]["max"] == 6
-    assert (plan["power"]["pairs"], plan["run_seconds"], plan["workers"]) == (5, 7200.0, 4)
-    for name in ("no_gain", "gain"):
-        assert plan["hours"][name]["max"] == pytest.approx(2 * plan["runs"][name]["max"] / 4)
-
-
 @pytest.mark.parametrize(
     ("cards", "words", "hardware", "hours"),
     [

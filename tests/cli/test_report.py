@@ -11,8 +11,6 @@ import pytest
 from tempopt import cli
 from tempopt.cli import report
 from tempopt.cli.report import write_final_report
-from tempopt.storage.opening import open_store
-from tests.cli.conftest import SECRET, WRITTEN
 from tests.report.made_study import World, make, write
 
 URL = "sqlite:///tempopt.db"
@@ -78,13 +76,3 @@ def test_the_report_at_the_end_replaces_reports_alone(
     (study / "pairs.html").unlink()
     (study / "pairs.html").mkdir()
     assert write_final_report(URL, "pairs") == "pairs-tempopt-2.html"
-
-
-def test_no_password_is_on_the_page(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = open_store(URL, create=False)
-    monkeypatch.setattr("tempopt.cli.report.open_store", lambda *_, **__: store)
-    secret = f"postgresql://me:{WRITTEN}@host/db"
-    assert cli.main(["report", "pairs", "--storage", secret]) == 0
-    page = (study / "pairs.html").read_text(encoding="utf-8")
-    assert "sqlite:///" in page
-    assert SECRET not in page and WRITTEN not in page

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from tempopt.errors import UsageError
-from tempopt.launch.launcher import Job, Task
+from tempopt.launch.launcher import Task
 from tempopt.launch.local import LocalLauncher
-from tempopt.spec.resources import Need
 from tempopt.testing import LauncherTests
 from tests.cli.conftest import WRITTEN, holds_no_password
 from tests.servers import descendants
@@ -37,10 +36,6 @@ def missing_task(tmp_path: Path) -> Task:
     return Task(study="nowhere", storage=f"sqlite:///{tmp_path}/empty.db", folder=str(tmp_path))
 
 
-def test_one_agent_has_all_workers() -> None:
-    assert LocalLauncher({}).split(Need(gpus=0.25), 6) == [6]
-
-
 def test_what_agents_print_is_kept_where_one_says_so(tmp_path: Path, missing_task: Task) -> None:
     launcher = LocalLauncher({"logs": str(tmp_path / "logs")})
     (id,) = launcher.start([missing_task])
@@ -56,10 +51,6 @@ def test_a_folder_for_logs_that_cannot_be_made_is_refused(tmp_path: Path) -> Non
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="logs=.*the folder cannot be made"):
         LocalLauncher({"logs": str(tmp_path / "file" / "logs")})
-
-
-def test_agents_of_another_program_are_not_known() -> None:
-    assert LocalLauncher({}).jobs(["1-1"]) == [Job(id="1-1", state="gone")]
 
 
 def test_an_agent_that_is_told_to_leave_before_it_listens_has_left_in_good_order(missing_task: Task) -> None:

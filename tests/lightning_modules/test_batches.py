@@ -45,8 +45,3 @@ def test_drawn_items_follow_the_global_generator_and_are_new_each_time() -> None
     assert len(first_epoch) == len(dataset) == 8
     assert torch.equal(first_epoch, second_epoch)
     assert not torch.equal(first_epoch, second)
-
-
-def test_a_dataset_gives_single_items_too() -> None:
-    assert make_stored(10)[3].label.tolist() == [30]
-    assert Drawn(lambda size: (torch.zeros(size),), epoch_size=8)[0][0].shape == (1,)

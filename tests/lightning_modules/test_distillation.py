@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import lightning as L
@@ -14,8 +13,7 @@ from scipy.stats import entropy
 from sklearn.metrics import accuracy_score, log_loss
 
 from lightning_modules.digits_data import DigitsData, Images
-from lightning_modules.distillation import DistillationLoss, DistilledDigits, TaughtDigits, TaughtImages
-from tempopt import SpecError
+from lightning_modules.distillation import DistilledDigits, TaughtDigits, TaughtImages
 
 Fit = Callable[..., L.Trainer]
 Validate = Callable[..., tuple[float, torch.Tensor]]
@@ -120,9 +118,3 @@ def test_a_student_learns_more_from_its_teacher_than_from_the_labels_alone(fit: 
     alone = accuracy(0.0)
     assert alone > 0.8
     assert accuracy(0.9) > alone + 0.02
-
-
-@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan])
-def test_a_temperature_that_is_not_positive_is_refused(temperature: float) -> None:
-    with pytest.raises(SpecError, match=f"temperature={temperature} is out of range"):
-        DistillationLoss(temperature)

@@ -23,9 +23,3 @@ def test_a_group_that_was_not_seen_since_is_left_out() -> None:
     grouped.compute()
     grouped.update("256", torch.tensor([7.0]))
     assert {group: value.item() for group, value in grouped.compute().items()} == {"256": 7.0}
-
-
-def test_metrics_are_no_part_of_the_weights() -> None:
-    grouped = Grouped(MeanMetric)
-    grouped.update("64", torch.tensor([1.0]))
-    assert not grouped.state_dict()

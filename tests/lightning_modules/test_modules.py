@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -31,7 +32,8 @@ from lightning_modules import (
     StockDigits,
     TaughtDigits,
 )
-from tempopt import ValueCallback
+from lightning_modules.distillation import DistillationLoss
+from tempopt import SpecError, ValueCallback
 from tempopt.attention.attach.query_rows import query_rows
 
 Fit = Callable[..., L.Trainer]
@@ -65,6 +67,22 @@ def test_importing_the_package_is_light() -> None:
     code = "import sys, lightning_modules; print('torch' in sys.modules, 'lightning' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan])
+@pytest.mark.parametrize(
+    ("module_class", "name"),
+    [
+        (ClipDigits, "temperature"),
+        (DigitsViT, "output_temperature"),
+        (DistillationLoss, "temperature"),
+        (GumbelDigits, "temperature"),
+        (QKNormLM, "gain"),
+    ],
+)
+def test_a_number_that_is_not_positive_is_refused(module_class: Any, name: str, value: float) -> None:
+    with pytest.raises((ValueError, SpecError), match=f"{name}.*{value}"):
+        module_class(**{name: value})
 
 
 OF_A_LOSS = [

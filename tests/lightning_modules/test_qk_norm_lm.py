@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import lightning as L
@@ -15,7 +14,6 @@ from torch.nn import functional as F
 from lightning_modules.qk_norm_lm import QKNormLM
 from lightning_modules.source_data import SourceData
 from lightning_modules.source_lm import SourceLM
-from tempopt import SpecError
 
 Fit = Callable[..., L.Trainer]
 
@@ -23,10 +21,6 @@ Fit = Callable[..., L.Trainer]
 def model(kind: type[SourceLM] = QKNormLM, **arguments: object) -> SourceLM:
     L.seed_everything(0, verbose=False)
     return kind(d_model=32, **arguments)  # type: ignore[arg-type]
-
-
-def tokens() -> torch.Tensor:
-    return torch.randint(256, (2, 20), generator=torch.Generator().manual_seed(0))
 
 
 def heads(seed: int) -> torch.Tensor:
@@ -50,24 +44,6 @@ def test_the_gain_as_found_is_the_default_scale_on_queries_and_keys_of_mean_squa
     assert torch.allclose(model().attention(0)(q, k, v), expected, atol=1e-5)
 
 
-def test_a_gain_over_a_temperature_is_a_gain() -> None:
-    gain_and_temperature, gain_only = model(gain=6.0, temperature_init=1.5), model(gain=4.0)
-    assert torch.allclose(gain_and_temperature(tokens()), gain_only(tokens()), atol=1e-5)
-    assert not torch.allclose(gain_and_temperature(tokens()), model(gain=6.0)(tokens()), atol=1e-3)
-
-
-@pytest.mark.parametrize("kind", [QKNormLM, SourceLM])
-def test_the_size_of_queries_and_keys_sharpens_nothing_behind_a_norm(kind: type[SourceLM]) -> None:
-    module = model(kind, objective="causal")
-    before = module(tokens())
-    with torch.no_grad():
-        for layer in module.body:
-            for projection in (layer.q_proj, layer.k_proj):
-                projection.weight.mul_(3.0)
-                projection.bias.mul_(3.0)
-    assert torch.allclose(module(tokens()), before, atol=1e-5) == (kind is QKNormLM)
-
-
 def test_without_the_norm_it_is_the_same_model() -> None:
     ours, plain = model(), model(SourceLM, objective="causal")
     assert ours.hparams["objective"] == "causal"
@@ -84,9 +60,3 @@ def test_a_training_learns_more_than_how_frequent_bytes_are(fit: Fit) -> None:
     share = torch.bincount(data.texts["train"].long(), minlength=256).double() / len(data.texts["train"])
     unigram = -(share.log2().clamp(min=-64.0) * share).sum().item()
     assert trainer.callback_metrics["val_bits"].item() < unigram - 0.5
-
-
-@pytest.mark.parametrize("gain", [0.0, -1.0, math.nan])
-def test_a_gain_that_is_not_positive_is_refused(gain: float) -> None:
-    with pytest.raises(SpecError, match=f"gain={gain} is out of range"):
-        QKNormLM(gain=gain)

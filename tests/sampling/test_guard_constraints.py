@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
@@ -13,7 +12,6 @@ from scipy import stats
 
 from benchmarks.simulated.whole import StudySimulation, with_study
 from benchmarks.simulated.worlds import Cost, Gain, ModelWorld
-from tempopt.sampling.arms import SearchArms
 from tempopt.sampling.frozen_history import make_frozen_trial
 from tempopt.sampling.guard_constraints import GuardConstraints, GuardLimit, build_guard_constraints
 from tempopt.sampling.knowledge_gradient import KnowledgeGradient
@@ -150,27 +148,3 @@ def test_a_search_that_weighs_names_what_keeps_the_guard_where_another_breaks_it
     assert WORLD.keeps(weighed.params) and weighed.total.significant
     assert not WORLD.keeps(plain.params)
     assert plain.guards[0].state == "broken" and not plain.guards_kept
-
-
-def test_an_agent_that_comes_late_weighs_as_those_before_it_did() -> None:
-    spec = with_study(WORLD.spec, trials=9, seed=4, candidates=1)
-    simulation = StudySimulation(WORLD, spec)
-    simulation.run()
-    for number in (6, 8):
-        rows_before = [
-            t
-            for t in simulation.rows
-            if t.kind in ("baseline", "constant") or (t.kind == "search" and t.number < number)
-        ]
-        (search_row,) = (t for t in simulation.rows if (t.kind, t.number) == ("search", number))
-        waiting = dataclasses.replace(
-            search_row, state="waiting", outcome=None, parameters=None, sampled=None
-        )
-        unguarded_reports = [report for report in simulation.reports if report.name == "report"]
-        sampled_sets = [
-            SearchArms(spec, rows_before, reports).ask(waiting)
-            for reports in (simulation.reports, unguarded_reports)
-        ]
-        assert sampled_sets[0] == search_row.sampled
-        # and what was measured of the guarded metric has a say
-        assert number != 8 or sampled_sets[1] != sampled_sets[0]

@@ -32,26 +32,6 @@ def test_a_ticket_comes_with_all_that_a_worker_needs_and_nothing_of_where_things
     assert str(agent.server.checkpoints) not in text and "sqlite" not in text
 
 
-def test_everything_that_is_said_may_be_said_again(agent: HttpAgent) -> None:
-    ticket = agent.take_next()
-    for _ in range(3):
-        answer = agent.report_training(ticket, [3.0, 2.0, 1.0])
-        assert answer["refused"] == [] and answer["pruned"] == {}
-    row = agent.row(ticket)
-    assert (row.state, row.outcome, row.value, row.attempt, row.seconds) == ("done", "complete", 1.0, 1, 1.0)
-    reports = agent.server.store.measurements(ticket.study_id, [ticket.id], ["report"])
-    assert [(report.step, report.value) for report in reports] == [(8, 3.0), (16, 2.0), (24, 1.0)]
-
-
-def test_an_answer_that_was_lost_costs_no_failure(agent: HttpAgent) -> None:
-    first = agent.take_next()
-    retaken = agent.take()
-    assert retaken is not None and retaken.id == first.id
-    assert (retaken.attempt, retaken.failures) == (2, 0)
-    second = agent.take(held_ids=[retaken.id])
-    assert second is not None and second.id != retaken.id
-
-
 def test_a_run_is_pruned_where_it_would_be_on_the_database_however_late_that_is_told(
     agent: HttpAgent,
 ) -> None:
@@ -307,23 +287,3 @@ def test_leases_are_renewed_by_steps_and_for_no_longer_than_a_run_may_take(agent
     agent.sync(renew={ticket.id: Renewal(attempt=1, step=7)}, lease=80_000.0)
     row = agent.row(ticket)
     assert row.steps == 7 and row.lease is not None and 100 < row.lease <= 180
-
-
-def test_many_agents_at_once_get_each_ticket_once(agent: HttpAgent) -> None:
-    crowd = [HttpAgent(agent.server, f"crowd:{number}:m:1.1") for number in range(8)]
-
-    def work(worker: HttpAgent) -> list[tuple[str, int]]:
-        worker.join()
-        keys = []
-        while (ticket := worker.take()) is not None and ticket.kind in ("baseline", "constant", "search"):
-            keys.append((ticket.kind, ticket.number))
-            worker.report_training(ticket, [3.0, 2.0, 1.0 + ticket.number / 100])
-        return keys
-
-    with ThreadPoolExecutor(8) as pool:
-        keys = [key for part in pool.map(work, crowd) for key in part]
-    assert len(keys) == len(set(keys))
-    rows = agent.server.store.tickets(agent.study_id, ["baseline", "constant", "search"])
-    assert all(row.attempt <= 1 for row in rows)
-    for worker in crowd:
-        worker.http.close()

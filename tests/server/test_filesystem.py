@@ -7,14 +7,12 @@ import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tempopt.server.app import create_app
 from tempopt.storage.changes import AttemptReleased, CheckpointRecorded
 from tempopt.storage.checkpoints import open_filesystem
 from tempopt.storage.http import filesystem
@@ -23,7 +21,7 @@ from tempopt.storage.rows import Checkpoint
 from tempopt.training.messages import CheckpointFailed, CheckpointRef, Started
 from tempopt.training.run import Run
 from tests.server.http_agent import FILE, RUN, URL, HttpAgent, held_ticket
-from tests.server.http_server import RunningServer, serve_app
+from tests.server.http_server import RunningServer
 
 Handler = Callable[[httpx.Request], httpx.Response]
 CONTENT = bytes(range(256)) * 20
@@ -66,41 +64,6 @@ def _refusal(status: int, code: str) -> httpx.Response:
 
 
 # ---- a line that breaks
-
-
-def test_an_upload_goes_on_where_it_was_when_the_server_is_started_again(
-    holder: HttpAgent, small_pieces: None, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(filesystem, "_JITTER", _NoWait())
-    checkpoints = holder.server.checkpoints.as_uri()
-    with ExitStack() as servers:
-        first = ExitStack()
-        url = first.enter_context(serve_app(create_app(holder.server.store, checkpoints=checkpoints)))
-        monkeypatch.setenv(SERVER, url)
-        fs, path = open_filesystem(URL)
-        send, offsets, failed_offsets = fs._send_piece, [], []
-
-        def fake_send(*args: Any) -> Any:
-            offset = args[2]["offset"]
-            if len(offsets) == 3 and not failed_offsets:
-                first.close()
-                try:
-                    return send(*args)
-                except httpx.TransportError:
-                    failed_offsets.append(offset)
-                    app = create_app(holder.server.store, checkpoints=checkpoints)
-                    servers.enter_context(serve_app(app, port=int(url.rpartition(":")[2])))
-                    raise
-            offsets.append(offset)
-            return send(*args)
-
-        monkeypatch.setattr(fs, "_send_piece", fake_send)
-        fs.put_file(str(source), path)
-    assert failed_offsets == [3000] and offsets == [0, 1000, 2000, 3000, 4000, 5000], (
-        "no piece was sent twice"
-    )
-    folder = holder.server.checkpoints / "toy" / RUN
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {FILE: CONTENT}
 
 
 def test_an_upload_of_which_the_server_has_lost_pieces_is_sent_again_from_there(

@@ -183,32 +183,6 @@ def test_time_that_has_passed_counts_as_it_was_told(agent: HttpAgent) -> None:
 # ---- values
 
 
-@pytest.mark.parametrize("value", [1e101, -1e160, 1.7e308])
-def test_a_run_whose_metric_is_beyond_the_largest_that_counts_has_diverged(
-    agent: HttpAgent, value: float
-) -> None:
-    for _ in range(17):
-        ticket = agent.take_next()
-        is_bad = ticket.kind == "search" and ticket.number % 2 == 1
-        assert (
-            agent.report_training(ticket, [3.0, value if is_bad else 2.0, value if is_bad else 1.0])[
-                "refused"
-            ]
-            == []
-        )
-        row = agent.row(ticket)
-        if is_bad:
-            assert row.value is None and row.outcome in ("diverged", "pruned")
-        else:
-            assert (row.outcome, row.value) == ("complete", 1.0)
-    answer = httpx.get(
-        f"{agent.server.url}/api/studies/toy",
-        headers={"authorization": f"Bearer {agent.server.token}"},
-        timeout=60,
-    )
-    assert answer.status_code == 200
-
-
 # ---- what no run can have done
 
 

@@ -15,7 +15,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from tempopt.errors import UsageError
 from tempopt.service import lifecycle
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.changes import AttemptLost, AttemptReleased, Change, CheckpointRecorded
+from tempopt.storage.changes import AttemptLost, Change, CheckpointRecorded
 from tempopt.storage.checkpoints import DEFAULT_FOLDER
 from tempopt.storage.liveness import machine_id
 from tempopt.storage.opening import open_store
@@ -263,14 +263,6 @@ def test_only_checkpoints_that_no_run_needs_are_removed(scene: Scene) -> None:
     assert (collection.files, collection.freed) == (dry_collection.files, 700)
     assert not any(path.exists() for path in needless)
     assert all(path.exists() for path in needed_paths)
-    assert lifecycle.collect_garbage(scene.url)[0].files == {}
-
-
-def test_a_run_that_waits_keeps_what_it_will_go_on_from(scene: Scene) -> None:
-    ticket = scene.take()
-    run = scene.keep(ticket, 10, 20)
-    scene.write(AttemptReleased(ticket_id=ticket.id, attempt=1))
-    (run / "step-30-1.ckpt").touch()
     assert lifecycle.collect_garbage(scene.url)[0].files == {}
 
 

@@ -117,12 +117,6 @@ def test_a_temperature_that_the_module_registers_is_searched_by_its_name_alone(
 
 
 @pytest.mark.usefixtures("toy_folder")
-def test_a_metric_that_reads_the_temperature_ends_a_study_before_it_begins() -> None:
-    with pytest.raises(SpecError, match="metric_reads_temperature: true"):
-        search(named_spec(metric="val_loss", direction="minimize"), storage=URL, workers=1)
-
-
-@pytest.mark.usefixtures("toy_folder")
 @pytest.mark.long
 def test_where_the_metric_reads_it_the_verdict_says_what_inference_alone_gains(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

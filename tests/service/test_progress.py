@@ -15,7 +15,7 @@ from tempopt.service.progress import (
     progress_for_stream,
     run_display_name,
 )
-from tempopt.storage.rows import KINDS, TicketRow
+from tempopt.storage.rows import TicketRow
 
 MakeTicket = Callable[..., TicketRow]
 MakeSnapshot = Callable[..., Snapshot]
@@ -124,16 +124,6 @@ def test_the_screen_shows_stages_best_workers_and_time_left(make_snapshot: MakeS
     line = next(line for line in screen_text.splitlines() if "search 17" in line)
     assert line.split() == ["here,", "0", "cpu", "search", "17", "██░░░░░░░░░░", "100/500", "0.55"]
     assert "idle" in screen_text
-
-
-def test_the_screen_has_a_bar_for_every_kind_that_was_asked_for(make_snapshot: MakeSnapshot) -> None:
-    asked_counts = {kind: 10 + index for index, kind in enumerate(KINDS)}
-    screen_lines = _picture(
-        make_snapshot(requested=asked_counts, done=dict.fromkeys(KINDS, 7), stage="confirm")
-    ).splitlines()
-    bars = [line for line in screen_lines if "7/" in line]
-    assert [line.strip().split("  ")[0] for line in bars] == [kind for kind in KINDS]
-    assert [int(line.rpartition("/")[2]) for line in bars] == list(asked_counts.values())
 
 
 def test_a_name_that_looks_like_markup_is_shown_as_it_is(make_snapshot: MakeSnapshot) -> None:

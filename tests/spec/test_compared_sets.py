@@ -154,12 +154,6 @@ def test_what_is_wrong_with_a_set_is_told_at_its_name(name: str, value: object) 
     assert fault_paths({}, {name: value}) == [f"compare.B.{name}"]
 
 
-def test_each_fault_has_a_line() -> None:
-    assert fault_paths({"lr": float("inf")}, {"schedule": "x", "temperature_final": -1}) == [
-        *("compare.A.lr", "compare.B.schedule", "compare.B.temperature_final"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("sets", "message"),
     [

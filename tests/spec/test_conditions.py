@@ -55,12 +55,6 @@ def test_plans_that_differ_in_what_does_not_count_are_one(spec: StudySpec) -> No
     assert adam_plan == other_adam_plan != third
 
 
-def test_a_stored_spec_has_the_conditions(spec: StudySpec) -> None:
-    assert StudySpec.from_json(spec.to_json()).search == spec.search
-    plain = spec.with_overrides(["search.momentum={low: 0.0, high: 0.99}"])
-    assert spec.identity() != plain.identity()
-
-
 CHOICES = {"choices": [1, 2]}
 
 

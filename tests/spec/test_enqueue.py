@@ -27,14 +27,6 @@ def test_how_a_study_is_looked_after_is_no_change() -> None:
     assert StudySpec.from_json(json.loads(json.dumps(managed_spec.to_json()))) == managed_spec
 
 
-def test_parameter_sets_are_held_as_their_domains_are() -> None:
-    spec = make(search__lr=[0.1, 1], search__width={"low": 1, "high": 8})
-    [params] = spec.parse_enqueued_sets([{"temperature_init": 2, "lr": 1.0, "width": 8}])
-    assert params == {"temperature_init": 2.0, "lr": 1, "width": 8}
-    assert [type(value) for value in params.values()] == [float, int, int]
-    assert spec.parse_enqueued_sets([]) == []
-
-
 def test_parameter_sets_that_do_not_fit_are_told_all_at_once() -> None:
     with pytest.raises(SpecError) as error:
         make().parse_enqueued_sets([{"temperature_init": 5}, {"temperatur_init": 1}, {}])

@@ -5,13 +5,11 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tempopt.errors import SpecError
 from tempopt.spec.study_spec import StudySpec
-from tempopt.spec.yaml_source import parse
 from tempopt.verdict.stages import first_tickets
 
 VALID: dict[str, Any] = {
@@ -114,13 +112,3 @@ def test_a_stored_spec_of_any_making_is_read_or_refused(data: Any) -> None:
         StudySpec.from_json(data if isinstance(data, dict) else {"study": data})
     except SpecError as error:
         assert "Another version of tempopt" in str(error)
-
-
-@FUZZ
-@given(st.binary(max_size=60).map(lambda raw: raw.decode("latin-1")) | fuzz_spec().map(yaml.safe_dump))
-def test_any_text_is_a_document_or_refused_in_words(text: str) -> None:
-    try:
-        document = parse(text, source="file.yaml")
-        StudySpec.parse(document.data, source=document)
-    except SpecError as error:
-        assert "file.yaml" in str(error)

@@ -219,20 +219,6 @@ def test_a_direction_against_the_metrics_name_is_noted(
     assert all(part in note for part, note in zip(fragments, notes, strict=True))
 
 
-def test_a_spec_survives_json() -> None:
-    spec = make(
-        search__schedule=["constant", "cosine"],
-        search__temperature_final={"low": 0.5, "high": 4, "step": 0.5},
-        study__pruner={"name": "hyperband", "min_resource": 2},
-        attach={"layers": ["encoder.*"]},
-        resources={"workers": 2},
-    )
-    stored_data = json.loads(json.dumps(spec.to_json()))
-    assert StudySpec.from_json(stored_data) == spec
-    assert StudySpec.from_json(stored_data).identity() == spec.identity()
-    assert stored_data["study"]["pruner"] == {"name": "hyperband", "min_resource": 2}
-
-
 @given(
     trials=st.integers(1, 10**5),
     low=st.floats(1e-3, 1.0),
@@ -285,12 +271,6 @@ def test_a_setting_of_the_study_changes_it(write: Write) -> None:
         "search.temperature_init.high: was 4.0, now 8.0",
         "model.init_args.lr: was not given, now 0.01",
     ]
-
-
-def test_what_is_stored_is_the_same_study_when_it_is_read_again() -> None:
-    spec = make(study__sampler="tpe", attach__layers="auto")
-    stored_spec = StudySpec.from_json(json.loads(json.dumps(spec.to_json())))
-    assert stored_spec == spec and stored_spec.identity() == spec.identity()
 
 
 def test_what_a_later_version_stored_is_refused_with_what_to_do() -> None:

@@ -48,16 +48,6 @@ def test_a_temperature_is_a_path_a_transform_and_what_was_found(
     assert (plain.transform, plain.as_found) == ("identity", None)
 
 
-@pytest.mark.parametrize(
-    "temperatures", [{"contrast": CONTRAST}, {"contrast": CONTRAST_AS_FOUND}, {"contrast": {}}]
-)
-def test_a_spec_is_stored_and_read_as_it_was(temperatures: dict[str, Any]) -> None:
-    spec = named_spec(temperatures=temperatures)
-    reread_spec = StudySpec.from_json(spec.to_json())
-    assert reread_spec == spec and reread_spec.to_json() == spec.to_json()
-    assert reread_spec.space().keys() == SEARCH.keys()
-
-
 def test_a_temperature_without_a_path_is_that_which_the_module_registers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -10,8 +10,6 @@ import multiprocessing
 import sys
 from multiprocessing.synchronize import Barrier
 
-from sqlalchemy import create_engine
-
 from tempopt.errors import StaleAttempt
 from tempopt.storage import Store
 from tempopt.storage.changes import ClaimRequest
@@ -19,14 +17,9 @@ from tempopt.storage.schema import connect
 from tests.storage.scenes import HOUR, PARAMETERS, SAMPLED, TRIAL
 
 
-def claim(url: str, study_id: str, agent: str, form: str, barrier: Barrier) -> None:
+def claim(url: str, study_id: str, agent: str, barrier: Barrier) -> None:
     """Take every ticket that can be had, and begin each one."""
-    database = connect(url, create=False)
-    if form == "plain":
-        # What one would write without knowing better: engine.begin() as it comes.
-        database._writer.dispose()
-        database._writer = create_engine(database.address.url, connect_args={"timeout": 60})
-    with Store(database) as store:
+    with Store(connect(url, create=False)) as store:
         barrier.wait()
         claims: dict[int, int | None] = {}
         claim_texts: list[str] = []
@@ -50,12 +43,12 @@ def claim(url: str, study_id: str, agent: str, form: str, barrier: Barrier) -> N
         sys.stdout.write("".join(f"{text}\n" for text in claim_texts))
 
 
-def main(url: str, study_id: str, num_processes: str, form: str) -> None:
+def main(url: str, study_id: str, num_processes: str) -> None:
     """Let processes claim tickets, and exit with 1 if one of them failed."""
     context = multiprocessing.get_context("fork")
     barrier = context.Barrier(int(num_processes))
     processes = [
-        context.Process(target=claim, args=(url, study_id, f"agent-{n}", form, barrier))
+        context.Process(target=claim, args=(url, study_id, f"agent-{n}", barrier))
         for n in range(int(num_processes))
     ]
     for process in processes:

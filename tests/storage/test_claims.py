@@ -9,7 +9,6 @@ from pathlib import Path
 import optuna
 
 from tempopt.storage import Store
-from tempopt.storage.opening import open_store
 from tempopt.storage.rows import StudyRow
 from tests.storage.scenes import new_ticket
 
@@ -18,12 +17,10 @@ NUM_PROCESSES = 6
 NUM_TICKETS = 100
 
 
-def claims(
-    store: Store, study: StudyRow, url: str, form: str, environment: dict[str, str]
-) -> tuple[list[str], bool]:
+def claims(store: Store, study: StudyRow, url: str, environment: dict[str, str]) -> tuple[list[str], bool]:
     """Let many processes take tickets; return each ticket:trial given out, and whether all ended well."""
     store.add_tickets(study.id, [new_ticket(n) for n in range(NUM_TICKETS)])
-    command = [sys.executable, str(CLAIMER), url, str(study.id), str(NUM_PROCESSES), form]
+    command = [sys.executable, str(CLAIMER), url, str(study.id), str(NUM_PROCESSES)]
     process = subprocess.run(command, stdout=subprocess.PIPE, env=environment, text=True, timeout=240)
     return process.stdout.split(), process.returncode == 0
 
@@ -31,7 +28,7 @@ def claims(
 def test_no_ticket_is_given_out_twice_none_is_lost_and_each_has_one_trial(
     store: Store, study: StudyRow, optuna_study: optuna.Study, url: str, environment: dict[str, str]
 ) -> None:
-    ticket_claims, all_ended_well = claims(store, study, url, "ours", environment)
+    ticket_claims, all_ended_well = claims(store, study, url, environment)
     assert all_ended_well
     tickets = store.tickets(study.id)
     assert sorted(ticket_claims) == sorted(f"{t.id}:{t.trial_number}" for t in tickets)
@@ -41,17 +38,3 @@ def test_no_ticket_is_given_out_twice_none_is_lost_and_each_has_one_trial(
     assert {t.trial_number: t.id for t in tickets} == {
         trial.number: trial.user_attrs["tempopt:ticket"] for trial in trials
     }
-
-
-def test_the_plain_form_of_a_transaction_gives_tickets_out_twice(
-    tmp_path: Path, environment: dict[str, str]
-) -> None:
-    """What shows that the test above can fail, and why SQLite has a write engine of its own."""
-    url = f"sqlite:///{tmp_path / 'plain.db'}"
-    with open_store(url) as store:
-        study = store.create_study("example", {}, "")
-        storage = optuna.storages.RDBStorage(url)
-        optuna.create_study(study_name="example", storage=storage)
-        storage.engine.dispose()
-        ticket_claims, all_ended_well = claims(store, study, url, "plain", environment)
-    assert len(ticket_claims) > NUM_TICKETS or not all_ended_well

@@ -168,20 +168,6 @@ def test_a_folder_in_which_nothing_can_be_written_is_told(locked_folder: Path) -
             store.create_study("example", {}, "")
 
 
-def test_a_writer_waits_for_another_and_then_writes(tmp_path: Path) -> None:
-    file = tmp_path / "x.db"
-    with open_store(str(file)) as store, closing(sqlite3.connect(file, isolation_level=None)) as connection:
-        connection.execute("BEGIN IMMEDIATE")
-        thread = threading.Thread(target=store.create_study, args=("example", {}, ""))
-        thread.start()
-        thread.join(timeout=0.2)
-        assert thread.is_alive()
-        assert store.list_studies() == []
-        connection.execute("COMMIT")
-        thread.join()
-        assert store.load_study("example").name == "example"
-
-
 def test_a_database_that_stays_locked_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempopt.storage.engines.BUSY_SECONDS", 0.01)
     monkeypatch.setattr("tempopt.storage.database._PATIENCE_SECONDS", 0.05)

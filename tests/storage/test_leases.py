@@ -163,33 +163,6 @@ def test_late_work_counts_if_the_next_attempt_has_not_begun(
     assert trial.intermediate_values == {1: 1.0}
 
 
-@pytest.mark.parametrize("activity", ["a report", "that it moves"])
-def test_a_run_that_is_still_at_work_after_the_lease_goes_on(
-    store: Store, study: StudyRow, silent_ticket: TicketRow, activity: str
-) -> None:
-    changes = [reported(silent_ticket, 1, 1.0)] if activity == "a report" else []
-    renew = {} if changes else {silent_ticket.id: 1}
-    assert store.write(study.id, changes, agent="agent", renew=renew, lease=HOUR).refused == {}
-    running_ticket = of_search(store, study)
-    assert_fields(running_ticket, state="running", agent="agent", attempt=1, failures=0)
-    assert running_ticket.lease is not None and running_ticket.lease > HOUR - 300
-    assert take(store, study.id, "second") is None
-
-
-def test_late_work_is_refused_once_the_next_attempt_has_begun(
-    store: Store, study: StudyRow, silent_ticket: TicketRow
-) -> None:
-    retaken = take_next(store, study, "second")
-    assert retaken.attempt == 2
-    for _ in range(2):
-        reply = store.write(
-            study.id, [make_end(silent_ticket)], agent="agent", renew={silent_ticket.id: 1}, lease=HOUR
-        )
-        assert "attempt 1 is discarded" in reply.refused[silent_ticket.id]
-        store.release(study.id, ["second"])
-    assert (of_search(store, study).state, of_search(store, study).failures) == ("waiting", 1)
-
-
 def test_work_that_comes_after_the_ticket_has_failed_for_good_or_was_withdrawn_is_refused(
     store: Store, study: StudyRow, optuna_study: optuna.Study
 ) -> None:
@@ -248,31 +221,7 @@ def test_an_attempt_of_the_same_number_by_another_agent_is_refused(
     assert (only_ticket(store, study.id).lease or 0.0) <= HOUR
 
 
-def test_an_agent_that_lives_delivers_what_a_dead_one_held(
-    store: Store, study: StudyRow, ticket: TicketRow
-) -> None:
-    assert (
-        store.write(study.id, [make_end(ticket)], agent="agent", lease=HOUR, allow_readoption=False).refused
-        == {}
-    )
-    assert only_ticket(store, study.id).state == "done"
-
-
 # ---- giving back
-
-
-def test_the_tickets_of_agents_can_be_given_back(store: Store, study: StudyRow) -> None:
-    store.add_tickets(study.id, [new_ticket(n) for n in range(4)])
-    ended_ticket = take_next(store, study, "gone")
-    store.write(study.id, [make_end(ended_ticket)], agent="gone", lease=HOUR)
-    returned_ticket, alive_ticket = take_next(store, study, "gone"), take_next(store, study, "alive")
-    assert store.release(study.id, []) == store.release(study.id, ["unknown"]) == 0
-    assert store.release(study.id, ["gone", "unknown"]) == 1
-    tickets = store.tickets(study.id)
-    assert [t.state for t in tickets] == ["done", "waiting", "running", "waiting"]
-    assert (tickets[1].failures, tickets[1].agent, tickets[1].lease) == (0, None, None)
-    assert replace(tickets[2], lease=HOUR) == alive_ticket
-    assert take_next(store, study).id == returned_ticket.id
 
 
 @pytest.mark.parametrize("backend", ["postgresql", "mariadb"], indirect=True)

@@ -81,7 +81,3 @@ def test_machines_are_told_apart_by_more_than_their_names(monkeypatch: pytest.Mo
     monkeypatch.setattr(socket, "gethostname", lambda: "another")
     assert machine_id() != machine_before
     liveness.machine_id.cache_clear()
-
-
-def test_people_see_host_and_pid() -> None:
-    assert short_agent_name("node7:123:0011aabb:456") == "node7:123"

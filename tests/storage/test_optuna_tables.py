@@ -27,7 +27,6 @@ from tests.storage.scenes import (
     PARAMETERS,
     SAMPLED,
     TRIAL,
-    assert_fields,
     make_end,
     new_ticket,
     only_ticket,
@@ -231,33 +230,6 @@ def test_moments_are_optunas(store: Store, study: StudyRow, optuna_study: optuna
     assert abs(trial.datetime_complete.astimezone(UTC) - datetime.now(UTC)).total_seconds() < 60
 
 
-def test_the_ticket_knows_its_trial_and_the_trial_its_ticket(
-    store: Store, study: StudyRow, storage: RDBStorage, optuna_study: optuna.Study
-) -> None:
-    optuna.create_study(study_name="another", storage=storage).ask()
-    optuna_study.ask()
-    store.add_tickets(study.id, [new_ticket(0)])
-    ticket = take_next(store, study)
-    assert store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL) == 1
-    begun_ticket = only_ticket(store, study.id)
-    assert_fields(begun_ticket, trial_number=1, parameters=PARAMETERS, sampled=SAMPLED)
-    assert optuna_study.get_trials()[1].user_attrs == {"tempopt:ticket": ticket.id}
-
-
-def test_a_ticket_keeps_its_trial_for_life(store: Store, study: StudyRow, optuna_study: optuna.Study) -> None:
-    store.add_tickets(study.id, [new_ticket(0)])
-    for attempt in (1, 2, 3):
-        assert take_next(store, study).attempt == attempt
-        for _ in range(2):
-            ticket = only_ticket(store, study.id)
-            assert store.begin(ticket.id, attempt, PARAMETERS, SAMPLED, TRIAL) == 0
-        store.write(study.id, [reported(ticket, attempt, 0.5)], agent="agent", lease=HOUR)
-        store.release(study.id, ["agent"])
-    (trial,) = optuna_study.get_trials()
-    assert (trial.state, trial.params) == (TrialState.RUNNING, {"x": 0.5})
-    assert trial.intermediate_values == {1: 0.5, 2: 0.5, 3: 0.5}
-
-
 def test_a_ticket_that_is_not_optunas_business_makes_no_trial(
     store: Store, study: StudyRow, optuna_study: optuna.Study
 ) -> None:
@@ -266,20 +238,6 @@ def test_a_ticket_that_is_not_optunas_business_makes_no_trial(
     assert store.begin(ticket.id, 1, PARAMETERS, {}, None) is None
     store.write(study.id, [reported(ticket, 1, 0.5), make_end(ticket)], agent="agent", lease=HOUR)
     assert optuna_study.get_trials() == []
-
-
-def test_a_stale_attempt_writes_nothing_to_its_trial(
-    store: Store, study: StudyRow, optuna_study: optuna.Study
-) -> None:
-    store.add_tickets(study.id, [new_ticket(0)])
-    stale = take_next(store, study)
-    store.begin(stale.id, 1, PARAMETERS, SAMPLED, TRIAL)
-    store.release(study.id, ["agent"])
-    take_next(store, study, "second")
-    reply = store.write(study.id, [reported(stale, 1, 0.5), make_end(stale)], agent="agent", lease=HOUR)
-    assert reply.refused
-    (trial,) = optuna_study.get_trials()
-    assert (trial.state, trial.intermediate_values) == (TrialState.RUNNING, {})
 
 
 def test_a_report_and_a_value_written_again_are_replaced_by_either_side(

@@ -253,16 +253,6 @@ def test_every_change_of_a_stale_attempt_is_refused(
     assert (only_ticket(store, study.id).lease or 0.0) <= HOUR
 
 
-@pytest.mark.parametrize("change", [*list(EVERY.values())[:4]], ids=[*list(EVERY)[:4]])
-def test_work_of_an_attempt_that_was_taken_away_is_refused_before_the_next_one(
-    store: Store, study: StudyRow, ticket: TicketRow, change: Callable[[TicketRow], Change]
-) -> None:
-    store.release(study.id, ["agent"])
-    reply = store.write(study.id, [change(ticket)], renew={ticket.id: 1}, agent="agent", lease=HOUR)
-    assert "search 0) is waiting at attempt 1" in reply.refused[ticket.id]
-    assert only_ticket(store, study.id).state == "waiting"
-
-
 def test_a_stale_beginning_is_refused(store: Store, study: StudyRow, ticket: TicketRow) -> None:
     store.release(study.id, ["agent"])
     with pytest.raises(StaleAttempt, match=r"search 0\) is waiting at attempt 1; attempt 1 is discarded"):
@@ -273,16 +263,6 @@ def test_a_stale_beginning_is_refused(store: Store, study: StudyRow, ticket: Tic
     with pytest.raises(StaleAttempt, match="deleted"):
         store.begin(ticket.id + 1, 1, PARAMETERS, SAMPLED, None)
     assert only_ticket(store, study.id).parameters is None
-
-
-def test_a_renewal_alone_of_a_stale_attempt_is_refused(
-    store: Store, study: StudyRow, ticket: TicketRow
-) -> None:
-    store.release(study.id, ["agent"])
-    assert store.write(study.id, [], renew={ticket.id: 1}, agent="agent", lease=HOUR).refused.keys() == {
-        ticket.id
-    }
-    assert store.write(study.id, [], renew={999: 1}, agent="agent", lease=HOUR).refused.keys() == {999}
 
 
 @pytest.mark.parametrize("end", [make_end, make_lost, lambda t: make_lost(t, max_attempts=1), make_returned])
@@ -296,14 +276,6 @@ def test_changes_that_come_again_are_accepted_and_change_nothing(
     second = store.write(study.id, changes, renew={ticket.id: 1}, agent="agent", lease=HOUR)
     assert second == first
     assert (store.tickets(study.id), store.measurements(study.id), store.logs(study.id)) == rows_before
-
-
-def test_changes_of_a_running_attempt_may_come_again(store: Store, ticket: TicketRow) -> None:
-    changes = [EVERY["began"](ticket), reported(ticket, 1, 1.0), make_kept(ticket, 1), make_kept(ticket, 2)]
-    write(store, ticket, *changes)
-    ticket_before = only_ticket(store, ticket.study_id)
-    write(store, ticket, *changes)
-    assert replace(only_ticket(store, ticket.study_id), lease=ticket_before.lease) == ticket_before
 
 
 def test_of_a_ticket_that_its_agent_has_taken_again_only_the_latest_attempt_speaks(
@@ -407,33 +379,6 @@ def test_steps_are_told_with_the_leases_that_they_earn(store: Store, study: Stud
     steps = {runs[0].id: 5, runs[1].id: 99}
     store.write(study.id, [make_end(runs[1])], agent="agent", renew=renew, steps=steps, lease=HOUR)
     assert [t.steps for t in store.tickets(study.id)] == [5, 100, 30, None]
-
-
-def test_steps_of_an_attempt_that_is_another_s_by_now_are_refused(
-    store: Store, study: StudyRow, ticket: TicketRow
-) -> None:
-    store.release(study.id, ["agent"])
-    other_ticket = take_next(store, study, "another agent")
-    renewed = {"renew": {ticket.id: 2}, "steps": {ticket.id: 3}}
-    store.write(study.id, [], agent="another agent", lease=HOUR, **renewed)  # type: ignore[arg-type]
-    stale = {"renew": {ticket.id: 1}, "steps": {ticket.id: 70}}
-    reply = store.write(study.id, [], agent="agent", lease=HOUR, **stale)  # type: ignore[arg-type]
-    assert list(reply.refused) == [other_ticket.id]
-    assert only_ticket(store, study.id).steps == 3
-
-
-def test_steps_cost_no_statement_more_than_the_leases_do(
-    store: Store, study: StudyRow, statements: list[str]
-) -> None:
-    store.add_tickets(study.id, [new_ticket(n) for n in range(5)])
-    runs = [take_next(store, study) for _ in range(5)]
-    counts = []
-    for steps in ({}, {run.id: run.number for run in runs}):
-        statements.clear()
-        renew = {run.id: 1 for run in runs}
-        store.write(study.id, [], agent="agent", renew=renew, steps=steps, lease=HOUR)
-        counts.append(len(statements))
-    assert counts[0] == counts[1]
 
 
 def test_nothing_is_taken_of_a_study_that_rests(store: Store, study: StudyRow, ticket: TicketRow) -> None:

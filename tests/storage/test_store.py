@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,7 +18,7 @@ from tempopt.errors import StaleAttempt, StorageError, StudyNotFound
 from tempopt.storage import Store
 from tempopt.storage.changes import RunOutcome
 from tempopt.storage.opening import open_store
-from tempopt.storage.queries import KIND_OF, STAGES
+from tempopt.storage.queries import STAGES
 from tempopt.storage.rows import (
     KINDS,
     LARGEST_VALUE,
@@ -273,10 +272,6 @@ def test_a_ticket_that_was_taken_and_not_begun_is_withdrawn_with_the_others(
         store.begin(own_ticket.id, own_ticket.attempt, {}, {}, None)
 
 
-def test_every_kind_has_a_stage_of_its_own() -> None:
-    assert set(STAGES) == set(KINDS) and {stage: kind for kind, stage in STAGES.items()} == KIND_OF
-
-
 def test_the_arms_that_share_a_run_fit_into_their_column(store: Store, study: StudyRow) -> None:
     arm = "+".join(ARMS)
     ticket = NewTicket(kind="confirm", arm=arm, number=0, seed=1)
@@ -409,15 +404,6 @@ def test_measurements_are_found_by_ticket_and_by_name(store: Store, study: Study
     assert store.measurements(study.id, ticket_ids=[]) == []
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_measurement_that_is_not_finite_comes_back_as_nan(
-    store: Store, ticket: TicketRow, value: float
-) -> None:
-    end_with(store, ticket, Measurement(ticket_id=ticket.id, step=1, name="test", value=value))
-    (read,) = store.measurements(ticket.study_id)
-    assert math.isnan(read.value)
-
-
 # SQLite keeps no sign of a zero.
 FINITE = st.floats(-LARGEST_VALUE, LARGEST_VALUE).map(lambda value: value + 0.0)
 
@@ -451,11 +437,6 @@ def test_parameters_come_back_exactly(
     assert store.begin(ticket.id, 1, parameters, sampled_params, None) is None
     read = only_ticket(store, ticket.study_id)
     assert repr((read.parameters, read.sampled)) == repr((parameters, sampled_params))
-
-
-def test_importing_the_room_loads_no_database_code(environment: dict[str, str]) -> None:
-    code = "import sys, tempopt.storage; print([m for m in ('sqlalchemy', 'alembic') if m in sys.modules])"
-    assert _run_code(environment, code) == "[]"
 
 
 def test_opening_a_store_loads_no_migrations(tmp_path: Path, environment: dict[str, str]) -> None:

@@ -136,22 +136,6 @@ def test_llama4_is_what_its_source_multiplies_the_query_at_a_position_with(posit
     assert Llama4Scaling(n0=8192.0, length_slope=0.1).factor(position + 1) == pytest.approx(by_source)
 
 
-def test_one_key_has_a_temperature_where_the_form_of_the_tutorials_has_infinity() -> None:
-    """They divide logits by tau = ln n0 / ln n, and ln 1 is 0; one key gets all the weight at any tau."""
-    with pytest.raises(ZeroDivisionError):
-        math.log(512) / math.log(1)
-    assert LogNScaling(n0=512.0).factor(1) == LogNScaling(n0=512.0).factor(2) > 0.0
-
-
-def test_the_base_stands_for_kappa_and_not_for_the_whole_factor() -> None:
-    """lambda = kappa ln n / d still depends on n; what a choice of n0 does away with is kappa."""
-    d, n0 = 64, 512.0
-    kappa = math.sqrt(d) / math.log(n0)
-    factors = [LogNScaling(n0=n0).factor(n) / math.sqrt(d) for n in (64, 512, 4096)]
-    assert factors == pytest.approx([kappa * math.log(n) / d for n in (64, 512, 4096)])
-    assert factors[0] < factors[1] == pytest.approx(1 / math.sqrt(d))
-
-
 @pytest.mark.parametrize("n0", [1.0, 0.0, -3.0, math.nan, math.inf, True, "16"])
 def test_an_impossible_base_is_refused(n0: float) -> None:
     with pytest.raises(SpecError, match=r"n0=.*above 1"):

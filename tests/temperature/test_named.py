@@ -63,15 +63,6 @@ def to_named_params(parameters: dict[str, Any], initial_tau: float, name: str = 
     return {f"{name}.as_found": initial_tau} | {f"{name}.{key}": value for key, value in scaled.items()}
 
 
-def assert_alike(params: dict[str, Any], expected_params: dict[str, Any]) -> None:
-    assert params.keys() == expected_params.keys()
-    for name, value in params.items():
-        if isinstance(value, float):
-            assert expected_params[name] == pytest.approx(value, rel=1e-9), name
-        else:
-            assert expected_params[name] == value, name
-
-
 @pytest.mark.parametrize(
     ("name", "parts"),
     [
@@ -163,42 +154,6 @@ def test_a_named_temperature_is_that_of_attention_times_the_one_found(
 
 
 @given(partial_params(), AS_FOUND_TAUS)
-def test_levels_are_in_ratio_to_the_temperature_as_found(
-    parameters: dict[str, Any], initial_tau: float
-) -> None:
-    named_params = to_named_params(parameters, initial_tau)
-    assert mean_level(named_params, "contrast") == pytest.approx(
-        initial_tau * mean_level(parameters), rel=1e-9
-    )
-
-
-@given(partial_params(), AS_FOUND_TAUS)
-def test_what_has_no_effect_is_dropped_as_for_attention(
-    parameters: dict[str, Any], initial_tau: float
-) -> None:
-    assert_alike(
-        drop_unused_params(to_named_params(parameters, initial_tau)),
-        to_named_params(drop_unused_params(parameters), initial_tau),
-    )
-    assert is_scheduled(to_named_params(parameters, initial_tau)) == is_scheduled(parameters)
-
-
-@given(partial_params(), AS_FOUND_TAUS, st.sampled_from(["schedule", "level"]))
-def test_parts_are_taken_away_as_those_of_attention(
-    parameters: dict[str, Any], initial_tau: float, part: str
-) -> None:
-    effective_params = drop_unused_params(parameters)
-    named_params = to_named_params(effective_params, initial_tau) | OTHERS
-    assert active_groups(named_params) == tuple(
-        f"contrast.{group}" for group in active_groups(effective_params)
-    )
-    assert_alike(
-        remove_part(named_params, f"contrast.{part}"),
-        to_named_params(remove_part(effective_params, part), initial_tau) | OTHERS,
-    )
-
-
-@given(partial_params(), AS_FOUND_TAUS)
 def test_the_baseline_is_at_the_temperature_as_found(parameters: dict[str, Any], initial_tau: float) -> None:
     named_params = to_named_params(drop_unused_params(parameters), initial_tau) | OTHERS
     at_found = to_neutral(named_params)
@@ -231,25 +186,6 @@ def test_a_temperature_that_stays_as_found_is_none(initial_tau: float, kind: str
     assert not same_training({"contrast.temperature_init": initial_tau / 3}, {})
     off = {"contrast.as_found": initial_tau, "contrast.temperature_init": math.nextafter(initial_tau, 0)}
     assert not same_training(off, {})
-
-
-@pytest.mark.parametrize("ratio", [2.0, 3.0, 10.0])
-@pytest.mark.parametrize("initial_tau", [0.05, 0.5, 1.0, 7.0])
-def test_a_schedule_about_the_temperature_as_found_is_nothing_but_a_schedule(
-    initial_tau: float, ratio: float
-) -> None:
-    bare = {"schedule": "exponential", "temperature_init": 1 / ratio, "temperature_final": ratio}
-    assert active_groups(bare) == ("schedule",) and is_neutral(remove_part(bare, "schedule"))
-    parameters = {
-        "contrast.as_found": initial_tau,
-        "contrast.schedule": "exponential",
-        "contrast.temperature_init": initial_tau / ratio,
-        "contrast.temperature_final": initial_tau * ratio,
-    }
-    assert mean_level(parameters, "contrast") == initial_tau
-    assert active_groups(parameters) == ("contrast.schedule",)
-    # or the ablation would train the baseline again, off by a rounding
-    assert is_neutral(remove_part(parameters, "contrast.schedule"))
 
 
 def test_neutral_values_of_a_named_temperature_are_those_found() -> None:

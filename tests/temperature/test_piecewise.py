@@ -19,11 +19,9 @@ from tempopt.temperature import (
     drop_unused_params,
     is_scheduled,
     mean_level,
-    parameters_of_temperature,
     progress,
     remove_part,
     same_training,
-    training_key,
 )
 from tests.temperature.schedule_strategies import INNER
 
@@ -102,16 +100,6 @@ def test_without_inner_knots_it_is_exponential_to_the_bit(init: float, final: fl
     assert bits([knot_schedule(point) for point in GRID]) == bits([line(point) for point in GRID])
 
 
-@given(temperatures, temperatures, st.integers(1, 4))
-def test_with_knots_on_the_line_it_is_exponential(init: float, final: float, count: int) -> None:
-    line = Exponential(temperature_init=init, temperature_final=final)
-    inner = {INNER[k]: line((k + 1) / (count + 1)) for k in range(count)}
-    knot_schedule = schedule(temperature_init=init, temperature_final=final, **inner)
-    assert [knot_schedule(point) for point in GRID] == pytest.approx(
-        [line(point) for point in GRID], rel=1e-9
-    )
-
-
 @given(lists(), st.integers(2, 200), st.integers(0, 199))
 def test_a_run_that_is_resumed_sees_the_bits_of_one_that_was_not(
     knots: list[list[float]], total: int, start_step: int
@@ -181,13 +169,6 @@ def test_one_that_does_not_move_is_a_constant(flat: dict[str, Any], level: float
     assert is_scheduled({**parameters, "temperature_final": 5.0}) == ("temperature_knots" not in flat)
 
 
-def test_under_control_of_the_entropy_no_knot_acts() -> None:
-    controlled = {"entropy_control": "hold", "temperature_init": 3.0}
-    for knots in ([[0, 2], [1, 2]], [[0, 2], [1, 3]]):
-        parameters = {**controlled, "schedule": "piecewise", "temperature_knots": knots}
-        assert training_key(parameters) == training_key(controlled)
-
-
 def test_lists_that_are_written_otherwise_train_the_same() -> None:
     list_params = {"schedule": "piecewise", "temperature_knots": [[0, 1], [0.5, 2], [1, 4]]}
     tuple_params = {"schedule": "piecewise", "temperature_knots": ((0.0, 1.0), (0.5, 2.0), (1.0, 4.0))}
@@ -206,30 +187,3 @@ def test_a_list_loses_its_level_and_its_schedule_as_any_schedule_does(knots: lis
         scaled = [[position, temperature * mean_level(alone) / level] for position, temperature in knots]
         assert np.allclose(alone.get("temperature_knots", scaled), scaled, rtol=1e-6)
     assert remove_part(parameters, "schedule").get("temperature_init", 1.0) == pytest.approx(level, rel=1e-9)
-
-
-def test_a_named_temperature_has_knots_of_its_own() -> None:
-    inner_params = {
-        "contrast.as_found": 0.1,
-        "contrast.schedule": "piecewise",
-        "contrast.temperature_knot_1": 0.4,
-        "contrast.temperature_final": 0.2,
-    }
-    named_schedule = (
-        TemperatureParameters.from_mapping(parameters_of_temperature(inner_params, "contrast"))
-        .plan(1)
-        .schedule
-    )
-    assert [named_schedule(at) for at in (0.0, 0.5, 1.0)] == [0.1, 0.4, 0.2]
-    list_params = {
-        "contrast.as_found": 0.1,
-        "contrast.schedule": "piecewise",
-        "contrast.temperature_knots": [[0, 0.1], [1, 0.3]],
-    }
-    named_schedule = (
-        TemperatureParameters.from_mapping(parameters_of_temperature(list_params, "contrast"))
-        .plan(1)
-        .schedule
-    )
-    assert [named_schedule(at) for at in (0.0, 1.0)] == [0.1, 0.3]
-    assert not same_training(inner_params, list_params)

@@ -89,18 +89,6 @@ def test_the_mean_level_of_a_line_is_the_one_of_a_closed_form(first: float, last
     assert mean_level(parameters) == pytest.approx(expected, rel=0.03)
 
 
-@given(levels, levels)
-def test_the_mean_level_of_an_exponential_schedule_lies_in_the_middle(first: float, last: float) -> None:
-    parameters = {"schedule": "exponential", "temperature_init": first, "temperature_final": last}
-    assert mean_level(parameters) == pytest.approx(math.sqrt(first * last), rel=1e-9)
-
-
-def test_a_constant_has_the_level_that_it_was_given_to_the_bit() -> None:
-    for tau in (0.1, 1 / 3, 1.7, 1.0):
-        assert mean_level({"temperature_init": tau}) == tau
-        assert mean_level({"temperature_init": tau, "temperature_final": tau, "schedule": "cosine"}) == tau
-
-
 @given(plans(), levels)
 def test_a_constant_in_place_of_a_schedule_leaves_everything_else(
     parameters: dict[str, Any], level: float

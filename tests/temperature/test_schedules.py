@@ -198,13 +198,6 @@ def test_a_cycle_is_as_long_above_its_middle_as_below(schedule: Any, share: floa
     assert schedule(share * half) + schedule((1.0 - share) * half) == pytest.approx(ends, rel=1e-9)
 
 
-@pytest.mark.parametrize("kind", [InverseSqrt, Logarithmic, Sigmoid])
-def test_a_curve_without_curvature_is_a_line(kind: Any) -> None:
-    curve = kind(temperature_init=3.0, temperature_final=0.5, curvature=1e-6)
-    for progress in (0.1, 0.5, 0.9):
-        assert curve(progress) == pytest.approx(3.0 - 2.5 * progress, rel=1e-6)
-
-
 def test_a_step_schedule_has_as_many_levels_as_asked() -> None:
     schedule = Step(temperature_init=4.0, temperature_final=1.0, num_steps=5)
     assert len({schedule(k / 999) for k in range(1000)}) == 5

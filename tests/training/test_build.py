@@ -3,7 +3,6 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -195,13 +194,6 @@ def test_what_a_parameter_makes_pointless_is_left_out(program: Make) -> None:
     module: Any = built.module
     assert module.plan.temperatures(1.0) == (2.0, 2.0)
     assert built.temperature == {"schedule": "constant", "temperature_init": 2.0}
-
-
-def test_a_class_without_arguments_is_made(program: Make) -> None:
-    plain = {"class_path": "their_module.Plain", "init_args": {}}
-    assert type(build(program(plain), {}).module).__name__ == "Plain"
-    with pytest.raises(SpecError, match='Unknown argument of their_module.Plain "x". Known: none'):
-        build(program(with_init_args(plain, x=1)), {})
 
 
 def test_a_module_without_data_has_its_own_loaders(program: Make) -> None:
@@ -464,11 +456,3 @@ def test_the_runs_at_temperature_one_have_no_entropy_term_whatever_the_spec_fixe
         module: Any = prepared.module(parameters)
         assert not module.entropy.has_term, (arm, parameters)
         assert module.temperatures == (sampled.get("temperature_init", 1.0),) * 2
-
-
-def test_a_module_that_both_model_and_data_are_of_is_missed_once(request_for: Any) -> None:
-    missing = {"model": {"class_path": "not_there.Model"}, "data": {"class_path": "not_there.Data"}}
-    with pytest.raises(SpecError) as refused:
-        prepare(replace(request_for().program, **missing))
-    assert str(refused.value).startswith("model.class_path: ")
-    assert str(refused.value).count('"not_there"') == 1

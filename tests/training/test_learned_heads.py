@@ -16,7 +16,6 @@ from tempopt.attention.attach.attachment import attach
 from tempopt.attention.attach.learning import HeadTemperatures
 from tempopt.errors import AttachError, SpecError
 from tempopt.spec.study_spec import StudySpec
-from tempopt.temperature import TemperatureParameters
 from tempopt.training.learned_callback import LearnedTemperatureCallback
 from tempopt.training.module import TemperedModule
 from tests.toy_study import toy_spec
@@ -98,24 +97,6 @@ def test_each_head_learns_what_a_parameter_of_the_module_would(
     assert all(curve[0] == [0, pytest.approx(1.0)] for curve in learned.curves.values())
     for name, value in module.state_dict().items():
         torch.testing.assert_close(value, plain.state_dict()[name], rtol=1e-3, atol=1e-5)
-
-
-def test_a_plan_that_is_put_in_force_has_one_temperature_a_layer_again() -> None:
-    module = LearnedHeads(torch.optim.SGD)
-    q = torch.randn(1, 2, 5, 4)
-    before = module.layer_output(0, q, q, q)
-    heads = module.learn_heads()
-    assert heads.counts == [0, 0]
-    torch.testing.assert_close(module.layer_output(0, q, q, q), before, rtol=0, atol=0)
-    assert heads.counts == [2, 0]
-    heads.layers[0].set_temperatures([0.5, 2.0])
-    by_hand = [
-        F.scaled_dot_product_attention(q[:, head] / tau, q[:, head], q[:, head])
-        for head, tau in enumerate((0.5, 2.0))
-    ]
-    torch.testing.assert_close(module.layer_output(0, q, q, q), torch.stack(by_hand, dim=1))
-    module.use(TemperatureParameters())
-    torch.testing.assert_close(module.layer_output(0, q, q, q), before, rtol=0, atol=0)
 
 
 def test_the_gradient_of_heads_of_transformers_is_that_of_finite_differences() -> None:

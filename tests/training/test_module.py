@@ -201,19 +201,6 @@ def test_the_temperature_is_no_part_of_the_weights() -> None:
     assert not any("temperature" in name for name in Small(**HOT).state_dict())
 
 
-def test_one_graph_serves_all_temperatures() -> None:
-    from torch._dynamo.testing import CompileCounter
-
-    module = Small(**HOT, length_scaling="log_n").eval()
-    counter = CompileCounter()
-    compiled = torch.compile(module.attend, backend=counter, fullgraph=True)
-    x = torch.randn(2, 1, 6, 8)
-    for progress in torch.linspace(0, 1, 12).tolist():
-        module.set_progress(progress)
-        torch.testing.assert_close(compiled(x, x, x, layer=0), module.attend(x, x, x, layer=0))
-    assert counter.frame_count == 1
-
-
 @pytest.mark.parametrize(
     ("kind", "others"),
     [
@@ -274,13 +261,6 @@ def test_a_module_attends_and_trains_by_its_normaliser(normaliser: str, tmp_path
     loaded_module = Small.load_from_checkpoint(tmp_path / "end.ckpt", weights_only=True)
     assert loaded_module.plan == module.plan
     assert torch.equal(loaded_module.attend(q, k, v, layer=1, is_causal=True), out)
-
-
-def test_a_plan_by_another_normaliser_is_refused_where_there_is_an_entropy_term() -> None:
-    module = Small(entropy_lambda=0.1)
-    with pytest.raises(SpecError, match=r'with normaliser="sparsemax": the entropy term is that of softmax'):
-        module.use(TemperatureParameters(normaliser="sparsemax"))
-    assert module.plan.normaliser.name == "softmax"
 
 
 def test_what_a_drawn_normaliser_has_no_use_for_is_left_out_of_the_module() -> None:
@@ -370,16 +350,6 @@ def test_half_precision_trains_what_a_model_with_that_temperature_in_it_trains(p
     assert float(tempered.inverse_temperature) == pytest.approx(1 / 3, rel=1e-7)
     written = train(lambda: HandWritten(3.0, baked=False)).state_dict()
     assert all(torch.equal(value, written[name]) for name, value in tempered.state_dict().items())
-
-
-def test_under_mixed_precision_a_temperature_in_the_weights_gives_the_same_first_loss() -> None:
-    losses = []
-    for make in (lambda: AsTempered(temperature_init=4.0), lambda: HandWritten(4.0, baked=True)):
-        torch.manual_seed(0)
-        module = make()
-        with torch.autocast("cpu", torch.bfloat16):
-            losses.append(module.training_step([loader().dataset.tensors[0]], 0))
-    assert torch.equal(*losses)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])

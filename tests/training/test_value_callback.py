@@ -123,22 +123,6 @@ def test_a_learned_number_under_a_schedule_trains_as_one_that_is_set_by_hand() -
     )
 
 
-def test_a_training_that_is_resumed_in_mid_schedule_ends_with_the_same_bits(tmp_path: Path) -> None:
-    def callbacks() -> list[L.Callback]:
-        return [
-            SeedStep(),
-            ValueCallback("criterion.temperature", LINEAR),
-            ValueCallback("criterion.tau", {"schedule": "cosine", "temperature_final": 2.0}),
-            ValueCallback("criterion.logit_scale", LINEAR, "log_inverse"),
-        ]
-
-    reference_model, _ = fit(*callbacks(), SaveAt(6, tmp_path / "mid.ckpt"))
-    resumed_model, _ = fit(*callbacks(), ckpt_path=tmp_path / "mid.ckpt")
-    assert len(resumed_model.step_temperatures) == 6
-    assert resumed_model.step_temperatures == reference_model.step_temperatures[6:]
-    assert_same_state(reference_model, resumed_model)
-
-
 @pytest.mark.parametrize("weights_only", [False, True])
 def test_a_checkpoint_holds_the_number_that_validation_was_at(tmp_path: Path, weights_only: bool) -> None:
     callbacks = [
@@ -243,15 +227,6 @@ def test_validation_of_averaged_weights_is_at_the_temperature_of_the_schedule(
     recorder.step_temperatures.clear()
     pl_trainer.validate(model, verbose=False)
     assert recorder.step_temperatures == pytest.approx([0.1] * 3, rel=1e-6)
-
-
-def test_a_temperature_that_differs_in_float32_alone_is_the_one_as_found() -> None:
-    module = CallbackContrast()
-    module.criterion.register_buffer("kept", torch.tensor(0.07))
-    attachment = attach_value(module, "criterion.kept", {"temperature_init": 0.07})
-    assert attachment.final is None, "something would be written"
-    attachment.use({"temperature_init": 0.0701})
-    assert attachment.final == pytest.approx(0.0701)
 
 
 @pytest.mark.parametrize(

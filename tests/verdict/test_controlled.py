@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Any
 
 import pytest
 
-from tempopt.report.plots.landscape import landscape_data
-from tempopt.report.plots.schedule import schedule_data
-from tempopt.report.plots.temperatures import controlled_temperatures
 from tempopt.storage.rows import Measurement, TicketRow
 from tempopt.storage.ticket_queries import arms_of
 from tempopt.temperature import is_controlled
@@ -104,23 +100,3 @@ def test_no_plan_of_inference_is_that_of_a_controlled_winner(make_spec: Any) -> 
     plans = evaluations("confirm", ("search",), spec, CONTROLLED, CONTROLLED)
     assert {plan.name for plan in plans} > {"test", "test_current", "validate"}
     assert not any(plan.temperature and is_controlled(plan.temperature) for plan in plans)
-
-
-def test_plots_show_what_was_measured(study: SimulatedStudy, result_of: Any) -> None:
-    rows = make_measurements(study.rows)
-    result = result_of(study.spec, study.rows, rows, state="done")
-    by_run: dict[int, dict[str, Any]] = {}
-    for row in rows:
-        by_run.setdefault(row.ticket_id, {}).setdefault(row.name, []).append((row.step, row.value))
-    result = dataclasses.replace(result, measured=by_run)
-    assert result.winner is not None
-    first = result.winner["temperature_init"]
-    data = schedule_data(result)
-    assert [layer[0] for layer in data.temperatures] == pytest.approx([first, first])
-    assert [layer[-1] for layer in data.temperatures] == pytest.approx([first / 2, first * 2])
-    assert "Control of the entropy moves it in training: the geometric mean of" in data.on_control
-    assert data.varies
-    half = controlled_temperatures(result, result.winner, [0.5])
-    assert half is not None and half.layers[0][0] == pytest.approx(first / 2**0.5)
-    assert half.level == pytest.approx([first])
-    assert len(landscape_data(result).points) == 12

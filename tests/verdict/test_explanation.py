@@ -182,34 +182,7 @@ def test_added_pairs_rest_on_the_parts_of_the_round_that_they_were_added_to(
     assert all(part.answer.paired.n_pairs == 8 for part in second_verdict.parts)
 
 
-def test_added_pairs_are_explained_where_the_round_before_them_was_not(run_study: Any, judge: Any) -> None:
-    study, _ = run_study(worth_by_part(schedule=0.3, length_scaling=1.0), explain=False)
-    study.do(more_pairs(study.rows, study.spec, 4))
-    study.run()
-    assert study.tickets_of("ablation") == []
-    while study.do(explanation_tickets(study.rows, study.spec, is_requested=True)):
-        pass
-    assert {(t.round, t.pair) for t in study.tickets_of("ablation")} == {(1, pair) for pair in range(4)}
-    verdict = judge(study.rows, spec=study.spec)
-    assert {part.answer.paired.n_pairs for part in verdict.parts} == {4}
-
-
 # ---- when
-
-
-@pytest.mark.parametrize("gain", [1.0, 0.0])
-def test_a_winner_is_explained_only_where_that_is_asked(run_study: Any, gain: float) -> None:
-    worth = worth_by_part(schedule=gain, length_scaling=gain)
-    plain, verdict = run_study(worth, explain=False)
-    assert plain.tickets_of("ablation") == [] and verdict.parts == () and verdict.learned is None
-    assert "simpler" not in {t.arm for t in plain.tickets_of("choose")}
-    explained_study, explained_verdict = run_study(worth)
-    assert explained_study.tickets_of("ablation") and explained_verdict.parts
-    # the confirmation and its answer do not depend on it
-    assert [t.seed for t in explained_study.tickets_of("confirm")] == [
-        t.seed for t in plain.tickets_of("confirm")
-    ]
-    assert explained_verdict.total == verdict.total
 
 
 def test_an_explanation_on_request_trains_what_the_spec_would_have_asked_for(

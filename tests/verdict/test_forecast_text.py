@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tempopt.storage.rows import Kind
-from tempopt.verdict.forecast_text import format_duration, format_worker_count, runs_text
+from tempopt.verdict.forecast_text import format_duration, runs_text
 from tempopt.verdict.planned_runs import PlannedRuns, Span
 
 
@@ -22,21 +22,6 @@ from tempopt.verdict.planned_runs import PlannedRuns, Span
 )
 def test_a_duration_has_the_unit_that_people_plan_with(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("workers", "gpus", "text"),
-    [
-        (1, 0.0, "1 worker"),
-        (2, 0.0, "2 workers"),
-        (1, 1.0, "one GPU"),
-        (2, 0.5, "one GPU"),
-        (4, 2.0, "8 GPUs"),
-        (1, 0.25, "0.25 of a GPU"),
-    ],
-)
-def test_a_place_is_named_by_its_gpus_where_it_has_some(workers: int, gpus: float, text: str) -> None:
-    assert format_worker_count(workers, gpus) == text
 
 
 def span_of(typical: float, *, spread: float = 0.0) -> dict[Kind, Span]:

@@ -31,7 +31,7 @@ def numbered(*values: float | None) -> ValuesBySeed:
     return dict(zip(map(str, count()), values, strict=False))
 
 
-@settings(max_examples=1000)
+@settings(max_examples=150)
 @given(st.lists(RUNS | OTHER_RUNS, min_size=2, max_size=4), DIRECTIONS)
 def test_gain_interval_and_p_are_scipys(runs: list[ValuesBySeed], direction: Direction) -> None:
     values = {f"v{index}": by_seed for index, by_seed in enumerate(runs)}

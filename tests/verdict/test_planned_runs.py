@@ -55,27 +55,6 @@ def test_the_fewest_and_the_most_runs_are_those_counted_by_hand(
     assert all(span.min <= span.typical <= span.max for span in totals)
 
 
-def test_the_defaults_take_few_runs(make_spec: Any) -> None:
-    runs = planned_runs(make_spec(TAU))
-    # design 2 + 4, search 12, choosing 2 x 2, then winner and baseline 4 to 16 times
-    for gain in (True, False):
-        assert (runs.total(gain=gain).min, runs.total(gain=gain).max) == (22 + 8, 22 + 32)
-
-
-def test_each_kind_is_counted_by_itself(make_spec: Any) -> None:
-    plan = planned_runs(make_spec(TUNED_LR, **SMALL, seeds={"choose": 2, "confirm": 3}))
-    assert {kind: (span.min, span.max) for kind, span in plan.gain.items()} == {
-        "baseline": (3 + 6, 3 + 6),
-        "constant": (2, 2),
-        "search": (4, 4),
-        "choose": (4, 4 + 2 * 2),
-        "confirm": (2 * 3, 3 * 3),
-    }
-    searching = ("baseline", "constant", "search")
-    assert plan.total(gain=True, without=searching).max == plan.total(gain=True).max - 15
-    assert plan.max_total(searching) == plan.max_total() - 15
-
-
 def test_constants_are_expected_with_a_gain_alone(make_spec: Any) -> None:
     plan = planned_runs(make_spec(SCHEDULED, **SMALL, seeds={"choose": 2, "confirm": 3}))
     assert (plan.no_gain["confirm"].max, plan.gain["confirm"].max) == (2 * 3, 4 * 3)

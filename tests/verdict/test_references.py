@@ -12,12 +12,11 @@ import pytest
 from tempopt.sampling.arms import SearchArms
 from tempopt.storage.rows import TicketRow
 from tempopt.storage.ticket_queries import arms_of
-from tempopt.temperature import active_groups, is_neutral, to_neutral, training_key
+from tempopt.temperature import is_neutral, to_neutral, training_key
 from tempopt.verdict.pairs import (
     constants_to_train,
     exchange,
     first_winner,
-    no_recommendations,
     winner,
     winner_of,
 )
@@ -293,24 +292,3 @@ def test_a_length_scaling_without_a_schedule_is_compared_with_constants_too(make
 
 
 # ---- who asks
-
-
-def test_references_are_the_same_for_an_agent_that_reads_the_study_late(make_spec: Any) -> None:
-    spec = make_spec({"search": SCHEDULED_SPACE}, trials=6)
-    study = SimulatedStudy(
-        spec, lambda t: noise_of(t) + 3.0 * ("schedule" in active_groups(t.parameters or {}))
-    )
-    study.search()
-    while True:
-        new_tickets = [
-            next_tickets(study.rows, spec, SearchArms(spec, study.rows, []).recommend) for _ in range(2)
-        ]
-        assert new_tickets[0] == new_tickets[1]
-        if not study.do(new_tickets[0]):
-            break
-    arms = SearchArms(spec, study.rows, [])
-    [baseline] = arms.recommend("baseline", 1)
-    [constant] = arms.recommend("constant", 1)
-    assert study.tickets_of("confirm", "baseline")[0].parameters == baseline
-    assert study.tickets_of("confirm", "constant")[0].parameters == constant
-    assert winner(study.rows, spec, no_recommendations) is not None

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
-import math
 from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tempopt.temperature import TemperatureParameters
 from tempopt.verdict.run_evaluations import (
     INFERENCE_ARMS,
     ConstantPlan,
@@ -157,20 +154,6 @@ def test_the_normaliser_of_a_run_stays_at_inference(make_spec: Any, normaliser: 
             normaliser_params = {n: v for n, v in plan.temperature.items() if n in ("normaliser", "top_k")}
             assert normaliser_params == normaliser
             assert "lr" not in plan.temperature
-
-
-def test_under_every_normaliser_the_plans_of_inference_are_plans(make_spec: Any) -> None:
-    # linear attention has no temperature, and refuses one
-    spec = make_spec({"search": {**TAU, "normaliser": ["softmax", "linear"]}})
-    for baseline_params in ({"normaliser": "linear"}, {"temperature_init": 1.0, "normaliser": "softmax"}):
-        for winner in ({"normaliser": "linear"}, {"temperature_init": 2.0, "normaliser": "softmax"}):
-            evaluation_plans = evaluations("confirm", ("search", "baseline"), spec, winner, baseline_params)
-            plans = [
-                TemperatureParameters.from_mapping(e.temperature) for e in evaluation_plans if e.temperature
-            ]
-            assert {plan.normaliser for plan in plans} == {baseline_params["normaliser"]}
-            assert json.dumps([e.temperature for e in evaluation_plans])
-    assert math.isclose(plans[-1].temperature_init, inference_constants(spec)[-1])
 
 
 def test_a_named_temperature_that_evaluation_reads_is_tried_about_what_was_found() -> None:

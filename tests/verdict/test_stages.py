@@ -94,19 +94,6 @@ def test_the_numbers_of_the_design_are_the_specs_to_say(make_spec: Any) -> None:
     assert len({t.seed for t in tickets}) == 8
 
 
-def test_the_seeds_of_the_first_round_stay_what_they_are(make_spec: Any, run: Run) -> None:
-    # a study that is being carried out continues with them after an upgrade
-    tickets = carried_through([], make_spec(), run)
-    firsts = {t.kind: t.seed for t in reversed(tickets)}
-    assert firsts == {
-        "baseline": 382033747063518605,
-        "constant": 382033747063518605,
-        "search": 382033747063518605,
-        "choose": 1118836708800866042,
-        "confirm": 8539310396652297572,
-    }
-
-
 def test_what_a_person_wants_tried_comes_first(make_spec: Any, run: Run) -> None:
     enqueued_sets = [{"temperature_init": 2.0}, {"temperature_init": 0.5}]
     spec = make_spec(trials=4, enqueue=enqueued_sets)

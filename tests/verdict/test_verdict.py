@@ -175,16 +175,6 @@ def rounds(make_confirm_rows: Any, make_ticket: Any) -> Callable[..., list[Ticke
     return make
 
 
-@pytest.mark.parametrize("verdicts", [2, 3, 4])
-def test_each_later_verdict_has_half_of_the_level_before_it(judge: Any, rounds: Any, verdicts: int) -> None:
-    smaller = [gain / 3 for gain in NOISY]
-    verdict = judge(rounds(*[GAINS] * (verdicts - 1), smaller))
-    assert (verdict.round, verdict.looks) == (verdicts - 1, verdicts)
-    level = 0.05 / 2 ** (verdicts - 1)
-    assert verdict.alpha == pytest.approx(level)
-    assert numbers_of(verdict.total.paired) == scipys_numbers(smaller, level)
-
-
 def test_until_a_later_round_is_confirmed_the_verdict_before_it_stands(judge: Any, rounds: Any) -> None:
     tickets = rounds(GAINS, LOSSES)
     last = next(index for index, t in reversed(list(enumerate(tickets))) if t.kind == "confirm")
@@ -216,12 +206,6 @@ def test_pairs_that_are_added_count_with_those_before_them(judge: Any, rounds: A
 
 
 # ---- runs that end badly
-
-
-def test_a_falling_loss_is_a_gain(judge_runs: Any) -> None:
-    verdict = judge_runs({"direction": "minimize"}, baseline_and_twin=BETTER, search=BASELINE)
-    assert verdict.total.significant
-    assert verdict.total.paired.gain == pytest.approx(0.1)
 
 
 def test_there_is_no_verdict_from_half_of_the_pairs(

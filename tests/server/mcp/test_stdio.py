@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -161,22 +160,3 @@ def test_a_bundled_search_comes_to_its_verdict_and_the_budget_holds_over_a_resta
 
     for client_task in (first, second, third):
         run(client_task)
-
-
-@pytest.mark.long
-@pytest.mark.nightly
-def test_of_two_clients_at_once_one_alone_gets_what_is_left() -> None:
-    async def begin_search(name: str) -> tuple[str, str]:
-        async with session("--runs", str(MOST_RUNS + 5), "--workers", "1") as asker:
-            reply = await asker.client.call_tool("search", {"spec": toy_spec(**SMALL | {"name": name})})
-            return ("refused" if reply.is_error else "begun"), reply.content[0].text  # type: ignore[union-attr]
-
-    async def client_task() -> None:
-        outcomes = await asyncio.gather(begin_search("first"), begin_search("second"))
-        assert sorted(outcome for outcome, _ in outcomes) == ["begun", "refused"], outcomes
-        [message] = [text for outcome, text in outcomes if outcome == "refused"]
-        assert "would exceed the budget of mcp" in message and "runs are left" in message
-
-    run(client_task)
-    with open_store(URL, create=False) as store:
-        assert len(store.list_studies()) == 1
