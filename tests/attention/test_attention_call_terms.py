@@ -21,10 +21,13 @@ from tests.attention.call_models import (
     BATCH,
     HEADS,
     TOKENS,
+    AdditiveMaskAttention,
+    AlibiAttention,
     Attention,
     Block,
     NormalisedAttention,
     Stack,
+    WindowAttention,
     recompute,
     repeated,
     sdpa,
@@ -150,6 +153,15 @@ MODELS = {
         may_refuse=True,
     ),
 }
+# What is written in place of minus infinity: masks of Swin, BERT, the lowest number of another type.
+for kind, number in (("written", -100.0), ("written", -1e4), ("sdpa", torch.finfo(torch.float16).min)):
+    form = sdpa if kind == "sdpa" else softmax_written
+    MODELS[f"{kind}, {number:g}"] = Model(
+        build=partial(build_stack, AdditiveMaskAttention, form, hidden=number), visible_BQK=CAUSAL_BQK
+    )
+MODELS["encoder, -1e4"] = Model(
+    build=build_encoder, masks={"mask": -1e4 * (~IS_EARLIER_TT).double()}, visible_BQK=CAUSAL_BQK
+)
 every_model = pytest.mark.parametrize("case", MODELS.values(), ids=MODELS)
 
 # ---- weights by hand
@@ -411,6 +423,41 @@ def test_the_entropy_of_multihead_attention_is_that_of_the_weights_that_it_retur
     model.train()
     assert_close(loss_gradients(model, case.run(model)[:first_outputs]), expected, 1e-9)
     assert any((expected[name] - without[name]).abs().max() > 1e-3 for name in without)
+
+
+@pytest.mark.parametrize("form", [sdpa, softmax_written], ids=["sdpa", "written"])
+@pytest.mark.parametrize("bias", ["windows", "ramp", "sharp"])
+def test_keys_count_by_what_is_added_and_not_by_their_weight(bias: str, form: Any) -> None:
+    """Windows of Swin see their own region; a ramp of positions and sharp logits hide no key."""
+
+    def build() -> nn.Module:
+        if bias == "windows":
+            return sharpened(Stack(*(Block(WindowAttention(form, shift=shift)) for shift in (0, 2))))
+        model = build_stack(AlibiAttention if bias == "ramp" else Attention, form)
+        for block in model.layers:  # type: ignore[union-attr]
+            block.attn.scale *= 1.0 if bias == "ramp" else 60.0
+        return model
+
+    shares = []
+
+    def weights_and_share(layer: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        added = layer.position_bias(q, k)
+        added = torch.zeros(()).double() if added is None else added
+        weights = (torch.einsum("bhqd,bhkd->bhqk", q, k) * layer.scale + added).softmax(-1)
+        keys_BHQ = (added > -50.0).expand_as(weights).sum(-1)
+        entropy_BHQ = torch.special.entr(weights.clamp(min=1e-300)).sum(-1)
+        shares.append((entropy_BHQ / keys_BHQ.clamp(min=2).double().log())[keys_BHQ > 1].mean())
+        return weights @ v
+
+    model, plain = build(), build()
+    for block in plain.layers:  # type: ignore[union-attr]
+        block.attn.form = weights_and_share
+    output = plain(tokens_BTE())
+    expected = loss_gradients(plain, output, -3.0 * torch.stack(shares).mean())
+    attach(model, {"entropy_lambda": 3.0}, example=lambda: model(tokens_BTE()))
+    model.train()
+    assert_close(loss_gradients(model, model(tokens_BTE())), expected, 1e-9)
+    assert_close({"keys": torch.stack(shares).detach()}, {"keys": torch.stack(shares).clamp(max=1).detach()})
 
 
 def test_an_entropy_term_without_gradients_changes_nothing() -> None:

@@ -28,7 +28,7 @@ from tempopt.attention.attach.multihead import compute_logits, multi_head_attent
 from tempopt.attention.functional.attention import temper_query, tempered_attention
 from tempopt.attention.functional.entropy import add_to_gradient, logits_term, regularised_attention
 from tempopt.attention.functional.local_heads import NearKeys, local_attention, local_mask, near_keys
-from tempopt.attention.functional.logits import AttentionOptions, visible, wide_type
+from tempopt.attention.functional.logits import AttentionOptions, above_lowest, visible, wide_type
 from tempopt.attention.functional.normalisers import normalised_weights
 from tempopt.errors import AttachError
 from tempopt.temperature import NORMALISERS
@@ -59,6 +59,14 @@ _FAST_PATHS = {
     nn.TransformerEncoderLayer: "activation_relu_or_gelu",
 }
 _OPERAND_NAMES = ("input", "batch1")
+# By the names of functions: what leaves logits as they are, multiplies them by a number, adds to them.
+VIEWS = frozenset(
+    "view reshape transpose permute flatten unflatten squeeze unsqueeze contiguous float to type_as "
+    "__getitem__ detach clone double half bfloat16".split()
+)
+FACTORS = frozenset("mul multiply div divide true_divide imul itruediv truediv idiv rmul".split())
+TERMS = frozenset("add iadd radd masked_fill where".split())
+_MAKE_LOGITS = VIEWS | FACTORS | TERMS | {"tanh"}
 _CROSS = ("cross", "encoder_attn", "encdec")
 
 
@@ -239,6 +247,8 @@ class CallMode(TorchFunctionMode):
         # queries and keys of different sequences, by the module's name or by the call
         self._is_cross = binding.is_cross
         self._valid_BQ: Tensor | None = None
+        # logits that are being made, each with what has been added to it
+        self._terms: list[tuple[Tensor, Tensor]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = {} if kwargs is None else kwargs
@@ -262,7 +272,10 @@ class CallMode(TorchFunctionMode):
                 if number in self._pattern.products:
                     self._require_gradients()
                     return self.product(func, args, kwargs)
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if self._terms and func.__name__.strip("_") in _MAKE_LOGITS:
+            self._follow_terms(func, args, kwargs, result)
+        return result
 
     def check(self) -> None:
         """Refuse a forward that attended otherwise than the one that was looked into.
@@ -369,7 +382,9 @@ class CallMode(TorchFunctionMode):
         mask = options.attn_mask
         if mask is not None and mask.dtype == torch.bool:
             mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(~mask, float("-inf"))
-        weights = self._compute_weights(compute_logits(q, k, mask), lambda logits: logits.softmax(dim=-1))
+        logits = compute_logits(q, k, mask)
+        is_visible = torch.ones_like(logits, dtype=torch.bool) if mask is None else visible(mask)
+        weights = self._compute_weights(logits, is_visible.expand_as(logits), _softmax)
         if dropout_p > 0.0:
             weights = F.dropout(weights, p=dropout_p)
         out_NLD = torch.bmm(weights.flatten(0, 1), v.flatten(0, 1))
@@ -386,8 +401,25 @@ class CallMode(TorchFunctionMode):
             if operand.ndim != 4 or func is torch.einsum:
                 self._refuse_heads("writes its softmax out, without a third dimension from the end for heads")
             inverse = self._inverse_temperature(operand)
-        args, kwargs = with_operand(func, args, kwargs, temper(operand, inverse))
-        return func(*args, **kwargs)
+        tempered = with_operand(func, args, kwargs, temper(operand, inverse))
+        logits = func(*tempered[0], **tempered[1])
+        if state.has_more:
+            with torch.no_grad():
+                self._terms.append((logits, _added_by(func, args, kwargs, logits)))
+        return logits
+
+    def _follow_terms(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Do to what was added to logits what is done to these, so that it is known apart from them."""
+        terms = [self._term_of(argument) for argument in args]
+        if any(term is not None for term in terms):
+            pairs = zip(args, terms, strict=True)
+            with torch.no_grad():
+                added = func(*(argument if term is None else term for argument, term in pairs), **kwargs)
+            self._terms = [pair for pair in self._terms if all(pair[0] is not x for x in args)]
+            self._terms.append((result, added))
+
+    def _term_of(self, logits: Any) -> Tensor | None:
+        return next((added for tensor, added in self._terms if tensor is logits), None)
 
     def _on_softmax(self, func: Any, args: Any, kwargs: Any) -> Tensor:
         number = self._num_softmaxes
@@ -410,17 +442,25 @@ class CallMode(TorchFunctionMode):
                 f'"{self._binding.name}" has a softmax over dimension {dim} of {logits.ndim}. {_MORE}'
             )
         logits_BHQK = logits if logits.ndim == 4 else logits.unsqueeze(1)
+        added = self._term_of(logits)
+        # weights of sharp attention are as small as those of hidden keys: only what was added tells them
+        visible_BHQK = above_lowest(logits) if added is None else visible(added)
+        visible_BHQK = visible_BHQK.view(logits_BHQK.shape)
         if self._state.has_length_scaling or self._state.has_local_heads:
-            logits_BHQK = self._scale_by_visible_keys(logits_BHQK, is_bare=is_bare)
+            logits_BHQK, visible_BHQK = self._scale_by_visible_keys(
+                logits_BHQK, visible_BHQK, is_bare=is_bare
+            )
         if self._state.observers.present:
-            self._show_logits(logits_BHQK)
+            self._show_logits(logits_BHQK, visible_BHQK)
         others = {name: value for name, value in kwargs.items() if name != "input"}
         return self._compute_weights(
-            logits_BHQK.view(logits.shape), lambda logits: func(logits, *args[1:], **others)
+            logits_BHQK.view(logits.shape), visible_BHQK, lambda logits: func(logits, *args[1:], **others)
         )
 
-    def _scale_by_visible_keys(self, logits_BHQK: Tensor, *, is_bare: bool) -> Tensor:
-        """Return logits with what depends on the keys that a query sees: length scaling and local heads."""
+    def _scale_by_visible_keys(
+        self, logits_BHQK: Tensor, mask: Tensor, *, is_bare: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Return logits with what depends on the keys that a query sees, and the mask with local heads."""
         state = self._state
         if not is_bare:
             option = "length_scaling" if state.has_length_scaling else "local_share"
@@ -429,7 +469,6 @@ class CallMode(TorchFunctionMode):
                 "which keys a query sees is only known after that. Have it call "
                 "torch.nn.functional.scaled_dot_product_attention, or leave the layer out."
             )
-        mask = visible(logits_BHQK)
         near = self._near_keys(logits_BHQK, logits_BHQK.transpose(-2, -1), AttentionOptions(attn_mask=mask))
         if near is not None:
             if logits_BHQK.shape[1] == 1:
@@ -444,11 +483,10 @@ class CallMode(TorchFunctionMode):
             length_constant=self._numbers(logits_BHQK).length_constant,
             attn_mask=mask,
         )
-        return torch.where(mask, scaled, logits_BHQK)
+        return torch.where(mask, scaled, logits_BHQK), mask
 
-    def _show_logits(self, logits_BHQK: Tensor) -> None:
+    def _show_logits(self, logits_BHQK: Tensor, visible_BHQK: Tensor) -> None:
         """Show logits to observers as queries whose keys are the unit vectors."""
-        visible_BHQK = visible(logits_BHQK)
         k_len = logits_BHQK.shape[-1]
         unit_BHKD = torch.eye(k_len, dtype=logits_BHQK.dtype, device=logits_BHQK.device)
         self._state.observers.show(
@@ -461,7 +499,9 @@ class CallMode(TorchFunctionMode):
             valid_BQ=self._self_visible_queries(visible_BHQK, *logits_BHQK.shape[-2:]),
         )
 
-    def _compute_weights(self, logits: Tensor, softmax: Callable[[Tensor], Tensor]) -> Tensor:
+    def _compute_weights(
+        self, logits: Tensor, visible_BHQK: Tensor, softmax: Callable[[Tensor], Tensor]
+    ) -> Tensor:
         """Return the weights of logits with their masks, (B, H, Q, K) or (B, Q, K)."""
         state = self._state
         if not state.is_softmax:
@@ -472,10 +512,9 @@ class CallMode(TorchFunctionMode):
         logits_BHQK = logits if logits.ndim == 4 else logits.unsqueeze(1)
         valid_BQ = self._valid_BQ
         if not isinstance(self._module, nn.MultiheadAttention):
-            valid_BQ = self._self_visible_queries(visible(logits_BHQK), *logits_BHQK.shape[-2:])
-        return add_to_gradient(
-            weights, logits_term(logits_BHQK, **self._term_options(logits), valid_BQ=valid_BQ)
-        )
+            valid_BQ = self._self_visible_queries(visible_BHQK, *logits_BHQK.shape[-2:])
+        term = logits_term(logits_BHQK, visible_BHQK, **self._term_options(logits), valid_BQ=valid_BQ)
+        return add_to_gradient(weights, term)
 
     # ---- both forms of attention
 
@@ -586,12 +625,23 @@ class OracleMode(CallMode):
 
     def product(self, func: Any, args: Any, kwargs: Any) -> Any:
         inverse = self._state.values[self._binding.layer]
-        nothing = torch.zeros_like(operand_of(func, args, kwargs))
         product = func(*args, **kwargs)
-        zero_args, zero_kwargs = with_operand(func, args, kwargs, nothing)
-        # what baddbmm adds stays as it is
-        added = func(*zero_args, **zero_kwargs)
+        added = _added_by(func, args, kwargs, product)
         return (added + (product - added).double() * inverse).to(product.dtype)
+
+
+def _softmax(logits: Tensor) -> Tensor:
+    return logits.softmax(dim=-1)
+
+
+def _added_by(func: Any, args: Any, kwargs: Any, product: Tensor) -> Tensor:
+    """Return what a product adds by itself to that of its operands, as baddbmm does."""
+    if "baddbmm" not in func.__name__:
+        return torch.zeros_like(product)
+    nothing = torch.zeros_like(operand_of(func, args, kwargs))
+    args, kwargs = with_operand(func, args, kwargs, nothing)
+    added: Tensor = func(*args, **kwargs)
+    return added
 
 
 class _NestedModes(threading.local):

@@ -24,10 +24,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from tempopt.attention.attach.call_mode import (
+    FACTORS,
     FUSED,
     MULTI_HEAD,
     PRODUCTS,
     SOFTMAX,
+    TERMS,
+    VIEWS,
     CallPattern,
     are_matrices,
     operands_of,
@@ -46,13 +49,6 @@ _MAPS = frozenset(
 )
 # A map of logits themselves, over heads, is passed once.
 _MOST_MAPS = 1
-# What leaves logits as they are, multiplies them by a number, and adds a mask.
-_VIEWS = frozenset(
-    "view reshape transpose permute flatten unflatten squeeze unsqueeze contiguous float to type_as "
-    "__getitem__ detach clone double half bfloat16".split()
-)
-_FACTORS = frozenset("mul multiply div divide true_divide imul itruediv truediv idiv rmul".split())
-_TERMS = frozenset("add iadd radd masked_fill where".split())
 # A product with a parameter as it is may be attention with learned queries, but is so more rarely.
 _PARAMETER_PRODUCT = 10
 # What makes weights of logits, in a router or a loss too.
@@ -482,9 +478,9 @@ class _TraceMode(TorchFunctionMode):
             merged.maps = frozenset({len(self._map_names)})
             self._map_names.append(self._trace.frames[-1].name)
         merged.is_bare = any(origin.is_bare for origin in origins) and (
-            name in _VIEWS
-            or (name.strip("_") in _FACTORS and all(x.numel() == 1 for x in beside))
-            or (name.strip("_") in _TERMS and all(map(_is_mask, beside)))
+            name in VIEWS
+            or (name.strip("_") in FACTORS and all(x.numel() == 1 for x in beside))
+            or (name.strip("_") in TERMS and all(map(_is_mask, beside)))
         )
         return merged
 
@@ -526,10 +522,10 @@ class _TraceMode(TorchFunctionMode):
 
 
 def _is_mask(tensor: Any) -> bool:
-    """Return whether a term of logits, or what replaces them, only hides keys."""
-    if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+    """Return whether a term of logits, or what replaces them, only hides keys: softmax knows no constant."""
+    if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or not tensor.ndim:
         return True
-    return not bool(tensor[visible(tensor)].any())
+    return not bool((tensor - tensor.amax(dim=-1, keepdim=True))[visible(tensor)].any())
 
 
 def _maps_of(sources: Iterable[_Origin | _Call]) -> frozenset[int]:
