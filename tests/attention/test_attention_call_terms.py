@@ -119,6 +119,33 @@ def build_stack(kind: Callable[..., nn.Module], form: Any, **options: Any) -> nn
     return sharpened(Stack(*(Block(kind(form, **options)) for _ in range(2))))
 
 
+def heads_first(form: Callable[..., Tensor], layer: Any, *qkv: Tensor) -> Tensor:
+    """Return attention to (H, B, T, D)."""
+    return form(layer, *(x.transpose(0, 1) for x in qkv)).transpose(0, 1)
+
+
+def tokens_first(equation: str, layer: Any, *qkv: Tensor) -> Tensor:
+    """Return attention to (B, T, H, D), with logits as the equation makes them of that."""
+    q, k, v = (x.transpose(1, 2) for x in qkv)
+    logits = torch.einsum(equation, q, k) * layer.scale
+    output = equation.partition("->")[2]
+    if layer.is_causal:
+        hidden = ~IS_EARLIER_TT if output == "bhij" else ~IS_EARLIER_TT[:, None]
+        logits = logits.masked_fill(hidden, -1e4)
+    return torch.einsum(f"{output},bjhd->bhid", logits.softmax(-1), v)
+
+
+def merged(layer: Any, *qkv: Tensor) -> Tensor:
+    """Return attention to (B * H, T, D), in a call of its own."""
+    q, k, v = (x.flatten(0, 1) for x in qkv)
+    return sdpa(layer, q, k, v).unflatten(0, (BATCH, HEADS))
+
+
+def merged_written(layer: Any, *qkv: Tensor) -> Tensor:
+    q, k, v = (x.flatten(0, 1) for x in qkv)
+    return torch.bmm((torch.bmm(q, k.mT) * layer.scale).softmax(-1), v).unflatten(0, (BATCH, HEADS))
+
+
 CAUSAL_BQK = IS_EARLIER_TT.expand(BATCH, -1, -1)
 UNPADDED_BQK = (~IS_PADDING_BT)[:, None].expand(-1, TOKENS, -1)
 softmax_written = partial(written, normaliser="F.softmax")
@@ -159,6 +186,17 @@ for kind, number in (("written", -100.0), ("written", -1e4), ("sdpa", torch.finf
     MODELS[f"{kind}, {number:g}"] = Model(
         build=partial(build_stack, AdditiveMaskAttention, form, hidden=number), visible_BQK=CAUSAL_BQK
     )
+# Where heads are another dimension than usual.
+for name, form in {
+    "sdpa, heads first": partial(heads_first, sdpa),
+    "written, heads first": partial(heads_first, softmax_written),
+    "bhij of bihd": partial(tokens_first, "bihd,bjhd->bhij"),
+    "bihj of bihd": partial(tokens_first, "bihd,bjhd->bihj"),
+}.items():
+    MODELS[name] = Model(
+        build=partial(build_stack, NormalisedAttention, form, is_causal=True), visible_BQK=CAUSAL_BQK
+    )
+MODELS["one block twice"] = Model(build=lambda: sharpened(Stack(*[Block(Attention(sdpa))] * 2)))
 MODELS["encoder, -1e4"] = Model(
     build=build_encoder, masks={"mask": -1e4 * (~IS_EARLIER_TT).double()}, visible_BQK=CAUSAL_BQK
 )
@@ -323,6 +361,20 @@ def test_a_plan_acts_as_written_out(case: Model, plan: str) -> None:
         if not case.may_refuse:
             raise
     assert_close(run_mode(case, model, None, True), run_mode(case, case.build(), None, True), 0.0)
+
+
+@pytest.mark.parametrize("form", [merged, merged_written])
+@pytest.mark.parametrize("plan", ["heads, exp", "local heads"])
+def test_heads_that_share_a_dimension_with_sequences_are_refused_when_attached(plan: str, form: Any) -> None:
+    model = build_stack(Attention, form)
+    before = model(tokens_BTE())
+    with pytest.raises(AttachError, match=r'"layers.0.attn".*head_pattern="uniform" and local_share=0.0'):
+        attach(model, PLANS[plan][0], example=lambda: model(tokens_BTE()))
+    assert torch.equal(model(tokens_BTE()), before)
+    attachment = attach(model, HOT, example=lambda: model(tokens_BTE()))
+    for refused in (lambda: attachment.use(PLANS[plan][0]), attachment.learn_heads):
+        with pytest.raises(AttachError, match=r"heads cannot differ"):
+            refused()
 
 
 # ---- entropy

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -71,30 +71,57 @@ _CROSS = ("cross", "encoder_attn", "encdec")
 
 
 @dataclass(frozen=True, slots=True)
+class SoftmaxPattern:
+    """One softmax of a forward of a module.
+
+    Args:
+        is_attention: Whether its output is weights of attention.
+        num_products: Number of products before it.
+        is_bare: Whether its logits are a product with nothing but numbers multiplied to it and masks added.
+        head_dim: Dimension of its logits that is that of heads, counted from the last, -1; None where none
+            is, or that cannot be told.
+    """
+
+    is_attention: bool
+    num_products: int
+    is_bare: bool
+    head_dim: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class CallPattern:
     """The attention calls of one forward of a module.
 
     Args:
         num_fused: Number of calls of fused attention; None where no forward was seen: at least one.
-        softmaxes: Of each softmax whether it is attention, how many products come before it, and whether its
-            logits are a product with nothing but numbers multiplied to it and masks added; empty where none
-            is attention.
+        fused_head_dim: Dimension of heads of their queries, as for :class:`SoftmaxPattern`.
+        softmaxes: Each softmax; empty where none is attention.
         products: Which of the products make logits, or what is added to logits by way of a mask, counted
-            from 0.
+            from 0, with the dimension of heads of the operand that is tempered.
         num_products: Number of products; 0 where none makes logits.
         is_gate: Whether it does not attend, but makes the logits of another softmax.
+        num_forwards: Number of forwards of the module in one forward of its model.
     """
 
     num_fused: int | None = None
-    softmaxes: tuple[tuple[bool, int, bool], ...] = ()
-    products: frozenset[int] = frozenset()
+    fused_head_dim: int | None = None
+    softmaxes: tuple[SoftmaxPattern, ...] = ()
+    products: Mapping[int, int | None] = field(default_factory=dict)
     num_products: int = 0
     is_gate: bool = False
+    num_forwards: int = 1
 
     @property
     def num_calls(self) -> int:
-        """Number of calls of attention; 1 where no forward was seen."""
-        return (self.num_fused or 0) + sum(is_attention for is_attention, *_ in self.softmaxes) or 1
+        """Number of calls of attention in a forward; 1 where none was seen."""
+        return (self.num_fused or 0) + sum(softmax.is_attention for softmax in self.softmaxes) or 1
+
+    @property
+    def has_heads(self) -> bool:
+        """Whether it is known of all calls which dimension is that of heads."""
+        head_dims = [softmax.head_dim for softmax in self.softmaxes if softmax.is_attention]
+        head_dims += [*self.products.values(), *([] if self.num_fused == 0 else [self.fused_head_dim])]
+        return self.is_gate or None not in head_dims
 
 
 @dataclass(slots=True)
@@ -271,7 +298,7 @@ class CallMode(TorchFunctionMode):
                 self._num_products += 1
                 if number in self._pattern.products:
                     self._require_gradients()
-                    return self.product(func, args, kwargs)
+                    return self.product(func, args, kwargs, self._pattern.products[number])
         result = func(*args, **kwargs)
         if self._terms and func.__name__.strip("_") in _MAKE_LOGITS:
             self._follow_terms(func, args, kwargs, result)
@@ -323,18 +350,20 @@ class CallMode(TorchFunctionMode):
         if not self._state.has_more:
             query = temper(query, self._numbers(query).inverse_temperature)
             return FUSED(query, key, value, **options.keywords, enable_gqa=enable_gqa)
-        qkv = query, key, value
+        mask = options.attn_mask
         if query.ndim == 3:
-            self._refuse_heads("has no dimension of heads")
-            qkv = query.unsqueeze(1), key.unsqueeze(1), value.unsqueeze(1)
-            if options.attn_mask is not None and options.attn_mask.ndim == 3:
-                options = replace(options, attn_mask=options.attn_mask.unsqueeze(1))
-        elif query.ndim != 4:
+            if mask is not None and mask.ndim == 3:
+                options = replace(options, attn_mask=mask.unsqueeze(1))
+            q, k, v = (x.unsqueeze(1) for x in (query, key, value))
+            return self._attend_to(q, k, v, options).squeeze(1)
+        if query.ndim != 4:
             raise AttachError(f'"{self._binding.name}" attends with {query.ndim} dimensions. {_MORE}')
-        elif query.shape[1] == 1 and self._pattern.num_calls > 1:
-            self._refuse_heads("attends in several calls, as one for each head")
-        out_BHQD = self._attend_to(*qkv, options)
-        return out_BHQD.squeeze(1) if query.ndim == 3 else out_BHQD
+        if self._pattern.fused_head_dim != -4:
+            return self._attend_to(query, key, value, options)
+        if mask is not None and mask.ndim > 2:
+            options = replace(options, attn_mask=mask.expand(1, *mask.shape)[-4:].transpose(-4, -3))
+        q, k, v = (x.transpose(0, 1) for x in (query, key, value))
+        return self._attend_to(q, k, v, options).transpose(0, 1)
 
     def _attend_to(self, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions) -> Tensor:
         near = self._near_keys(q, k, options)
@@ -392,15 +421,14 @@ class CallMode(TorchFunctionMode):
 
     # ---- attention that is written out
 
-    def product(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Return the product of a tempered operand."""
+    def product(self, func: Any, args: Any, kwargs: Any, head_dim: int | None) -> Any:
+        """Return the product of a tempered operand, whose heads are in that dimension."""
         operand = operand_of(func, args, kwargs)
         inverse = self._numbers(operand).inverse_temperature
         state = self._state
-        if state.has_head_factors:
-            if operand.ndim != 4 or func is torch.einsum:
-                self._refuse_heads("writes its softmax out, without a third dimension from the end for heads")
-            inverse = self._inverse_temperature(operand)
+        if state.has_head_factors and head_dim is not None:
+            heads_first = self._inverse_temperature(operand.movedim(head_dim, 1))
+            inverse = heads_first.reshape(-1, *(1,) * (-1 - head_dim))
         tempered = with_operand(func, args, kwargs, temper(operand, inverse))
         logits = func(*tempered[0], **tempered[1])
         if state.has_more:
@@ -425,13 +453,13 @@ class CallMode(TorchFunctionMode):
         number = self._num_softmaxes
         self._num_softmaxes += 1
         expected = self._pattern.softmaxes
-        if number >= len(expected) or expected[number][1] != self._num_products:
+        if number >= len(expected) or expected[number].num_products != self._num_products:
             self._refuse(f"Its softmax number {number + 1} comes after {self._num_products} products.")
-        if not expected[number][0]:
+        if not expected[number].is_attention:
             return func(*args, **kwargs)  # type: ignore[no-any-return]
-        return self.softmax(func, args, kwargs, is_bare=expected[number][2])
+        return self.softmax(func, args, kwargs, expected[number])
 
-    def softmax(self, func: Any, args: Any, kwargs: Any, *, is_bare: bool) -> Tensor:
+    def softmax(self, func: Any, args: Any, kwargs: Any, pattern: SoftmaxPattern) -> Tensor:
         """Return the weights that are made of tempered logits."""
         if not self._state.has_more:
             return func(*args, **kwargs)  # type: ignore[no-any-return]
@@ -441,21 +469,26 @@ class CallMode(TorchFunctionMode):
             raise AttachError(
                 f'"{self._binding.name}" has a softmax over dimension {dim} of {logits.ndim}. {_MORE}'
             )
-        logits_BHQK = logits if logits.ndim == 4 else logits.unsqueeze(1)
         added = self._term_of(logits)
         # weights of sharp attention are as small as those of hidden keys: only what was added tells them
-        visible_BHQK = above_lowest(logits) if added is None else visible(added)
-        visible_BHQK = visible_BHQK.view(logits_BHQK.shape)
+        is_visible = above_lowest(logits) if added is None else visible(added)
+        head_dim = pattern.head_dim or -3
+        if logits.ndim == 3:
+            logits_BHQK, visible_BHQK = logits.unsqueeze(1), is_visible.unsqueeze(1)
+        else:
+            logits_BHQK, visible_BHQK = (x.movedim(head_dim, 1) for x in (logits, is_visible))
         if self._state.has_length_scaling or self._state.has_local_heads:
             logits_BHQK, visible_BHQK = self._scale_by_visible_keys(
-                logits_BHQK, visible_BHQK, is_bare=is_bare
+                logits_BHQK, visible_BHQK, is_bare=pattern.is_bare
             )
         if self._state.observers.present:
             self._show_logits(logits_BHQK, visible_BHQK)
-        others = {name: value for name, value in kwargs.items() if name != "input"}
-        return self._compute_weights(
-            logits_BHQK.view(logits.shape), visible_BHQK, lambda logits: func(logits, *args[1:], **others)
+        positional = (-1, *args[2:]) if len(args) > 1 else ()
+        others = {name: -1 if name == "dim" else value for name, value in kwargs.items() if name != "input"}
+        weights_BHQK = self._compute_weights(
+            logits_BHQK, visible_BHQK, lambda logits: func(logits, *positional, **others)
         )
+        return weights_BHQK.squeeze(1) if logits.ndim == 3 else weights_BHQK.movedim(1, head_dim)
 
     def _scale_by_visible_keys(
         self, logits_BHQK: Tensor, mask: Tensor, *, is_bare: bool
@@ -471,8 +504,6 @@ class CallMode(TorchFunctionMode):
             )
         near = self._near_keys(logits_BHQK, logits_BHQK.transpose(-2, -1), AttentionOptions(attn_mask=mask))
         if near is not None:
-            if logits_BHQK.shape[1] == 1:
-                self._refuse_heads("writes its softmax out, without a third dimension from the end for heads")
             mask = local_mask(logits_BHQK.shape[1], logits_BHQK.shape[-1], near=near, attn_mask=mask)
             logits_BHQK = logits_BHQK.masked_fill(~mask, torch.finfo(logits_BHQK.dtype).min)
         scaled = temper_query(
@@ -500,20 +531,20 @@ class CallMode(TorchFunctionMode):
         )
 
     def _compute_weights(
-        self, logits: Tensor, visible_BHQK: Tensor, softmax: Callable[[Tensor], Tensor]
+        self, logits_BHQK: Tensor, visible_BHQK: Tensor, softmax: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """Return the weights of logits with their masks, (B, H, Q, K) or (B, Q, K)."""
+        """Return the weights of logits with their masks."""
         state = self._state
         if not state.is_softmax:
-            return normalised_weights(state.normaliser, logits, self._numbers(logits).limit)
-        weights = softmax(logits)
+            limit = self._numbers(logits_BHQK).limit
+            return normalised_weights(state.normaliser, logits_BHQK, limit)
+        weights = softmax(logits_BHQK)
         if not self._has_term:
             return weights
-        logits_BHQK = logits if logits.ndim == 4 else logits.unsqueeze(1)
         valid_BQ = self._valid_BQ
         if not isinstance(self._module, nn.MultiheadAttention):
             valid_BQ = self._self_visible_queries(visible_BHQK, *logits_BHQK.shape[-2:])
-        term = logits_term(logits_BHQK, visible_BHQK, **self._term_options(logits), valid_BQ=valid_BQ)
+        term = logits_term(logits_BHQK, visible_BHQK, **self._term_options(logits_BHQK), valid_BQ=valid_BQ)
         return add_to_gradient(weights, term)
 
     # ---- both forms of attention
@@ -531,8 +562,8 @@ class CallMode(TorchFunctionMode):
     def _term_options(self, q: Tensor) -> dict[str, Any]:
         numbers = self._numbers(q)
         has_target = self._state.entropy.has_target
-        # the entropy of a layer is the mean over its calls
-        weight = numbers.entropy_weight / self._pattern.num_calls
+        # the entropy of a layer is the mean over its calls in one forward of the model
+        weight = numbers.entropy_weight / (self._pattern.num_calls * self._pattern.num_forwards)
         return {"weight": weight, "target": numbers.entropy_target if has_target else None}
 
     def _tempering_options(self, q_BHQD: Tensor) -> dict[str, Any]:
@@ -576,13 +607,6 @@ class CallMode(TorchFunctionMode):
         window = self._numbers(q).window
         return near_keys(self._state.local, q, k, window=window, last_seen=last_seen, **options.masking)
 
-    def _refuse_heads(self, problem: str) -> None:
-        if self._state.has_head_factors or self._state.has_local_heads:
-            raise AttachError(
-                f'"{self._binding.name}" {problem}, so its heads cannot differ. Give head_pattern="uniform" '
-                "and local_share=0.0, or leave the layer out."
-            )
-
 
 _MORE = "Only a temperature can be attached to it, without what depends on heads, keys and weights."
 
@@ -623,7 +647,7 @@ class OracleMode(CallMode):
                 arguments[name] = torch.cat(rows).to(parameter.dtype)
         return MULTI_HEAD(**arguments)
 
-    def product(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def product(self, func: Any, args: Any, kwargs: Any, head_dim: int | None) -> Any:
         inverse = self._state.values[self._binding.layer]
         product = func(*args, **kwargs)
         added = _added_by(func, args, kwargs, product)
