@@ -481,8 +481,8 @@ class _TraceMode(TorchFunctionMode):
         origin = self._origin_after(func, name, args, kwargs)
         is_product = func in PRODUCTS and are_matrices(func, args, kwargs)
         operands = operands_of(func, args, kwargs) if is_product else []
-        is_projection = any(self._origin(operand).is_parameter for operand in operands)
-        heads = self._features.follow(func, args, kwargs, result, is_projection=is_projection)
+        weights = [operand for operand in operands if self._origin(operand).is_parameter]
+        heads = self._features.follow(func, args, kwargs, result, weights=weights)
         if func in SOFTMAX or is_product:
             self._trace.calls[-1].head_dim, self._trace.calls[-1].num_heads = heads
         if origin is self._nothing:

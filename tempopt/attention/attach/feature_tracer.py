@@ -7,7 +7,7 @@ one of heads: those of sequences and tokens do not change it, but for rotations,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +23,8 @@ HeadDim = tuple[int | None, int]
 _UNKNOWN: HeadDim = (None, 0)
 # Dimension of features in the output of a projection.
 _PROJECTIONS = {"linear": -1, "addmm": -1, "conv1d": -2, "conv2d": -3, "conv3d": -4}
+# The largest logit of a query is taken off all of its logits.
+_SHIFTS = frozenset({"sub", "isub", "subtract"})
 # Heads whose features have other numbers differ by more, and rounding makes less of it.
 _MIN_DIFFERENCE = 1e-3
 
@@ -33,7 +35,9 @@ class FeatureTracer:
     def __init__(self) -> None:
         self._copies: Any = WeakIdKeyDictionary()
 
-    def follow(self, func: Any, args: Any, kwargs: Any, result: Any, *, is_projection: bool) -> HeadDim:
+    def follow(
+        self, func: Any, args: Any, kwargs: Any, result: Any, *, weights: Collection[Tensor]
+    ) -> HeadDim:
         """Follow one call, and return the heads of the logits of a softmax or of a tempered operand.
 
         Args:
@@ -41,7 +45,7 @@ class FeatureTracer:
             args: With what.
             kwargs: With what else.
             result: What it has returned.
-            is_projection: Whether a parameter is an operand of a product.
+            weights: Operands of a product that are parameters.
         """
         if func in SOFTMAX:
             logits = args[0] if args else kwargs["input"]
@@ -51,10 +55,13 @@ class FeatureTracer:
             shape = [1] * result.ndim
             shape[_PROJECTIONS[name]] = result.shape[_PROJECTIONS[name]]
             self._copies[result] = _numbers(result.new_empty(shape)).expand_as(result).clone()
-        elif is_projection:
-            replaced = (_replace(arguments, _as_projection) for arguments in (args, kwargs))
-            new_args, new_kwargs = replaced
-            self._copies[result] = func(*new_args, **new_kwargs)
+        elif weights:
+            weight_ids = set(map(id, weights))
+
+            def numbers(x: Tensor) -> Tensor:
+                return _numbers(x) if id(x) in weight_ids else torch.ones_like(x)
+
+            self._copies[result] = func(*_replace(args, numbers), **_replace(kwargs, numbers))
         elif func in PRODUCTS:
             return self._product(func, args, kwargs, result)
         else:
@@ -102,17 +109,18 @@ class FeatureTracer:
     def _repeat(self, func: Any, name: str, args: Any, kwargs: Any, result: Any) -> None:
         """Do to copies what was done to tensors."""
         copies = [self._copies[x] for x in iter_nested_tensors((args, kwargs)) if x in self._copies]
-        is_in_place = result is None or (bool(args) and result is args[0])
-        if not copies or "out" in kwargs or (is_in_place and args[0] not in self._copies):
+        # of what is written to, or has the shape of another one, the first argument is the content
+        is_of_first = result is None or (bool(args) and result is args[0]) or name.endswith("_as")
+        if not copies or kwargs.get("out") is not None or (is_of_first and args[0] not in self._copies):
             return
         try:
             if name.strip("_") in TERMS:
                 # what is added may differ between sequences
                 copied: Any = sum(copies[1:], start=copies[0]).expand_as(result)
+            elif name.strip("_") in _SHIFTS:
+                copied = copies[0].expand_as(result)
             else:
-                arguments = (_replace(value, self._copy_of) for value in (args, kwargs))
-                new_args, new_kwargs = arguments
-                copied = func(*new_args, **new_kwargs)
+                copied = func(*_replace(args, self._copy_of), **_replace(kwargs, self._copy_of))
         except Exception:
             # indices and sizes may be computed of a tensor: then its copy is no input for what is called
             return
@@ -129,10 +137,6 @@ def _numbers(like: Tensor) -> Tensor:
     """Return random numbers, which are the same at each call."""
     generator = torch.Generator().manual_seed(0)
     return torch.randn(like.shape, generator=generator).to(like)
-
-
-def _as_projection(tensor: Tensor) -> Tensor:
-    return _numbers(tensor) if isinstance(tensor, nn.Parameter) else torch.ones_like(tensor)
 
 
 def _replace(value: Any, replace: Callable[[Tensor], Tensor]) -> Any:
