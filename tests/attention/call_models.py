@@ -313,8 +313,12 @@ class AlibiAttention(Attention):
 class AdditiveMaskAttention(Attention):
     """Attention with a finite mask that is added, as in BERT's first code."""
 
+    def __init__(self, form: Callable[..., Tensor], hidden: float = -1e4) -> None:
+        super().__init__(form)
+        self.hidden = hidden
+
     def position_bias(self, q: Tensor, k: Tensor) -> Tensor:
-        return causal_mask(q.shape[-2], k.shape[-2]).clamp(min=-1e4)
+        return causal_mask(q.shape[-2], k.shape[-2]).clamp(min=self.hidden)
 
 
 class WindowAttention(Attention):

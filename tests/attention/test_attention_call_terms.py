@@ -21,10 +21,13 @@ from tests.attention.call_models import (
     BATCH,
     HEADS,
     TOKENS,
+    AdditiveMaskAttention,
+    AlibiAttention,
     Attention,
     Block,
     NormalisedAttention,
     Stack,
+    WindowAttention,
     recompute,
     repeated,
     sdpa,
@@ -116,6 +119,33 @@ def build_stack(kind: Callable[..., nn.Module], form: Any, **options: Any) -> nn
     return sharpened(Stack(*(Block(kind(form, **options)) for _ in range(2))))
 
 
+def heads_first(form: Callable[..., Tensor], layer: Any, *qkv: Tensor) -> Tensor:
+    """Return attention to (H, B, T, D)."""
+    return form(layer, *(x.transpose(0, 1) for x in qkv)).transpose(0, 1)
+
+
+def tokens_first(equation: str, layer: Any, *qkv: Tensor) -> Tensor:
+    """Return attention to (B, T, H, D), with logits as the equation makes them of that."""
+    q, k, v = (x.transpose(1, 2) for x in qkv)
+    logits = torch.einsum(equation, q, k) * layer.scale
+    output = equation.partition("->")[2]
+    if layer.is_causal:
+        hidden = ~IS_EARLIER_TT if output == "bhij" else ~IS_EARLIER_TT[:, None]
+        logits = logits.masked_fill(hidden, -1e4)
+    return torch.einsum(f"{output},bjhd->bhid", logits.softmax(-1), v)
+
+
+def merged(layer: Any, *qkv: Tensor) -> Tensor:
+    """Return attention to (B * H, T, D), in a call of its own."""
+    q, k, v = (x.flatten(0, 1) for x in qkv)
+    return sdpa(layer, q, k, v).unflatten(0, (BATCH, HEADS))
+
+
+def merged_written(layer: Any, *qkv: Tensor) -> Tensor:
+    q, k, v = (x.flatten(0, 1) for x in qkv)
+    return torch.bmm((torch.bmm(q, k.mT) * layer.scale).softmax(-1), v).unflatten(0, (BATCH, HEADS))
+
+
 CAUSAL_BQK = IS_EARLIER_TT.expand(BATCH, -1, -1)
 UNPADDED_BQK = (~IS_PADDING_BT)[:, None].expand(-1, TOKENS, -1)
 softmax_written = partial(written, normaliser="F.softmax")
@@ -150,6 +180,26 @@ MODELS = {
         may_refuse=True,
     ),
 }
+# What is written in place of minus infinity: masks of Swin, BERT, the lowest number of another type.
+for kind, number in (("written", -100.0), ("written", -1e4), ("sdpa", torch.finfo(torch.float16).min)):
+    form = sdpa if kind == "sdpa" else softmax_written
+    MODELS[f"{kind}, {number:g}"] = Model(
+        build=partial(build_stack, AdditiveMaskAttention, form, hidden=number), visible_BQK=CAUSAL_BQK
+    )
+# Where heads are another dimension than usual.
+for name, form in {
+    "sdpa, heads first": partial(heads_first, sdpa),
+    "written, heads first": partial(heads_first, softmax_written),
+    "bhij of bihd": partial(tokens_first, "bihd,bjhd->bhij"),
+    "bihj of bihd": partial(tokens_first, "bihd,bjhd->bihj"),
+}.items():
+    MODELS[name] = Model(
+        build=partial(build_stack, NormalisedAttention, form, is_causal=True), visible_BQK=CAUSAL_BQK
+    )
+MODELS["one block twice"] = Model(build=lambda: sharpened(Stack(*[Block(Attention(sdpa))] * 2)))
+MODELS["encoder, -1e4"] = Model(
+    build=build_encoder, masks={"mask": -1e4 * (~IS_EARLIER_TT).double()}, visible_BQK=CAUSAL_BQK
+)
 every_model = pytest.mark.parametrize("case", MODELS.values(), ids=MODELS)
 
 # ---- weights by hand
@@ -313,6 +363,20 @@ def test_a_plan_acts_as_written_out(case: Model, plan: str) -> None:
     assert_close(run_mode(case, model, None, True), run_mode(case, case.build(), None, True), 0.0)
 
 
+@pytest.mark.parametrize("form", [merged, merged_written])
+@pytest.mark.parametrize("plan", ["heads, exp", "local heads"])
+def test_heads_that_share_a_dimension_with_sequences_are_refused_when_attached(plan: str, form: Any) -> None:
+    model = build_stack(Attention, form)
+    before = model(tokens_BTE())
+    with pytest.raises(AttachError, match=r'"layers.0.attn".*head_pattern="uniform" and local_share=0.0'):
+        attach(model, PLANS[plan][0], example=lambda: model(tokens_BTE()))
+    assert torch.equal(model(tokens_BTE()), before)
+    attachment = attach(model, HOT, example=lambda: model(tokens_BTE()))
+    for refused in (lambda: attachment.use(PLANS[plan][0]), attachment.learn_heads):
+        with pytest.raises(AttachError, match=r"heads cannot differ"):
+            refused()
+
+
 # ---- entropy
 
 ENTROPY_PLANS: dict[str, tuple[dict[str, Any], Callable[[Tensor], Tensor]]] = {
@@ -411,6 +475,41 @@ def test_the_entropy_of_multihead_attention_is_that_of_the_weights_that_it_retur
     model.train()
     assert_close(loss_gradients(model, case.run(model)[:first_outputs]), expected, 1e-9)
     assert any((expected[name] - without[name]).abs().max() > 1e-3 for name in without)
+
+
+@pytest.mark.parametrize("form", [sdpa, softmax_written], ids=["sdpa", "written"])
+@pytest.mark.parametrize("bias", ["windows", "ramp", "sharp"])
+def test_keys_count_by_what_is_added_and_not_by_their_weight(bias: str, form: Any) -> None:
+    """Windows of Swin see their own region; a ramp of positions and sharp logits hide no key."""
+
+    def build() -> nn.Module:
+        if bias == "windows":
+            return sharpened(Stack(*(Block(WindowAttention(form, shift=shift)) for shift in (0, 2))))
+        model = build_stack(AlibiAttention if bias == "ramp" else Attention, form)
+        for block in model.layers:  # type: ignore[union-attr]
+            block.attn.scale *= 1.0 if bias == "ramp" else 60.0
+        return model
+
+    shares = []
+
+    def weights_and_share(layer: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        added = layer.position_bias(q, k)
+        added = torch.zeros(()).double() if added is None else added
+        weights = (torch.einsum("bhqd,bhkd->bhqk", q, k) * layer.scale + added).softmax(-1)
+        keys_BHQ = (added > -50.0).expand_as(weights).sum(-1)
+        entropy_BHQ = torch.special.entr(weights.clamp(min=1e-300)).sum(-1)
+        shares.append((entropy_BHQ / keys_BHQ.clamp(min=2).double().log())[keys_BHQ > 1].mean())
+        return weights @ v
+
+    model, plain = build(), build()
+    for block in plain.layers:  # type: ignore[union-attr]
+        block.attn.form = weights_and_share
+    output = plain(tokens_BTE())
+    expected = loss_gradients(plain, output, -3.0 * torch.stack(shares).mean())
+    attach(model, {"entropy_lambda": 3.0}, example=lambda: model(tokens_BTE()))
+    model.train()
+    assert_close(loss_gradients(model, model(tokens_BTE())), expected, 1e-9)
+    assert_close({"keys": torch.stack(shares).detach()}, {"keys": torch.stack(shares).clamp(max=1).detach()})
 
 
 def test_an_entropy_term_without_gradients_changes_nothing() -> None:

@@ -229,12 +229,17 @@ def test_heads_of_keys_that_do_not_divide_those_of_queries_are_refused(normalise
 
 @pytest.mark.parametrize("hidden", [-INF, torch.finfo(torch.float16).min])
 def test_a_half_precision_mask_hides_by_its_own_lowest_number(hidden: float) -> None:
-    mask = torch.tensor([[0.0, hidden, -4096.0]], dtype=torch.float16)
+    mask = torch.tensor([[0.0, hidden, -8.0]], dtype=torch.float16)
     assert visible_keys(1, 3, mask).tolist() == [2]
 
 
 def test_a_mask_that_was_written_by_hand_hides_and_a_bias_does_not() -> None:
-    assert visible_keys(1, 4, torch.tensor([[0.0, -1e9, -1e6, LOWEST]])).tolist() == [2]
+    for hidden in (-INF, LOWEST, -1e9, -1e7, -65504.0, -1e4, -1e3, -100.0):
+        assert visible_keys(1, 4, torch.tensor([[0.0, hidden, -20.0, 3.0 + hidden]])).tolist() == [2]
+    ramp = -0.7 * torch.arange(4096.0)
+    assert visible_keys(1, 4096, ramp).tolist() == 4096
+    # a constant in a whole row is nothing to softmax
+    assert visible_keys(2, 3, torch.tensor([[-1e4] * 3, [-1e4, 0.0, -1e4]])).tolist() == [3, 1]
 
 
 @pytest.mark.parametrize("scaling", [None, NoLengthScaling()])

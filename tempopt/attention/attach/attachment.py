@@ -13,7 +13,7 @@ from typing import Literal, Self
 from torch import nn
 
 from tempopt.attention.attach.baked_marker import is_attached, refuse_baked
-from tempopt.attention.attach.call_mode import CallBinding, bind, binding_of, unbind
+from tempopt.attention.attach.call_mode import CallBinding, bind, binding_of, bindings, unbind
 from tempopt.attention.attach.call_state import CallState
 from tempopt.attention.attach.discovery import AttentionLayer, NeedsExampleError, discover
 from tempopt.attention.attach.example_inputs import Forward, infer_example_inputs, infer_partial_inputs
@@ -103,6 +103,8 @@ class Attachment:
         plan = temperature_parameters.plan(len(self.layers))
         self._require_attached()
         _refuse_conflicts(plan, entropy)
+        if _has_heads(temperature_parameters):
+            self._refuse_unknown_heads()
         self._state.use(plan, entropy)
         self._state.final = plan.temperatures(1.0)
         self.plan, self.entropy, self._override_temperatures = plan, entropy, None
@@ -152,6 +154,7 @@ class Attachment:
         Backward passes leave their gradients.
         """
         self._require_attached()
+        self._refuse_unknown_heads()
         return self._state.learn_heads(self.temperatures)
 
     def log_gradients(self) -> list[float] | None:
@@ -214,6 +217,21 @@ class Attachment:
         unused = self_test(self._model, self._state, self.layers, forward, thorough=thorough)
         self.tested = not unused
         self.not_tested = f"The inputs that were tried do not use {', '.join(unused)}." if unused else ""
+
+    def _refuse_unknown_heads(self) -> None:
+        for name, _, binding in bindings(self._model):
+            if binding.state is self._state and not binding.pattern.has_heads:
+                reason = (
+                    "it was attached to by its code, which does not show it"
+                    if binding.pattern.num_fused is None
+                    else "in the example it attends without one, in several calls, or with heads and "
+                    "something else in one dimension"
+                )
+                raise AttachError(
+                    f'Which dimension of "{name}" is that of heads cannot be told: {reason}. So its heads '
+                    "cannot differ. Attach with an example, as in attach(model, parameters, example=lambda: "
+                    'model(batch)), give head_pattern="uniform" and local_share=0.0, or leave the layer out.'
+                )
 
     def _require_attached(self) -> None:
         if not self._state.attached:
@@ -292,21 +310,26 @@ def attach_untested(
         AttachError: as there, and if the forward that is needed fails.
     """
     _refuse_before(model, parameters)
-    try:
-        attention_layers = discover(model, layers)
-    except NeedsExampleError as refusal:
+    temperature_parameters, entropy = _read(parameters, EntropyParameters())
+    refusal = ""
+    # which dimension is that of heads, and how often a layer runs, is seen in a forward alone
+    if not _has_heads(temperature_parameters) and not entropy.has_term:
         try:
-            attention_layers = discover(model, layers, forward)
-        except AttachError:
-            raise
-        except Exception as error:
-            try:
-                attention_layers = _discover(model, layers, None, None)
-            except NeedsExampleError:
-                raise AttachError(
-                    f"{refusal} Of a LightningModule give example_input_array; its first training step does "
-                    f"not run by itself ({type(error).__name__}: {error})."
-                ) from error
+            return _put_on(model, discover(model, layers), parameters)
+        except NeedsExampleError as error:
+            refusal = f"{error} "
+    try:
+        attention_layers = discover(model, layers, forward)
+    except AttachError:
+        raise
+    except Exception as error:
+        try:
+            attention_layers = _discover(model, layers, None, None)
+        except NeedsExampleError:
+            raise AttachError(
+                f"{refusal}Of a LightningModule give example_input_array; its first training step does "
+                f"not run by itself ({type(error).__name__}: {error})."
+            ) from error
     return _put_on(model, attention_layers, parameters)
 
 
@@ -398,6 +421,11 @@ def _refuse_attached(model: nn.Module) -> None:
                 "attachment that was returned, or take it off first: "
                 "tempopt.attention.attach.detach(model)."
             )
+
+
+def _has_heads(parameters: TemperatureParameters) -> bool:
+    """Return whether heads of a layer differ."""
+    return parameters.head_pattern != NEUTRAL["head_pattern"] or bool(parameters.local_share)
 
 
 def _refuse_conflicts(plan: TemperaturePlan, entropy: EntropyParameters) -> None:

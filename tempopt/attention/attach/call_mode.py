@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -28,7 +28,7 @@ from tempopt.attention.attach.multihead import compute_logits, multi_head_attent
 from tempopt.attention.functional.attention import temper_query, tempered_attention
 from tempopt.attention.functional.entropy import add_to_gradient, logits_term, regularised_attention
 from tempopt.attention.functional.local_heads import NearKeys, local_attention, local_mask, near_keys
-from tempopt.attention.functional.logits import AttentionOptions, visible, wide_type
+from tempopt.attention.functional.logits import AttentionOptions, above_lowest, visible, wide_type
 from tempopt.attention.functional.normalisers import normalised_weights
 from tempopt.errors import AttachError
 from tempopt.temperature import NORMALISERS
@@ -59,7 +59,33 @@ _FAST_PATHS = {
     nn.TransformerEncoderLayer: "activation_relu_or_gelu",
 }
 _OPERAND_NAMES = ("input", "batch1")
+# By the names of functions: what leaves logits as they are, multiplies them by a number, adds to them.
+VIEWS = frozenset(
+    "view reshape transpose permute flatten unflatten squeeze unsqueeze contiguous float to type_as "
+    "__getitem__ detach clone double half bfloat16".split()
+)
+FACTORS = frozenset("mul multiply div divide true_divide imul itruediv truediv idiv rmul".split())
+TERMS = frozenset("add iadd radd masked_fill where".split())
+_MAKE_LOGITS = VIEWS | FACTORS | TERMS | {"tanh"}
 _CROSS = ("cross", "encoder_attn", "encdec")
+
+
+@dataclass(frozen=True, slots=True)
+class SoftmaxPattern:
+    """One softmax of a forward of a module.
+
+    Args:
+        is_attention: Whether its output is weights of attention.
+        num_products: Number of products before it.
+        is_bare: Whether its logits are a product with nothing but numbers multiplied to it and masks added.
+        head_dim: Dimension of its logits that is that of heads, counted from the last, -1; None where none
+            is, or that cannot be told.
+    """
+
+    is_attention: bool
+    num_products: int
+    is_bare: bool
+    head_dim: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,25 +94,34 @@ class CallPattern:
 
     Args:
         num_fused: Number of calls of fused attention; None where no forward was seen: at least one.
-        softmaxes: Of each softmax whether it is attention, how many products come before it, and whether its
-            logits are a product with nothing but numbers multiplied to it and masks added; empty where none
-            is attention.
+        fused_head_dim: Dimension of heads of their queries, as for :class:`SoftmaxPattern`.
+        softmaxes: Each softmax; empty where none is attention.
         products: Which of the products make logits, or what is added to logits by way of a mask, counted
-            from 0.
+            from 0, with the dimension of heads of the operand that is tempered.
         num_products: Number of products; 0 where none makes logits.
         is_gate: Whether it does not attend, but makes the logits of another softmax.
+        num_forwards: Number of forwards of the module in one forward of its model.
     """
 
     num_fused: int | None = None
-    softmaxes: tuple[tuple[bool, int, bool], ...] = ()
-    products: frozenset[int] = frozenset()
+    fused_head_dim: int | None = None
+    softmaxes: tuple[SoftmaxPattern, ...] = ()
+    products: Mapping[int, int | None] = field(default_factory=dict)
     num_products: int = 0
     is_gate: bool = False
+    num_forwards: int = 1
 
     @property
     def num_calls(self) -> int:
-        """Number of calls of attention; 1 where no forward was seen."""
-        return (self.num_fused or 0) + sum(is_attention for is_attention, *_ in self.softmaxes) or 1
+        """Number of calls of attention in a forward; 1 where none was seen."""
+        return (self.num_fused or 0) + sum(softmax.is_attention for softmax in self.softmaxes) or 1
+
+    @property
+    def has_heads(self) -> bool:
+        """Whether it is known of all calls which dimension is that of heads."""
+        head_dims = [softmax.head_dim for softmax in self.softmaxes if softmax.is_attention]
+        head_dims += [*self.products.values(), *([] if self.num_fused == 0 else [self.fused_head_dim])]
+        return self.is_gate or None not in head_dims
 
 
 @dataclass(slots=True)
@@ -239,6 +274,8 @@ class CallMode(TorchFunctionMode):
         # queries and keys of different sequences, by the module's name or by the call
         self._is_cross = binding.is_cross
         self._valid_BQ: Tensor | None = None
+        # logits that are being made, each with what has been added to it
+        self._terms: list[tuple[Tensor, Tensor]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = {} if kwargs is None else kwargs
@@ -261,8 +298,11 @@ class CallMode(TorchFunctionMode):
                 self._num_products += 1
                 if number in self._pattern.products:
                     self._require_gradients()
-                    return self.product(func, args, kwargs)
-        return func(*args, **kwargs)
+                    return self.product(func, args, kwargs, self._pattern.products[number])
+        result = func(*args, **kwargs)
+        if self._terms and func.__name__.strip("_") in _MAKE_LOGITS:
+            self._follow_terms(func, args, kwargs, result)
+        return result
 
     def check(self) -> None:
         """Refuse a forward that attended otherwise than the one that was looked into.
@@ -310,18 +350,20 @@ class CallMode(TorchFunctionMode):
         if not self._state.has_more:
             query = temper(query, self._numbers(query).inverse_temperature)
             return FUSED(query, key, value, **options.keywords, enable_gqa=enable_gqa)
-        qkv = query, key, value
+        mask = options.attn_mask
         if query.ndim == 3:
-            self._refuse_heads("has no dimension of heads")
-            qkv = query.unsqueeze(1), key.unsqueeze(1), value.unsqueeze(1)
-            if options.attn_mask is not None and options.attn_mask.ndim == 3:
-                options = replace(options, attn_mask=options.attn_mask.unsqueeze(1))
-        elif query.ndim != 4:
+            if mask is not None and mask.ndim == 3:
+                options = replace(options, attn_mask=mask.unsqueeze(1))
+            q, k, v = (x.unsqueeze(1) for x in (query, key, value))
+            return self._attend_to(q, k, v, options).squeeze(1)
+        if query.ndim != 4:
             raise AttachError(f'"{self._binding.name}" attends with {query.ndim} dimensions. {_MORE}')
-        elif query.shape[1] == 1 and self._pattern.num_calls > 1:
-            self._refuse_heads("attends in several calls, as one for each head")
-        out_BHQD = self._attend_to(*qkv, options)
-        return out_BHQD.squeeze(1) if query.ndim == 3 else out_BHQD
+        if self._pattern.fused_head_dim != -4:
+            return self._attend_to(query, key, value, options)
+        if mask is not None and mask.ndim > 2:
+            options = replace(options, attn_mask=mask.expand(1, *mask.shape)[-4:].transpose(-4, -3))
+        q, k, v = (x.transpose(0, 1) for x in (query, key, value))
+        return self._attend_to(q, k, v, options).transpose(0, 1)
 
     def _attend_to(self, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions) -> Tensor:
         near = self._near_keys(q, k, options)
@@ -369,7 +411,9 @@ class CallMode(TorchFunctionMode):
         mask = options.attn_mask
         if mask is not None and mask.dtype == torch.bool:
             mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(~mask, float("-inf"))
-        weights = self._compute_weights(compute_logits(q, k, mask), lambda logits: logits.softmax(dim=-1))
+        logits = compute_logits(q, k, mask)
+        is_visible = torch.ones_like(logits, dtype=torch.bool) if mask is None else visible(mask)
+        weights = self._compute_weights(logits, is_visible.expand_as(logits), _softmax)
         if dropout_p > 0.0:
             weights = F.dropout(weights, p=dropout_p)
         out_NLD = torch.bmm(weights.flatten(0, 1), v.flatten(0, 1))
@@ -377,29 +421,45 @@ class CallMode(TorchFunctionMode):
 
     # ---- attention that is written out
 
-    def product(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Return the product of a tempered operand."""
+    def product(self, func: Any, args: Any, kwargs: Any, head_dim: int | None) -> Any:
+        """Return the product of a tempered operand, whose heads are in that dimension."""
         operand = operand_of(func, args, kwargs)
         inverse = self._numbers(operand).inverse_temperature
         state = self._state
-        if state.has_head_factors:
-            if operand.ndim != 4 or func is torch.einsum:
-                self._refuse_heads("writes its softmax out, without a third dimension from the end for heads")
-            inverse = self._inverse_temperature(operand)
-        args, kwargs = with_operand(func, args, kwargs, temper(operand, inverse))
-        return func(*args, **kwargs)
+        if state.has_head_factors and head_dim is not None:
+            heads_first = self._inverse_temperature(operand.movedim(head_dim, 1))
+            inverse = heads_first.reshape(-1, *(1,) * (-1 - head_dim))
+        tempered = with_operand(func, args, kwargs, temper(operand, inverse))
+        logits = func(*tempered[0], **tempered[1])
+        if state.has_more:
+            with torch.no_grad():
+                self._terms.append((logits, _added_by(func, args, kwargs, logits)))
+        return logits
+
+    def _follow_terms(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Do to what was added to logits what is done to these, so that it is known apart from them."""
+        terms = [self._term_of(argument) for argument in args]
+        if any(term is not None for term in terms):
+            pairs = zip(args, terms, strict=True)
+            with torch.no_grad():
+                added = func(*(argument if term is None else term for argument, term in pairs), **kwargs)
+            self._terms = [pair for pair in self._terms if all(pair[0] is not x for x in args)]
+            self._terms.append((result, added))
+
+    def _term_of(self, logits: Any) -> Tensor | None:
+        return next((added for tensor, added in self._terms if tensor is logits), None)
 
     def _on_softmax(self, func: Any, args: Any, kwargs: Any) -> Tensor:
         number = self._num_softmaxes
         self._num_softmaxes += 1
         expected = self._pattern.softmaxes
-        if number >= len(expected) or expected[number][1] != self._num_products:
+        if number >= len(expected) or expected[number].num_products != self._num_products:
             self._refuse(f"Its softmax number {number + 1} comes after {self._num_products} products.")
-        if not expected[number][0]:
+        if not expected[number].is_attention:
             return func(*args, **kwargs)  # type: ignore[no-any-return]
-        return self.softmax(func, args, kwargs, is_bare=expected[number][2])
+        return self.softmax(func, args, kwargs, expected[number])
 
-    def softmax(self, func: Any, args: Any, kwargs: Any, *, is_bare: bool) -> Tensor:
+    def softmax(self, func: Any, args: Any, kwargs: Any, pattern: SoftmaxPattern) -> Tensor:
         """Return the weights that are made of tempered logits."""
         if not self._state.has_more:
             return func(*args, **kwargs)  # type: ignore[no-any-return]
@@ -409,18 +469,31 @@ class CallMode(TorchFunctionMode):
             raise AttachError(
                 f'"{self._binding.name}" has a softmax over dimension {dim} of {logits.ndim}. {_MORE}'
             )
-        logits_BHQK = logits if logits.ndim == 4 else logits.unsqueeze(1)
+        added = self._term_of(logits)
+        # weights of sharp attention are as small as those of hidden keys: only what was added tells them
+        is_visible = above_lowest(logits) if added is None else visible(added)
+        head_dim = pattern.head_dim or -3
+        if logits.ndim == 3:
+            logits_BHQK, visible_BHQK = logits.unsqueeze(1), is_visible.unsqueeze(1)
+        else:
+            logits_BHQK, visible_BHQK = (x.movedim(head_dim, 1) for x in (logits, is_visible))
         if self._state.has_length_scaling or self._state.has_local_heads:
-            logits_BHQK = self._scale_by_visible_keys(logits_BHQK, is_bare=is_bare)
+            logits_BHQK, visible_BHQK = self._scale_by_visible_keys(
+                logits_BHQK, visible_BHQK, is_bare=pattern.is_bare
+            )
         if self._state.observers.present:
-            self._show_logits(logits_BHQK)
-        others = {name: value for name, value in kwargs.items() if name != "input"}
-        return self._compute_weights(
-            logits_BHQK.view(logits.shape), lambda logits: func(logits, *args[1:], **others)
+            self._show_logits(logits_BHQK, visible_BHQK)
+        positional = (-1, *args[2:]) if len(args) > 1 else ()
+        others = {name: -1 if name == "dim" else value for name, value in kwargs.items() if name != "input"}
+        weights_BHQK = self._compute_weights(
+            logits_BHQK, visible_BHQK, lambda logits: func(logits, *positional, **others)
         )
+        return weights_BHQK.squeeze(1) if logits.ndim == 3 else weights_BHQK.movedim(1, head_dim)
 
-    def _scale_by_visible_keys(self, logits_BHQK: Tensor, *, is_bare: bool) -> Tensor:
-        """Return logits with what depends on the keys that a query sees: length scaling and local heads."""
+    def _scale_by_visible_keys(
+        self, logits_BHQK: Tensor, mask: Tensor, *, is_bare: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Return logits with what depends on the keys that a query sees, and the mask with local heads."""
         state = self._state
         if not is_bare:
             option = "length_scaling" if state.has_length_scaling else "local_share"
@@ -429,11 +502,8 @@ class CallMode(TorchFunctionMode):
                 "which keys a query sees is only known after that. Have it call "
                 "torch.nn.functional.scaled_dot_product_attention, or leave the layer out."
             )
-        mask = visible(logits_BHQK)
         near = self._near_keys(logits_BHQK, logits_BHQK.transpose(-2, -1), AttentionOptions(attn_mask=mask))
         if near is not None:
-            if logits_BHQK.shape[1] == 1:
-                self._refuse_heads("writes its softmax out, without a third dimension from the end for heads")
             mask = local_mask(logits_BHQK.shape[1], logits_BHQK.shape[-1], near=near, attn_mask=mask)
             logits_BHQK = logits_BHQK.masked_fill(~mask, torch.finfo(logits_BHQK.dtype).min)
         scaled = temper_query(
@@ -444,11 +514,10 @@ class CallMode(TorchFunctionMode):
             length_constant=self._numbers(logits_BHQK).length_constant,
             attn_mask=mask,
         )
-        return torch.where(mask, scaled, logits_BHQK)
+        return torch.where(mask, scaled, logits_BHQK), mask
 
-    def _show_logits(self, logits_BHQK: Tensor) -> None:
+    def _show_logits(self, logits_BHQK: Tensor, visible_BHQK: Tensor) -> None:
         """Show logits to observers as queries whose keys are the unit vectors."""
-        visible_BHQK = visible(logits_BHQK)
         k_len = logits_BHQK.shape[-1]
         unit_BHKD = torch.eye(k_len, dtype=logits_BHQK.dtype, device=logits_BHQK.device)
         self._state.observers.show(
@@ -461,21 +530,22 @@ class CallMode(TorchFunctionMode):
             valid_BQ=self._self_visible_queries(visible_BHQK, *logits_BHQK.shape[-2:]),
         )
 
-    def _compute_weights(self, logits: Tensor, softmax: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the weights of logits with their masks, (B, H, Q, K) or (B, Q, K)."""
+    def _compute_weights(
+        self, logits_BHQK: Tensor, visible_BHQK: Tensor, softmax: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """Return the weights of logits with their masks."""
         state = self._state
         if not state.is_softmax:
-            return normalised_weights(state.normaliser, logits, self._numbers(logits).limit)
-        weights = softmax(logits)
+            limit = self._numbers(logits_BHQK).limit
+            return normalised_weights(state.normaliser, logits_BHQK, limit)
+        weights = softmax(logits_BHQK)
         if not self._has_term:
             return weights
-        logits_BHQK = logits if logits.ndim == 4 else logits.unsqueeze(1)
         valid_BQ = self._valid_BQ
         if not isinstance(self._module, nn.MultiheadAttention):
-            valid_BQ = self._self_visible_queries(visible(logits_BHQK), *logits_BHQK.shape[-2:])
-        return add_to_gradient(
-            weights, logits_term(logits_BHQK, **self._term_options(logits), valid_BQ=valid_BQ)
-        )
+            valid_BQ = self._self_visible_queries(visible_BHQK, *logits_BHQK.shape[-2:])
+        term = logits_term(logits_BHQK, visible_BHQK, **self._term_options(logits_BHQK), valid_BQ=valid_BQ)
+        return add_to_gradient(weights, term)
 
     # ---- both forms of attention
 
@@ -492,8 +562,8 @@ class CallMode(TorchFunctionMode):
     def _term_options(self, q: Tensor) -> dict[str, Any]:
         numbers = self._numbers(q)
         has_target = self._state.entropy.has_target
-        # the entropy of a layer is the mean over its calls
-        weight = numbers.entropy_weight / self._pattern.num_calls
+        # the entropy of a layer is the mean over its calls in one forward of the model
+        weight = numbers.entropy_weight / (self._pattern.num_calls * self._pattern.num_forwards)
         return {"weight": weight, "target": numbers.entropy_target if has_target else None}
 
     def _tempering_options(self, q_BHQD: Tensor) -> dict[str, Any]:
@@ -537,13 +607,6 @@ class CallMode(TorchFunctionMode):
         window = self._numbers(q).window
         return near_keys(self._state.local, q, k, window=window, last_seen=last_seen, **options.masking)
 
-    def _refuse_heads(self, problem: str) -> None:
-        if self._state.has_head_factors or self._state.has_local_heads:
-            raise AttachError(
-                f'"{self._binding.name}" {problem}, so its heads cannot differ. Give head_pattern="uniform" '
-                "and local_share=0.0, or leave the layer out."
-            )
-
 
 _MORE = "Only a temperature can be attached to it, without what depends on heads, keys and weights."
 
@@ -584,14 +647,25 @@ class OracleMode(CallMode):
                 arguments[name] = torch.cat(rows).to(parameter.dtype)
         return MULTI_HEAD(**arguments)
 
-    def product(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def product(self, func: Any, args: Any, kwargs: Any, head_dim: int | None) -> Any:
         inverse = self._state.values[self._binding.layer]
-        nothing = torch.zeros_like(operand_of(func, args, kwargs))
         product = func(*args, **kwargs)
-        zero_args, zero_kwargs = with_operand(func, args, kwargs, nothing)
-        # what baddbmm adds stays as it is
-        added = func(*zero_args, **zero_kwargs)
+        added = _added_by(func, args, kwargs, product)
         return (added + (product - added).double() * inverse).to(product.dtype)
+
+
+def _softmax(logits: Tensor) -> Tensor:
+    return logits.softmax(dim=-1)
+
+
+def _added_by(func: Any, args: Any, kwargs: Any, product: Tensor) -> Tensor:
+    """Return what a product adds by itself to that of its operands, as baddbmm does."""
+    if "baddbmm" not in func.__name__:
+        return torch.zeros_like(product)
+    nothing = torch.zeros_like(operand_of(func, args, kwargs))
+    args, kwargs = with_operand(func, args, kwargs, nothing)
+    added: Tensor = func(*args, **kwargs)
+    return added
 
 
 class _NestedModes(threading.local):

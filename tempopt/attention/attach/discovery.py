@@ -12,9 +12,10 @@ import inspect
 import re
 import sys
 import types
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
@@ -24,14 +25,19 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from tempopt.attention.attach.call_mode import (
+    FACTORS,
     FUSED,
     MULTI_HEAD,
     PRODUCTS,
     SOFTMAX,
+    TERMS,
+    VIEWS,
     CallPattern,
+    SoftmaxPattern,
     are_matrices,
     operands_of,
 )
+from tempopt.attention.attach.feature_tracer import FeatureTracer
 from tempopt.attention.attach.outputs import iter_nested_tensors
 from tempopt.attention.attach.preserve_state import preserve_model_state, preserve_rng_state
 from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE, Layers, lineage
@@ -46,13 +52,6 @@ _MAPS = frozenset(
 )
 # A map of logits themselves, over heads, is passed once.
 _MOST_MAPS = 1
-# What leaves logits as they are, multiplies them by a number, and adds a mask.
-_VIEWS = frozenset(
-    "view reshape transpose permute flatten unflatten squeeze unsqueeze contiguous float to type_as "
-    "__getitem__ detach clone double half bfloat16".split()
-)
-_FACTORS = frozenset("mul multiply div divide true_divide imul itruediv truediv idiv rmul".split())
-_TERMS = frozenset("add iadd radd masked_fill where".split())
 # A product with a parameter as it is may be attention with learned queries, but is so more rarely.
 _PARAMETER_PRODUCT = 10
 # What makes weights of logits, in a router or a loss too.
@@ -120,7 +119,7 @@ def discover(
     fused_names = _find_by_code(model, asks=is_whole and forward is None)
     patterns = trace.patterns()
     known_layers = [
-        AttentionLayer(name, module, patterns.get(name, CallPattern()), name in patterns)
+        AttentionLayer(name, module, patterns.get(name) or _code_pattern(module), name in patterns)
         for name, module in model.named_modules()
         if name in patterns or (name in fused_names and name not in trace.ran)
     ]
@@ -193,6 +192,10 @@ def _refuse_nested(selected: Sequence[AttentionLayer], known_layers: Sequence[At
 # ---- by code
 
 
+def _code_pattern(module: nn.Module) -> CallPattern:
+    return CallPattern(fused_head_dim=-3 if isinstance(module, nn.MultiheadAttention) else None)
+
+
 def _find_by_code(model: nn.Module, *, asks: bool) -> set[str]:
     """Return the names of modules that are known to attend by fused attention from their code.
 
@@ -259,9 +262,10 @@ def _names_of(code: types.CodeType) -> set[str]:
 
 @dataclass(slots=True, eq=False)
 class _Frame:
-    """One forward of a module, and the calls in it."""
+    """One forward of a module, the forward of the model that it is in, if any, and the calls in it."""
 
     name: str
+    model: _Frame | None = None
     calls: list[_Call] = field(default_factory=list)
 
 
@@ -278,6 +282,9 @@ class _Call:
         is_bare: Whether nothing but numbers was multiplied to its input, and nothing but masks added.
         feeds_product: Whether its output goes into a product.
         maps: Of a product or a fused attention the maps that its queries and keys come from.
+        head_dim: Dimension of heads of the tempered operand or of logits, as for
+            :class:`~tempopt.attention.attach.call_mode.SoftmaxPattern`.
+        num_heads: Its size.
     """
 
     kind: Literal["fused", "product", "softmax"]
@@ -287,6 +294,8 @@ class _Call:
     is_bare: bool = False
     feeds_product: bool = False
     maps: frozenset[int] = frozenset()
+    head_dim: int | None = None
+    num_heads: int = 0
 
     @property
     def owner(self) -> _Frame | None:
@@ -340,7 +349,7 @@ class _Trace:
     @contextmanager
     def within(self, name: str) -> Iterator[None]:
         """Record a forward of a module."""
-        frame = _Frame(name)
+        frame = _Frame(name, next((outer for outer in self.frames if not outer.name), None))
         self.frames.append(frame)
         self.ran.add(name)
         try:
@@ -396,6 +405,10 @@ class _Trace:
                     f'"{owner.name}" attends differently from call to call of one forward, so that its '
                     f"attention cannot be told from its other products. {AS_TEMPERED_MODULE.capitalize()}."
                 )
+        # a model may run its layer several times, and an example its model
+        counts = Counter((owner.name, owner.model) for owner in owners)
+        for (name, _), count in counts.items():
+            patterns[name] = replace(patterns[name], num_forwards=count)
         return patterns
 
 
@@ -409,21 +422,28 @@ def _call_pattern(owner: _Frame, owners: Container[_Frame]) -> CallPattern:
     num_fused = sum(call.kind == "fused" for call in calls)
     products = [call for call in calls if call.kind == "product"]
     attention = [call for call in calls if call.owner is owner and call.products]
+    fused_head_dims = {call.head_dim for call in calls if call.kind == "fused"} or {None}
+    fused_head_dim = fused_head_dims.pop() if len(fused_head_dims) == 1 else None
+    # of several calls with one head each may be another one
+    if num_fused > 1 and any(call.num_heads == 1 for call in calls if call.kind == "fused"):
+        fused_head_dim = None
     if not attention:
-        return CallPattern(num_fused=num_fused)
+        return CallPattern(num_fused=num_fused, fused_head_dim=fused_head_dim)
     logits = {product for call in attention for product in call.products}
     return CallPattern(
         num_fused=num_fused,
+        fused_head_dim=fused_head_dim,
         softmaxes=tuple(
-            (
-                call in attention,
-                sum(previous.kind == "product" for previous in calls[:position]),
-                call.is_bare,
+            SoftmaxPattern(
+                is_attention=call in attention,
+                num_products=sum(previous.kind == "product" for previous in calls[:position]),
+                is_bare=call.is_bare,
+                head_dim=None if call.num_heads == 1 and len(attention) > 1 else call.head_dim,
             )
             for position, call in enumerate(calls)
             if call.kind == "softmax"
         ),
-        products=frozenset(number for number, call in enumerate(products) if call in logits),
+        products={number: call.head_dim for number, call in enumerate(products) if call in logits},
         num_products=len(products),
     )
 
@@ -436,6 +456,7 @@ class _TraceMode(TorchFunctionMode):
         self._trace = trace
         self._origins: Any = WeakIdKeyDictionary()
         self._nothing = _Origin()
+        self._features = FeatureTracer()
         self._map_names: list[str] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -443,8 +464,12 @@ class _TraceMode(TorchFunctionMode):
         result = func(*args, **kwargs)
         if func is FUSED or func is MULTI_HEAD:
             call, mask = self._trace.record("fused"), args[3] if len(args) > 3 else kwargs.get("attn_mask")
-            if func is FUSED and mask is not None:
-                query, key = (args[i] if i < len(args) else kwargs[n] for i, n in enumerate(("query", "key")))
+            if func is MULTI_HEAD:
+                call.head_dim = -3
+                return result
+            query, key = (args[i] if i < len(args) else kwargs[n] for i, n in enumerate(("query", "key")))
+            call.head_dim, call.num_heads = self._features.head_dim(query, key, dims=range(query.ndim - 2))
+            if mask is not None:
                 call.maps = self._origin(query).maps | self._origin(key).maps
                 added = self._origin(mask).products
                 call.products = [product for product in added if product.maps & call.maps]
@@ -454,6 +479,12 @@ class _TraceMode(TorchFunctionMode):
             self._trace.opaque.add((self._trace.frames[-1].name, str(name)))
             return result
         origin = self._origin_after(func, name, args, kwargs)
+        is_product = func in PRODUCTS and are_matrices(func, args, kwargs)
+        operands = operands_of(func, args, kwargs) if is_product else []
+        weights = [operand for operand in operands if self._origin(operand).is_parameter]
+        heads = self._features.follow(func, args, kwargs, result, weights=weights)
+        if func in SOFTMAX or is_product:
+            self._trace.calls[-1].head_dim, self._trace.calls[-1].num_heads = heads
         if origin is self._nothing:
             return result
         targets = [args[0]] if name == "__setitem__" else iter_nested_tensors(result)
@@ -482,9 +513,9 @@ class _TraceMode(TorchFunctionMode):
             merged.maps = frozenset({len(self._map_names)})
             self._map_names.append(self._trace.frames[-1].name)
         merged.is_bare = any(origin.is_bare for origin in origins) and (
-            name in _VIEWS
-            or (name.strip("_") in _FACTORS and all(x.numel() == 1 for x in beside))
-            or (name.strip("_") in _TERMS and all(map(_is_mask, beside)))
+            name in VIEWS
+            or (name.strip("_") in FACTORS and all(x.numel() == 1 for x in beside))
+            or (name.strip("_") in TERMS and all(map(_is_mask, beside)))
         )
         return merged
 
@@ -526,10 +557,10 @@ class _TraceMode(TorchFunctionMode):
 
 
 def _is_mask(tensor: Any) -> bool:
-    """Return whether a term of logits, or what replaces them, only hides keys."""
-    if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+    """Return whether a term of logits, or what replaces them, only hides keys: softmax knows no constant."""
+    if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or not tensor.ndim:
         return True
-    return not bool(tensor[visible(tensor)].any())
+    return not bool((tensor - tensor.amax(dim=-1, keepdim=True))[visible(tensor)].any())
 
 
 def _maps_of(sources: Iterable[_Origin | _Call]) -> frozenset[int]:

@@ -23,7 +23,6 @@ from tempopt.attention.functional.logits import (
     biased_logits,
     restrict_mask,
     to_wide_type,
-    visible,
     visible_keys,
 )
 from tempopt.errors import SpecError, UsageError
@@ -185,6 +184,7 @@ def entropy_term(
 
 def logits_term(
     logits_BHQK: Tensor,
+    visible_BHQK: Tensor,
     *,
     weight: Tensor | float = 1.0,
     target: Tensor | float | None = None,
@@ -193,15 +193,15 @@ def logits_term(
     """Return :func:`entropy_penalty` of the softmax of logits, where the whole matrix of them is there.
 
     Args:
-        logits_BHQK: Logits with their mask: a key is hidden where :func:`visible` says so.
+        logits_BHQK: Logits with their mask.
+        visible_BHQK: Which keys a query sees by that mask.
         weight: As for :func:`regularised_attention`, and the arguments that follow too.
         target: As there.
         valid_BQ: As there.
     """
-    seen_BHQK = visible(logits_BHQK)
-    num_keys = seen_BHQK.sum(dim=-1)
+    num_keys = visible_BHQK.sum(dim=-1)
     empty = (num_keys == 0).unsqueeze(-1)
-    entropy_BHQ = _entropy_of_logits(to_wide_type(logits_BHQK), ~seen_BHQK & ~empty, empty)
+    entropy_BHQ = _entropy_of_logits(to_wide_type(logits_BHQK), ~visible_BHQK & ~empty, empty)
     return entropy_penalty(entropy_BHQ, num_keys, weight=weight, target=target, valid_BQ=valid_BQ)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tempopt.attention.functional.logits import for_each_head, full_precision, visible, wide_type
+from tempopt.attention.functional.logits import above_lowest, for_each_head, full_precision, wide_type
 
 # Added to a hidden logit: its weight is then 0, and 0 times it is 0 and not NaN, as with minus infinity.
 _HIDDEN = -1e30
@@ -186,7 +186,7 @@ class _Tiles:
             part = mask.expand(shape)[head_N // self.num_heads, head_N % self.num_heads]
         if part.dtype == torch.bool:
             return torch.zeros(part.shape, dtype=self.dtype, device=part.device).masked_fill_(~part, _HIDDEN)
-        return (part.to(self.dtype) * _LOG2_E).masked_fill_(~visible(part), _HIDDEN)
+        return (part.to(self.dtype) * _LOG2_E).masked_fill_(~above_lowest(part), _HIDDEN)
 
 
 def _parts(buffers: tuple[Tensor, ...], heads: int, rows: int, columns: int) -> list[Tensor]:

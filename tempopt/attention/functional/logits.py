@@ -19,6 +19,8 @@ from tempopt.errors import UsageError
 
 # What adds so little to a logit is no bias any more: e to that is 0 in any type.
 _LOWEST_BIAS = -1e8
+# A million keys that lie so far below another one have, together, less weight than float32 tells from none.
+_HIDING_GAP = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,14 +102,29 @@ def visible_keys(
     return counts.squeeze(-2) if counts.ndim > 1 else counts
 
 
+@torch.no_grad()
 def visible(attn_mask: Tensor) -> Tensor:
     """Return the mask as a boolean one, True where a query may attend.
 
     In a floating mask minus infinity hides a key, and so does anything near the lowest number of its type,
-    or as low as -1e9, which many models write instead; a finite bias, as of ALiBi, does not.
+    or as low as -1e8. A key is hidden, too, if its bias lies 30 or more below that of all keys with a larger
+    one: -10000, -100 or the lowest number of another type beside 0. A ramp, as of ALiBi, hides none.
     """
     if attn_mask.dtype == torch.bool:
         return attn_mask
+    is_above = above_lowest(attn_mask)
+    if not attn_mask.ndim or attn_mask.shape[-1] < 2:
+        return is_above
+    bias = to_wide_type(attn_mask).masked_fill(~is_above, float("-inf"))
+    ordered = bias.sort(dim=-1, descending=True).values
+    # of two keys that are hidden by minus infinity the difference is NaN, which is no gap
+    is_gap = ordered[..., :-1] - ordered[..., 1:] >= _HIDING_GAP
+    num_before_gap = (is_gap.cumsum(dim=-1) == 0).sum(dim=-1, keepdim=True)
+    return is_above & (bias >= ordered.gather(-1, num_before_gap))
+
+
+def above_lowest(attn_mask: Tensor) -> Tensor:
+    """Return where numbers of a floating mask, each by itself, are large enough to be a bias."""
     return attn_mask > max(torch.finfo(attn_mask.dtype).min / 2, _LOWEST_BIAS)
 
 

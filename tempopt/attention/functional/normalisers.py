@@ -17,6 +17,7 @@ from torch import Tensor
 
 from tempopt.attention.functional.logits import (
     AttentionOptions,
+    above_lowest,
     biased_logits,
     causal_mask,
     full_precision,
@@ -289,7 +290,7 @@ def normalised_weights(normaliser: str, logits: Tensor, limit: Limit) -> Tensor:
 
     Args:
         normaliser: Its name; ``softmax`` and ``linear`` make none.
-        logits: Logits, (..., Q, K); a key is hidden where :func:`visible` says so.
+        logits: Logits, (..., Q, K); a key is hidden where they are as low as a mask makes them.
         limit: ``top_k`` or ``min_weight``, or None.
 
     Raises:
@@ -297,7 +298,7 @@ def normalised_weights(normaliser: str, logits: Tensor, limit: Limit) -> Tensor:
     """
     if normaliser not in _WEIGHTS:
         raise UsageError(f'normaliser "{normaliser}" makes no weights of logits. Give {", ".join(_WEIGHTS)}.')
-    is_visible = visible(logits)
+    is_visible = above_lowest(logits)
     empty = ~is_visible.any(dim=-1, keepdim=True)
     with full_precision(logits.device.type):
         wide = logits.to(wide_type(logits)).masked_fill(~is_visible, 0.0)
