@@ -9,11 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tempopt.run_handle import FILES, REPORTS, STOP
+from tempopt.run_handle import FILES, REPORTS, RUN_JSON, STOP
 from tempopt.training.messages import LOG, ProgramRequest
-
-RUN_JSON = "run.json"
-
 
 class RunFolder:
     """The folder of one attempt at a run; what an earlier attempt at the same run has left is kept.

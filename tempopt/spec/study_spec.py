@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, PrivateAttr, ValidationInfo, field_serializer, field_validator, model_validator
 
-from tempopt.errors import SpecError
+from tempopt.errors import SpecError, UsageError
 from tempopt.spec import yaml_source as document
 from tempopt.spec.alpha_levels import Direction
 from tempopt.spec.compared_sets import NO_SEARCH, ComparedSet, check_sets, normalize_comparison, with_sets
@@ -433,7 +433,10 @@ class StudySpec(SpecSection):
 
         Raises:
             SpecError: As in :meth:`with_overrides` and :meth:`resolve_environment`.
+            UsageError: The spec has a program and no LightningModule.
         """
+        if self.program is not None:
+            raise UsageError("This is for LightningModules, and the spec has a section program:.")
         local_spec = (self.with_overrides(overrides) if overrides else self).resolve_environment()
         return Program(
             model=local_spec.model,
