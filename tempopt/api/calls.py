@@ -36,7 +36,6 @@ from tempopt.storage import urls
 from tempopt.storage.http.address import is_server
 from tempopt.storage.opening import open_store
 
-
 Function = Callable[[Run], float | None]
 """A function that trains a run."""
 

@@ -12,6 +12,7 @@ from typing import Any
 from tempopt.run_handle import FILES, REPORTS, RUN_JSON, STOP
 from tempopt.training.messages import LOG, ProgramRequest
 
+
 class RunFolder:
     """The folder of one attempt at a run; what an earlier attempt at the same run has left is kept.
 
