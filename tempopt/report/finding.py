@@ -10,7 +10,7 @@ from tempopt.report.formatting import finite
 from tempopt.verdict.paired_evidence import PairedResult
 
 PAIRED_TEST, WELCH_TEST = "paired t-test", "Welch's t-test"
-DATA = {"test": "test", "validate": "validation"}
+DATA = {"test": "test", "validate": "validation", "program": "program's own"}
 GAIN, NO_GAIN = "Gain shown", "No gain shown"
 """Outcome of a study, in a few words."""
 MODELS = "proposed by the search's model"

@@ -114,7 +114,7 @@ def _verdict_findings(result: StudyData, verdict: Verdict, storage: str) -> Iter
     yield from _constant_findings(result, verdict)
     if result.spec.evaluated:
         yield from _inference_findings(verdict, baseline)
-    else:
+    elif result.spec.program is None:
         reason = "no temperature that an evaluation is known to read is searched"
         yield Finding(kind="inference", text=f"inference only: not applicable; {reason}.")
     if verdict.controlled:
@@ -275,6 +275,8 @@ def _caveat_lines(verdict: Verdict, baseline: str) -> Iterator[str]:
     total = verdict.total
     if verdict.confirmed_on == "validate":
         yield "confirmed on the validation data that the search has seen: only the seeds are fresh."
+    if verdict.confirmed_on == "program":
+        yield "confirmed on the data that the program measures its value on: only the seeds are fresh."
     yield from pair_caveats(total, "the winner", baseline)
     if (text := unbounded_text(total.paired, "the winner")) and not verdict.at_one:
         yield f"{text} (study.seeds.confirm)."

@@ -11,12 +11,14 @@ import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-
-import lightning as L
+from typing import TYPE_CHECKING
 
 from tempopt.spec.program import Program
 from tempopt.storage.run_code import RunCode
 from tempopt.training.messages import RunRequest, encode
+
+if TYPE_CHECKING:
+    import lightning as L
 
 _PACKAGES = ("tempopt", "torch", "lightning", "torchmetrics", "numpy")
 _SHOWN_PACKAGES = ("tempopt", "torch", "lightning", "optuna")
@@ -57,8 +59,13 @@ def run_code(module: L.LightningModule, datamodule: L.LightningDataModule | None
         identity=code_identity(module, datamodule),
         commit=commit,
         is_dirty=is_dirty,
-        packages={name: text for name in _SHOWN_PACKAGES if (text := _version(name))},
+        packages=package_versions(),
     )
+
+
+def package_versions() -> dict[str, str]:
+    """Return the versions of the packages that are named with the code of a run."""
+    return {name: text for name in _SHOWN_PACKAGES if (text := _version(name))}
 
 
 @functools.cache

@@ -506,6 +506,8 @@ def _training_identity(spec: StudySpec, compared_set: ComparedSet) -> str:
 
 def value_in_spec(spec: StudySpec, name: str) -> Any:
     """Return the value that a spec itself gives for a parameter, temperature parameters too; else ABSENT."""
+    if spec.program is not None:
+        return spec.baselines.get(name, ABSENT)
     section, _, path = name.partition(".")
     config: Any = {"trainer": spec.trainer, "data": spec.data or {}}.get(section) if path else None
     if config is None:

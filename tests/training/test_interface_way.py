@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tempopt.training.run import Run
+from tempopt.training.run import LightningRun
 
 ATTACH = {"layers": "auto"}
 TARGET = {"entropy_lambda": 0.5, "entropy_target": 0.4}
@@ -37,6 +37,7 @@ def test_what_is_attached_beside_a_temperature_acts(
     make_hugging_request: Any, listener: Any, parameters: Any
 ) -> None:
     tempered, plain = (
-        Run(make_hugging_request(parameters=run_params), listener()) for run_params in (parameters, {})
+        LightningRun(make_hugging_request(parameters=run_params), listener())
+        for run_params in (parameters, {})
     )
     assert tempered.execute().reports != plain.execute().reports
