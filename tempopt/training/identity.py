@@ -16,10 +16,11 @@ import lightning as L
 
 from tempopt.spec.program import Program
 from tempopt.storage.run_code import RunCode
+from tempopt.training.lightning_package import lightning_package
 from tempopt.training.messages import RunRequest, encode
 
-_PACKAGES = ("tempopt", "torch", "lightning", "torchmetrics", "numpy")
-_SHOWN_PACKAGES = ("tempopt", "torch", "lightning", "optuna")
+_PACKAGES = ("tempopt", "torch", "torchmetrics", "numpy")
+_SHOWN_PACKAGES = ("tempopt", "torch", "optuna")
 _GIT_SECONDS = 10.0
 
 
@@ -40,9 +41,15 @@ def _version(name: str) -> str | None:
         return None
 
 
+def _lightning(module: L.LightningModule) -> str:
+    """Return the package whose Trainer trains a module, as pip calls it."""
+    return str(lightning_package(type(module)).__name__.partition(".")[0])
+
+
 def code_identity(module: L.LightningModule, datamodule: L.LightningDataModule | None) -> str:
     """Return a short hash of the modules' source files and the versions of the packages that train them."""
-    text = ", ".join(f"{name} {_version(name) or 'from source'}" for name in _PACKAGES)
+    packages = (*_PACKAGES, _lightning(module))
+    text = ", ".join(f"{name} {_version(name) or 'from source'}" for name in packages)
     text += _source(type(module).__module__)
     if datamodule is not None:
         text += _source(type(datamodule).__module__)
@@ -57,7 +64,7 @@ def run_code(module: L.LightningModule, datamodule: L.LightningDataModule | None
         identity=code_identity(module, datamodule),
         commit=commit,
         is_dirty=is_dirty,
-        packages={name: text for name in _SHOWN_PACKAGES if (text := _version(name))},
+        packages={name: text for name in (*_SHOWN_PACKAGES, _lightning(module)) if (text := _version(name))},
     )
 
 
