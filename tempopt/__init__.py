@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from tempopt.report.judgement import Judgement as Judgement
     from tempopt.report.page.html import write_report as write_report
     from tempopt.report.study_result import StudyResult as StudyResult
+    from tempopt.run_handle import Run as Run
+    from tempopt.run_handle import current_run as current_run
     from tempopt.service.evaluation.result import EvaluationResult as EvaluationResult
     from tempopt.service.forecast import StudyForecast as StudyForecast
     from tempopt.service.judge import judge as judge
@@ -72,6 +74,7 @@ _NAMES_BY_MODULE = {
     "tempopt.report.judgement": ("Judgement",),
     "tempopt.report.page.html": ("write_report",),
     "tempopt.report.study_result": ("StudyResult",),
+    "tempopt.run_handle": ("Run", "current_run"),
     "tempopt.service.evaluation.result": ("EvaluationResult",),
     "tempopt.service.forecast": ("StudyForecast",),
     "tempopt.service.judge": ("judge",),

@@ -239,7 +239,7 @@ def test_the_module_that_is_fine_tuned_starts_from_its_weights(folder: Path) -> 
     state = importlib.import_module("finder").Finder().state_dict()
     torch.save({"state_dict": state}, folder / "pretrained.ckpt")
     spec_data["attach"] = {"layers": "auto"}
-    program = spec.StudySpec.parse(spec_data, source="own-model.md").program()
+    program = spec.StudySpec.parse(spec_data, source="own-model.md").lightning_program()
     state_dict = build(program, {"temperature_init": 0.5}).module.state_dict()
     assert state_dict.keys() == state.keys()
     assert all(torch.equal(state_dict[name], tensor) for name, tensor in state.items())

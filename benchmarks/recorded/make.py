@@ -116,7 +116,7 @@ class Recorder:
     """
 
     def __init__(self, tasks: list[Task], *, num_configurations: int, workers: int, minutes: float) -> None:
-        self._programs: dict[str, Program] = {task.name: task.spec.program() for task in tasks}
+        self._programs: dict[str, Program] = {task.name: task.spec.lightning_program() for task in tasks}
         self._queue = list(enumerate(planned_trainings(tasks, num_configurations)))[::-1]
         self._all = len(self._queue)
         self._requests: dict[int, tuple[Task, int, int, dict[str, Any]]] = {}

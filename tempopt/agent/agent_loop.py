@@ -45,7 +45,7 @@ from tempopt.training.messages import (
 )
 from tempopt.verdict.run_evaluations import value_of
 
-_PLAIN = ("cpu", "32-true")
+_PLAIN = {("cpu", "32-true"), ("cpu", "")}
 _LISTEN_SECONDS = 1.0
 _SOONEST_SECONDS = 0.05
 _LONGER = 1.5
@@ -123,7 +123,7 @@ class Agent:
         self._idle_until = 0.0
         self._poll_seconds = 0.0
         self._losses = 0
-        self._announced_devices = {_PLAIN}
+        self._announced_devices = set(_PLAIN)
 
     @property
     def workers(self) -> list[WorkerProcess]:
@@ -338,7 +338,8 @@ class Agent:
         codes.add(message.code)
         if (message.device, message.precision) not in self._announced_devices:
             self._announced_devices.add((message.device, message.precision))
-            self._observer.note(f"Trains on {message.device} at {message.precision} precision.")
+            precision = f" at {message.precision} precision" if message.precision else ""
+            self._observer.note(f"Trains on {message.device}{precision}.")
         for text in message.notes:
             self._observer.note(f"{ticket.kind} {ticket.number}: {text}")
         for step, value in history.items():

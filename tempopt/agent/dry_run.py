@@ -14,8 +14,9 @@ from tempopt.agent.process import WorkerProcess
 from tempopt.errors import SpecError, StudyFailed
 from tempopt.sampling.unit_cube import from_unit_vector
 from tempopt.seeds import derive
+from tempopt.spec.program import Program
 from tempopt.spec.study_spec import StudySpec
-from tempopt.training.messages import Failed, Finished, RunRequest, Stage, Started, Times
+from tempopt.training.messages import Failed, Finished, ProgramRequest, RunRequest, Stage, Started, Times
 from tempopt.verdict.run_evaluations import evaluations
 
 _CALLED = "dry run of two steps"
@@ -72,6 +73,9 @@ def run_dry_run(
         SpecError: It cannot be carried out.
         StudyFailed: The worker died over it.
     """
+    if spec.program is not None:
+        _check_program(spec, worker)
+        return spec, None
     started, finished = _try_parameter_sets(spec, worker, task, on_stage)
     checked_spec = spec.with_dry_run_results(
         finished.initial_temperatures,
@@ -160,7 +164,7 @@ def _try_parameters(
         RunRequest(
             ticket=0,
             attempt=0,
-            program=spec.program(),
+            program=spec.lightning_program(),
             parameters=parameters,
             seed=derive(spec.study.seed, task),
             evaluations=evaluation_list,
@@ -169,6 +173,26 @@ def _try_parameters(
             space=space,
         )
     )
+    return _receive_answer(worker, on_stage)
+
+
+def _check_program(spec: StudySpec, worker: WorkerProcess) -> None:
+    """Have a worker check that a command or a function is there; nothing is run."""
+    program = spec.build_program()
+    assert not isinstance(program, Program), "a LightningModule is tried and not checked"
+    parameters: Mapping[str, Any] = {name: domain.probes[0] for name, domain in spec.search.items()}
+    if spec.compare is not None:
+        parameters = spec.compare[0].parameters
+    request = ProgramRequest(
+        ticket=0, attempt=0, program=program, parameters=dict(parameters), seed=0, task="check"
+    )
+    worker.send(request)
+    _receive_answer(worker)
+
+
+def _receive_answer(
+    worker: WorkerProcess, on_stage: StageCallback = lambda stage: None
+) -> tuple[Started | None, Finished]:
     started: Started | None = None
     while (message := worker.receive()) is not None:
         if isinstance(message, Failed):

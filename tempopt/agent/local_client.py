@@ -24,14 +24,14 @@ from tempopt.errors import StaleAttempt, StorageError, StudyFailed, StudyNotFoun
 from tempopt.report.decision import decide
 from tempopt.report.study_result import load
 from tempopt.sampling.arms import guard_values_by_ticket, reports_by_ticket
-from tempopt.spec.program import Program
+from tempopt.spec.program import AnyProgram, Program
 from tempopt.storage import checkpoints
 from tempopt.storage.changes import AttemptLost, AttemptReleased, Change, ClaimRequest, RunEnded, RunStarted
 from tempopt.storage.liveness import agent_name, mark_agent_left
 from tempopt.storage.rows import SEARCH_KINDS, Checkpoint, StudyState, TicketRow
 from tempopt.storage.ticket_queries import arms_of, is_terminal
-from tempopt.training.messages import CheckpointRef, RunLabel, RunRequest
-from tempopt.verdict.run_evaluations import OBSERVED, evaluations
+from tempopt.training.messages import AnyRequest, CheckpointRef, ProgramRequest, RunLabel, RunRequest
+from tempopt.verdict.run_evaluations import OBSERVED, evaluations, metric_name_for_kind
 from tempopt.verdict.stages import next_tickets
 
 
@@ -222,10 +222,21 @@ class LocalStudyClient(StudyClient):
 
     # ---- what is to be done, and how the study stands
 
-    def request(self, ticket: TicketRow, memory_share: float | None) -> RunRequest:
+    def request(self, ticket: TicketRow, memory_share: float | None) -> AnyRequest:
         """Return what a worker is to do with a ticket that has its parameters."""
         assert ticket.parameters is not None
         spec, study, folder = self._spec, self._study, self.folder(ticket)
+        if not isinstance(self._program, Program):
+            return ProgramRequest(
+                ticket=ticket.id,
+                attempt=ticket.attempt,
+                program=self._program,
+                parameters=ticket.parameters,
+                seed=ticket.seed,
+                names=[metric_name_for_kind(ticket.kind, spec)],
+                folder=str(folder),
+                grace=spec.resources_here.grace,
+            )
         winner = self.cache.winner(ticket.round) if ticket.kind == "confirm" else {}
         is_observable = ticket.kind == "confirm" and not set(OBSERVED).isdisjoint(arms_of(ticket))
         is_observed = spec.compare is None and is_observable
@@ -254,8 +265,8 @@ class LocalStudyClient(StudyClient):
         )
 
     @functools.cached_property
-    def _program(self) -> Program:
-        return self._spec.program()
+    def _program(self) -> AnyProgram:
+        return self._spec.build_program()
 
     def has_finished_run(self) -> bool:
         """Return whether a run of the study is complete."""

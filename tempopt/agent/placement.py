@@ -24,12 +24,14 @@ class Placement:
         share: Share of a card's memory that it may take, in (0, 1]; 1: no cap.
         threads: CPU threads of each of its processes, >= 1.
         ranks: Its processes, >= 1.
+        loads_torch: Whether it trains LightningModules, and not programs of their own.
     """
 
     gpus: tuple[str, ...] | None = None
     share: float = 1.0
     threads: int = 1
     ranks: int = 1
+    loads_torch: bool = True
 
     @property
     def cards(self) -> float:
@@ -128,6 +130,7 @@ def assign_placements(
             share=need.gpus if 0 < need.gpus < 1 else 1.0,
             threads=threads or max(1, need.cpus // need.ranks),
             ranks=need.ranks,
+            loads_torch=need.loads_torch,
         )
         for gpus in cards[:count]
     ]

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from tempopt.agent.placement import Placement
-from tempopt.agent.rank_process import RankProcess, start_rank
+from tempopt.agent.rank_process import ProgramRank, RankProcess, start_rank
 from tempopt.training.messages import Failed, Finished, Message, Ready, decode, encode
 
 # What torchrun, Slurm or LSF say of the agent's own place among processes is not the worker's.
@@ -41,7 +41,8 @@ class WorkerProcess:
         self._folder: Path | None = None
         self._group: _Group | None = None
         if placement.ranks == 1:
-            self._ranks = [start_rank(_environment(placement))]
+            environment = _environment(placement)
+            self._ranks = [start_rank(environment) if placement.loads_torch else ProgramRank(environment)]
             self.connection = self._ranks[0].connection
             return
         self._folder = Path(tempfile.mkdtemp(prefix="tempopt-ranks-"))

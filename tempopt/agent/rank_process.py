@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from tempopt.program.process_tree import kill_descendants
 from tempopt.training.messages import INT32
 
 COLD = "TEMPOPT_COLD_WORKERS"
@@ -56,10 +57,12 @@ def start_rank(environment: Mapping[str, str], store: Path | None = None) -> Ran
 class ColdRank:
     """A process with an interpreter of its own."""
 
+    module = "tempopt.training.worker"
+
     def __init__(self, environment: Mapping[str, str], store: Path | None = None) -> None:
         own_socket, peer_socket = socket.socketpair()
         with peer_socket:
-            command = python_command("tempopt.training.worker", str(peer_socket.fileno()))
+            command = python_command(self.module, str(peer_socket.fileno()))
             self._process = subprocess.Popen(
                 command if store is None else [*command, str(store)],
                 pass_fds=[peer_socket.fileno()],
@@ -92,6 +95,21 @@ class ColdRank:
             self.end()
         with self._lock:
             return self._process.wait()
+
+
+class ProgramRank(ColdRank):
+    """A process that runs commands and functions, without torch and Lightning.
+
+    What a command has started may have left the process group, as the processes of torchrun do.
+    """
+
+    module = "tempopt.program.worker"
+
+    def end(self) -> None:
+        """Kill the process and all that it has started; does not wait."""
+        if self._process.returncode is None:
+            kill_descendants(self._process.pid)
+        super().end()
 
 
 class ForkedRank:

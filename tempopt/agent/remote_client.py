@@ -48,7 +48,7 @@ from tempopt.storage.http.protocol import (
 from tempopt.storage.http.wire import change_to_plain, deserialize
 from tempopt.storage.liveness import agent_name, mark_agent_left
 from tempopt.storage.rows import StudyRow, StudyState, TicketRow
-from tempopt.training.messages import RunRequest, decode
+from tempopt.training.messages import AnyRequest, ProgramRequest, RunRequest, decode
 
 _AGAIN_SECONDS = (0.2, 1.0, 3.0)
 # beyond the time that an answer may be held back
@@ -204,7 +204,7 @@ class RemoteStudyClient(StudyClient):
         self._state: StudyState = study.state
         self._over = False
         self._snapshot_fields = joined.snapshot
-        self._program = spec.program()
+        self._program = spec.build_program()
         self._tickets: dict[int, TicketRow] = {}
         self._requests: dict[int, dict[str, Any]] = {}
         self._runs: dict[int, _Run] = {}
@@ -396,13 +396,14 @@ class RemoteStudyClient(StudyClient):
         """Return whether nothing is left to do, now and later."""
         return self._over and not len(self.outbox)
 
-    def request(self, ticket: TicketRow, memory_share: float | None) -> RunRequest:
+    def request(self, ticket: TicketRow, memory_share: float | None) -> AnyRequest:
         """Return what a worker is to do with a ticket."""
         plain = dict(self._requests[ticket.id])
-        program = dataclasses.asdict(self._program)
-        plain |= {"program": program, "folder": str(self.folder(ticket)), "memory_share": memory_share}
-        request = decode(json.dumps({"type": RunRequest.__name__, **plain}).encode())
-        assert isinstance(request, RunRequest)
+        plain |= {"program": dataclasses.asdict(self._program), "folder": str(self.folder(ticket))}
+        request = decode(json.dumps(plain).encode())
+        if isinstance(request, RunRequest):
+            return dataclasses.replace(request, memory_share=memory_share)
+        assert isinstance(request, ProgramRequest)
         return request
 
     def reports(self, ticket: TicketRow) -> dict[int, float]:

@@ -26,7 +26,7 @@ from tempopt.storage.changes import (
 )
 from tempopt.storage.checkpoints import run_name
 from tempopt.storage.rows import Checkpoint, StudyRow, StudyState, TicketRow, checkpoints_to_resume
-from tempopt.training.messages import RunRequest
+from tempopt.training.messages import AnyRequest
 
 THOROUGH_SECONDS = 2.0
 """So often at most, while nothing is known to wait, it is asked what others have lost."""
@@ -230,7 +230,7 @@ class StudyClient(abc.ABC):
         return self._folders.logs / run_name(ticket.kind, ticket.number)
 
     @abc.abstractmethod
-    def request(self, ticket: TicketRow, memory_share: float | None) -> RunRequest:
+    def request(self, ticket: TicketRow, memory_share: float | None) -> AnyRequest:
         """Return what a worker is to do with a ticket that has its parameters.
 
         Args:

@@ -93,6 +93,8 @@ class StudyRunner:
         state = None if self._study is None else store.load_study(name).state
         if state == "done" or (state == "paused" and not self._wake):
             return
+        if self._study is not None:
+            note_program(spec, self._observer)
         logs = self._checkpoints if is_local(self._checkpoints) else DEFAULT_FOLDER
         with _start_local_workers(spec, self._num_workers, Path(logs).absolute() / name) as (folder, workers):
             if self._study is not None and state != "running":
@@ -167,6 +169,7 @@ def run_remote_agent(
         return study.state
     spec = StudySpec.from_json(study.spec)
     import_schedules(spec)
+    note_program(spec, observer)
     # workers put and get checkpoints themselves
     os.environ[SERVER] = connection.url
     if token_file is not None:
@@ -215,6 +218,12 @@ def _run_agent(
         agent.run()
     finally:
         workers[:] = agent.workers
+
+
+def note_program(spec: StudySpec, observer: Observer) -> None:
+    """Show what a study of a database has this machine run, before it does."""
+    if spec.program is not None:
+        observer.note(f"{spec.study.name} runs {spec.program.label}")
 
 
 def validate_sampler_and_pruner(spec: StudySpec) -> None:

@@ -13,7 +13,7 @@ from tempopt.agent.observer import WorkerView
 from tempopt.agent.process import WorkerProcess
 from tempopt.storage.liveness import host
 from tempopt.storage.rows import TicketRow
-from tempopt.training.messages import LOG, RunRequest, Stop
+from tempopt.training.messages import LOG, AnyRequest, Stop
 
 _LOG_BYTES = 32 * 1024
 _START_SECONDS = 10.0
@@ -101,7 +101,7 @@ class WorkerSlot:
         with contextlib.suppress(OSError):
             self.log_from = (folder / LOG).stat().st_size
 
-    def send(self, request: RunRequest) -> None:
+    def send(self, request: AnyRequest) -> None:
         """Send the run of its ticket to the worker."""
         self.phase, self.process = Phase.PREPARING, Process.USED
         self.started_at = self.last_progress_at = time.monotonic()

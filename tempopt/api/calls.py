@@ -14,12 +14,14 @@ from tempopt.api.classes import (
     load_portable_spec,
     load_search_spec,
     portable_comparison,
+    spec_of_function,
     with_paths,
 )
 from tempopt.api.handle import StudyHandle
 from tempopt.api.main_module import FOLDER
 from tempopt.errors import StudyChanged, UsageError
 from tempopt.report.study_result import StudyResult
+from tempopt.run_handle import Run
 from tempopt.service import lifecycle, studies
 from tempopt.service.evaluation.evaluate import evaluate as evaluate_weights
 from tempopt.service.evaluation.result import EvaluationResult
@@ -34,6 +36,9 @@ from tempopt.storage import urls
 from tempopt.storage.http.address import is_server
 from tempopt.storage.opening import open_store
 
+Function = Callable[[Run], float | None]
+"""A function that trains a run."""
+
 
 class SearchKeywords(TypedDict, total=False):
     """Keyword arguments of a request to search."""
@@ -41,6 +46,15 @@ class SearchKeywords(TypedDict, total=False):
     trials: int | None
     add_trials: int
     enqueue: Sequence[Mapping[str, Any]]
+
+
+class FunctionKeywords(TypedDict, total=False):
+    """Keyword arguments of a search of a function."""
+
+    space: Mapping[str, Any] | None
+    metric: str | None
+    direction: str | None
+    name: str | None
 
 
 class CompareKeywords(TypedDict, total=False):
@@ -74,7 +88,10 @@ class _Common(TypedDict, total=False):
     observer: Observer | None
 
 
-class _Search(_Common, SearchKeywords, total=False):
+class _SearchOptions(_Common, FunctionKeywords, total=False): ...
+
+
+class _Search(_SearchOptions, SearchKeywords, total=False):
     submit: bool
 
 
@@ -85,22 +102,27 @@ class _Resume(_Common, ResumeKeywords, total=False): ...
 
 
 @overload
-def search(spec: Spec, *, wait: Literal[True] = True, **options: Unpack[_Search]) -> StudyResult: ...
-@overload
-def search(spec: Spec, *, wait: Literal[False], **options: Unpack[_Search]) -> StudyHandle: ...
 def search(
-    spec: Spec,
+    spec: Spec | Function, *, wait: Literal[True] = True, **options: Unpack[_Search]
+) -> StudyResult: ...
+@overload
+def search(spec: Spec | Function, *, wait: Literal[False], **options: Unpack[_Search]) -> StudyHandle: ...
+def search(
+    spec: Spec | Function,
     *,
     trials: int | None = None,
     add_trials: int = 0,
     enqueue: Sequence[Mapping[str, Any]] = (),
     submit: bool = False,
     wait: bool = True,
-    **options: Unpack[_Common],
+    **options: Unpack[_SearchOptions],
 ) -> StudyResult | StudyHandle:
     """Carry a study through to its verdict, or continue it if the store has begun it.
 
     Others may be at work on it at the same time, on this machine or another.
+
+    In place of a spec a function can be given that takes a :class:`tempopt.Run`, trains and returns the
+    value: ``tempopt.search(train, space={...}, metric="val_loss", direction="minimize")``.
 
     In a spec that is plain data, a class can be given as itself: ``"model": MyModel`` or
     ``"model": {"class_path": MyModel, "init_args": {...}}``, and so the data module and callbacks. Workers
@@ -109,7 +131,8 @@ def search(
     of its source: a class that was changed is another one, and belongs to another study.
 
     Args:
-        spec: The spec: loaded, as plain data, the path of a YAML file or the name of a bundled one.
+        spec: The spec: loaded, as plain data, the path of a YAML file or the name of a bundled one; or a
+            function.
         trials: Number of search trials of a new study, in place of the spec's.
         add_trials: Number of search trials to add to an existing study.
         enqueue: Parameter sets to try: the first tickets of a new study, tickets more of one that is there.
@@ -132,13 +155,22 @@ def search(
 
             ``observer``: an observer of the progress in place of that.
 
+            ``space``, ``metric``, ``direction``: of a function, what the sections ``search:`` and ``study:``
+            have; ``name``: of its study, by default that of the function.
+
     Raises:
         SpecError: The spec cannot be carried out, or a class cannot be imported by workers; nothing has been
             written but the module.
+        UsageError: Options of a function are missing, or were given with a spec.
         StudyChanged: The store has a study of that name that asks something else.
         StudyFailed: Nothing could be trained, or the store was away for too long.
         KeyboardInterrupt: After everything was saved; the message says how to go on.
     """
+    of_function = {key: options.pop(key, None) for key in FunctionKeywords.__annotations__}  # type: ignore[misc]
+    if callable(spec):
+        spec = spec_of_function(spec, **of_function)
+    elif names := [key for key, value in of_function.items() if value is not None]:
+        raise UsageError(f"{', '.join(names)}: for a function alone. A spec says it itself.")
     request = SearchRequest(
         spec=load_search_spec(spec), trials=trials, add_trials=add_trials, enqueue=enqueue
     )

@@ -1,4 +1,4 @@
-"""Classes in a spec given as Python data: each is replaced by the path under which workers import it."""
+"""Classes and functions in a spec given as Python data: each is replaced by the path under which workers import it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from tempopt.api.main_module import write_module
 from tempopt.api.main_source import MAIN, main_names
-from tempopt.errors import SpecError
+from tempopt.errors import SpecError, UsageError
 from tempopt.service.lifecycle import Storage
 from tempopt.service.requests import CompareRequest, SearchRequest
 from tempopt.service.studies import parse_any_spec
 from tempopt.spec.comparison_spec import refuse_comparison
+from tempopt.spec.program_section import ProgramSection
 from tempopt.spec.study_spec import StudySpec
 
 Spec = StudySpec | Mapping[str, Any] | str | Path
 """A study spec: loaded, as plain data, the path of a YAML file or the name of a bundled one."""
 
-_SECTIONS = ("model", "data", "trainer")
+_SECTIONS = ("model", "data", "trainer", "program")
 _IN_MAIN = re.compile(r"__main__\.([A-Za-z_]\w*)")
 
 
@@ -54,6 +55,30 @@ def portable_comparison(request: CompareRequest, storage: Storage) -> SearchRequ
     return replace(search_request, spec=make_classes_importable(search_request.spec))
 
 
+def spec_of_function(
+    function: Callable[..., Any],
+    *,
+    space: Mapping[str, Any] | None,
+    metric: str | None,
+    direction: str | None,
+    name: str | None,
+) -> dict[str, Any]:
+    """Return the spec of a study of a function.
+
+    Raises:
+        UsageError: What is searched, or which way is better, was not given.
+    """
+    if space is None or metric is None or direction is None:
+        raise UsageError(
+            "A function is searched with space, metric and direction, as in tempopt.search(train, "
+            'space={"lr": {"low": 0.001, "high": 0.1, "log": True, "baseline": 0.01}}, metric="val_loss", '
+            'direction="minimize").'
+        )
+    study_name = name or getattr(function, "__name__", "function").strip("_<>")
+    study = {"name": study_name, "metric": metric, "direction": direction}
+    return {"study": study, "program": {"function": function}, "search": dict(space)}
+
+
 def with_paths(spec: Spec) -> Spec:
     """Return a spec that is plain data with the import path in place of every class; others as they are.
 
@@ -67,6 +92,8 @@ def with_paths(spec: Spec) -> Spec:
 
 def _plain(data: Any, where: str) -> Any:
     """Return a part of a spec with paths in place of classes; a class by itself is one without arguments."""
+    if where == "program.function" and callable(data):
+        return _path(data, where)
     if isinstance(data, type):
         path = _path(data, where)
         is_argument = where.endswith(".class_path") or ".init_args" in where
@@ -87,17 +114,21 @@ def _plain(data: Any, where: str) -> Any:
     return data
 
 
-def _path(cls: type, where: str) -> str:
-    module, name = cls.__module__, cls.__qualname__
+def _path(value: Any, where: str) -> str:
+    """Return the import path of a class or a function."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
+    kind = "class" if isinstance(value, type) else "function"
+    if not name or name == "<lambda>" or module is None:
+        raise SpecError(f"{where}: given {value!r}, which has no name to import. Write a function with def.")
     if "." in name:
         raise SpecError(
-            f"{where}: the class {name} is defined inside of a function or another class, where workers do "
+            f"{where}: the {kind} {name} is defined inside of a function or another class, where workers do "
             "not find it. Define it at the top level of a module, a script or a cell."
         )
     namespace = main_names() if module == MAIN else vars(sys.modules.get(module, object))
-    if namespace.get(name) is not cls:
+    if namespace.get(name) is not value:
         raise SpecError(
-            f"{where}: the class {name} was given, but {module}.{name} is another one by now or is not "
+            f"{where}: the {kind} {name} was given, but {module}.{name} is another one by now or is not "
             "there. Import or define it again, and give that."
         )
     return f"{module}.{name}"
@@ -111,12 +142,17 @@ def make_classes_importable(spec: StudySpec) -> StudySpec:
         UsageError: The module cannot be written.
     """
     sections = {key: getattr(spec, key) for key in _SECTIONS}
+    if spec.program is not None:
+        sections["program"] = spec.program.model_dump()
     names: dict[str, None] = {}
     _map_main_paths(sections, lambda name: str(names.setdefault(name)))
     if not names:
         return spec
     module = write_module(list(names))
-    return spec.model_copy(update=_map_main_paths(sections, lambda name: f"{module}.{name}"))
+    update = _map_main_paths(sections, lambda name: f"{module}.{name}")
+    if spec.program is not None:
+        update["program"] = ProgramSection(**update["program"])
+    return spec.model_copy(update=update)
 
 
 def _map_main_paths(data: Any, path: Callable[[str], str]) -> Any:

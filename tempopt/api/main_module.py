@@ -1,4 +1,4 @@
-"""Writes classes of the running program, with all that they need of it, into a module that workers import."""
+"""Writes classes and functions of the running program, with all that they need of it, into a module that workers import."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from tempopt.api.main_source import MAIN, Definition, definition, imports_of, is_defined_in_main, main_names
@@ -43,8 +43,10 @@ def write_module(classes: Sequence[str]) -> str:
     """
     names = main_names()
     for class_name in classes:
-        if not isinstance(names.get(class_name), type):
-            raise SpecError(f'"{MAIN}.{class_name}": the program that is running has no class {class_name}.')
+        if not isinstance(names.get(class_name), type | FunctionType):
+            raise SpecError(
+                f'"{MAIN}.{class_name}": the program that is running has no class or function {class_name}.'
+            )
     module = _Module()
     for class_name in classes:
         module.need(class_name)

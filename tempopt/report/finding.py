@@ -14,7 +14,7 @@ TESTS = {
     "sign_flip": "sign-flip permutation test",
     "welch": "Welch's t-test",
 }
-DATA = {"test": "test", "validate": "validation"}
+DATA = {"test": "test", "validate": "validation", "program": "program's own"}
 GAIN, NO_GAIN = "Gain shown", "No gain shown"
 """Outcome of a study, in a few words."""
 State = Literal["shown", "worse", "not_shown", "fact"]

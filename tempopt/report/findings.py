@@ -119,7 +119,7 @@ def _verdict_findings(result: StudyData, verdict: Verdict, storage: str) -> Iter
     yield from _constant_findings(result, verdict)
     if result.spec.evaluated:
         yield from _inference_findings(verdict, baseline_name(result.spec))
-    else:
+    elif result.spec.program is None:
         reason = "no temperature that an evaluation is known to read is searched"
         yield Finding(kind="inference", text=f"inference only: not applicable; {reason}.")
     if verdict.controlled:
@@ -356,6 +356,8 @@ def _caveat_lines(verdict: Verdict, baseline: str) -> Iterator[str]:
     total = verdict.total
     if verdict.confirmed_on == "validate":
         yield "confirmed on the validation data that the search has seen: only the seeds are fresh."
+    if verdict.confirmed_on == "program":
+        yield "confirmed on the data that the program measures its value on: only the seeds are fresh."
     for answer in total.component_results or (total,):
         if answer.diverged or answer.reference_diverged:
             end = "; so the gain does not count" if diverges_too_often(answer) else ""

@@ -14,6 +14,7 @@ from tempopt.temperature import (
     CONTROL_PARAMETERS,
     KNOTS,
     NEUTRAL,
+    TEMPERATURE_PARAMETERS,
     Piecewise,
     TemperatureParameters,
     drop_unused_params,
@@ -53,11 +54,14 @@ def baseline_name(spec: StudySpec) -> str:
     """Return what a study is measured against, as a sentence says it.
 
     That is ``τ = 1``, ``contrast = 0.5 as found``, or of several ``the temperatures as found``. Of a number
-    that the module learns it is ``contrast as found, learned by the module from 0.5``.
+    that the module learns it is ``contrast as found, learned by the module from 0.5``. Where no temperature
+    is searched it is ``qk_gain = 1``, or ``the baseline``.
     """
+    values = _baseline_texts(spec)
+    if not spec.attends and not spec.temperatures:
+        return values[0] if len(values) == 1 else "the baseline"
     if not spec.temperatures:
         return ATTENTIONS_BASELINE
-    values = _baseline_temperature_texts(spec)
     if len(values) > 1:
         return "the temperatures as found"
     [(name, temperature)] = spec.temperatures.items()
@@ -67,18 +71,20 @@ def baseline_name(spec: StudySpec) -> str:
 
 
 def baseline_values(spec: StudySpec) -> str:
-    """Return the temperatures that :func:`baseline_name` leaves out, `` (τ = 1, contrast = 0.5)``."""
-    values = _baseline_temperature_texts(spec)
+    """Return the values that :func:`baseline_name` leaves out, `` (τ = 1, contrast = 0.5)``."""
+    values = _baseline_texts(spec)
     return f" ({', '.join(values)})" if len(values) > 1 else ""
 
 
 def baseline_label(spec: StudySpec) -> str:
     """Return what a study is measured against in a word, for a plot: ``τ = 1`` or ``baseline``."""
-    return "baseline" if spec.temperatures else ATTENTIONS_BASELINE
+    return ATTENTIONS_BASELINE if spec.attends and not spec.temperatures else "baseline"
 
 
-def _baseline_temperature_texts(spec: StudySpec) -> list[str]:
-    """Return the temperature of the baseline for each that is searched."""
+def _baseline_texts(spec: StudySpec) -> list[str]:
+    """Return the temperature of the baseline for each that is searched, or else the baseline's values."""
+    if not spec.attends and not spec.temperatures:
+        return [parameters_text({name: value}).replace("=", " = ") for name, value in spec.baselines.items()]
     texts = [ATTENTIONS_BASELINE] if spec.attends else []
     for name, temperature in spec.temperatures.items():
         relation = "learned from" if temperature.trained else "="
@@ -192,7 +198,8 @@ def duration(seconds: float) -> str:
 def temperature_text(parameters: Mapping[str, Any]) -> str:
     """Return a parameter set as people read it, without what changes nothing: ``τ = 2, lr=0.01``."""
     texts, covered_names = [], set()
-    for name in temperatures_of(parameters):
+    has_temperature = not parameters or any(name in TEMPERATURE_PARAMETERS for name in parameters)
+    for name in temperatures_of(parameters) if has_temperature else ():
         temperature_params = {**NEUTRAL, **parameters_of_temperature(parameters, name)}
         first = temperature_params["temperature_init"]
         last = temperature_params["temperature_final"] or first

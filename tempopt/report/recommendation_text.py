@@ -116,6 +116,8 @@ def _short_advice_text(spec: StudySpec, recommendation: Recommendation) -> str:
 def _training_phrase(recommendation: Recommendation) -> str:
     if recommendation.action_without_training == "train_with_control":
         return "under control of the entropy"
+    if recommendation.action_without_training == "train_with_parameters":
+        return "with other parameters"
     if recommendation.action_without_training != "train_at_constant":
         return "with a schedule"
     return (
@@ -153,9 +155,8 @@ def _train_text(result: StudyData, verdict: Verdict, recommendation: Recommendat
         )
     text = f"train {_training_phrase(recommendation)}: {temperature_text(recommendation.parameters)}."
     # attention's is read by every evaluation, whatever of it is changed
-    is_read = not result.spec.temperatures or _changed_names(recommendation).intersection(
-        result.spec.evaluated
-    )
+    has_attention_alone = bool(result.spec.evaluated) and not result.spec.temperatures
+    is_read = has_attention_alone or _changed_names(recommendation).intersection(result.spec.evaluated)
     if is_read or recommendation.plan_name is not None:
         text += f" Evaluate {evaluation_text}."
     if recommendation.parameters == verdict.params:
@@ -206,7 +207,8 @@ def _change_nothing_text(
     if verdict.at_one:
         return f"{text} The search found nothing better."
     if recommendation.excluded is None:
-        return f"{text} No temperature is shown to gain anything."
+        subject = "temperature" if result.spec.attends or result.spec.temperatures else "parameter set"
+        return f"{text} No {subject} is shown to gain anything."
     if verdict.total.worse:
         return f"{text} The winner of the search is shown to be worse."
     upper_bound = limit(recommendation.excluded, verdict.total.paired)
@@ -401,6 +403,8 @@ def untested_text(spec: StudySpec, recommendation: Recommendation) -> str:
 
 
 def _value_in(spec: StudySpec, name: str) -> Any:
+    if spec.program is not None:
+        return spec.baselines.get(name)
     section, _, path = name.partition(".")
     target: Any = {"trainer": spec.trainer, "data": spec.data}.get(section) if path else None
     if target is None:

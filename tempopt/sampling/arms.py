@@ -33,7 +33,7 @@ from tempopt.storage.rows import (
     TrialParam,
 )
 from tempopt.storage.ticket_queries import is_usable, to_maximize
-from tempopt.temperature import GROUPS, is_neutral, split_name
+from tempopt.temperature import GROUPS, split_name
 
 _DESIGN = ("baseline", "constant")
 """The arms beside the search whose runs its model learns from."""
@@ -310,7 +310,7 @@ class SearchArms:
                 # a constant of the first design may lie between them
                 if sampled[name] not in distribution.choices:
                     return False
-        return not is_neutral(self._spec.parameters("search", sampled))
+        return not self._spec.is_baseline(self._spec.parameters("search", sampled))
 
     def _recommend_alone(self, arm: str) -> list[Parameters]:
         """Return what the runs of an arm name by themselves; none if too few are complete."""
@@ -323,6 +323,8 @@ class SearchArms:
     def _recommend_within(self, arm: str) -> Parameters | None:
         """Return what the search's model expects to be the best baseline or constant; None: not known."""
         arm_name = cast("Arm", arm)
+        if arm == "constant" and not self._spec.num_constant:
+            return None
         if not self._spaces[arm]:
             return self._spec.parameters(arm_name, {})
         seed = derive(self._spec.study.seed, seed_name(arm), "named")

@@ -47,7 +47,7 @@ from tempopt.storage.http.protocol import RunReports, SyncRequest, SyncResponse,
 from tempopt.storage.http.wire import changes_from_plain, serialize
 from tempopt.storage.rows import TERMINAL_STATES, StudyRow, TicketRow
 from tempopt.storage.store import Store
-from tempopt.training.messages import encode
+from tempopt.training.messages import RunRequest, encode
 
 T = TypeVar("T")
 Spending = TypeVar("Spending", RunEnded, AttemptLost, AttemptReleased)
@@ -421,10 +421,11 @@ class StudySession:
         plain: dict[str, Any] = json.loads(encode(dataclasses.replace(request, folder=None)))
         name, run = self.study.name, run_name(ticket.kind, ticket.number)
         plain["program"] = None
-        if plain["checkpoints"] is not None:
-            plain["checkpoints"] = f"tempopt://{name}/{run}"
-        resume = ((checkpoint, to_agent(checkpoint["url"], name, run)) for checkpoint in plain["resume"])
-        plain["resume"] = [{**checkpoint, "url": url} for checkpoint, url in resume if url is not None]
+        if isinstance(request, RunRequest):
+            if request.checkpoints is not None:
+                plain["checkpoints"] = f"tempopt://{name}/{run}"
+            resume = ((checkpoint, to_agent(checkpoint["url"], name, run)) for checkpoint in plain["resume"])
+            plain["resume"] = [{**checkpoint, "url": url} for checkpoint, url in resume if url is not None]
         report_pairs = [
             (step, value if math.isfinite(value) else None) for step, value in sorted(reports.items())
         ]

@@ -12,7 +12,7 @@ from tempopt.sampling.arms import SearchArms
 from tempopt.service.lifecycle import Storage, open_storage
 from tempopt.storage.rows import SEARCH_KINDS, TERMINAL_STATES, Measurement, Parameters
 from tempopt.storage.ticket_queries import of_kind
-from tempopt.temperature import TEMPERATURE_PARAMETERS, drop_unused_params, is_neutral, training_key
+from tempopt.temperature import TEMPERATURE_PARAMETERS, drop_unused_params, training_key
 from tempopt.verdict.pairs import candidates
 
 TOP = 3
@@ -108,7 +108,7 @@ def _ranked_sets(result: StudyResult) -> Iterator[Parameters]:
         search, len(search) or 1, result.direction
     )
     # the search's model learns from runs of the baseline's arm, too
-    yield from (parameters for parameters in parameter_sets if not is_neutral(parameters))
+    yield from (parameters for parameters in parameter_sets if not result.spec.is_baseline(parameters))
 
 
 def _arms(result: StudyResult) -> SearchArms:

@@ -190,7 +190,7 @@ def forecast_study(
         metric=spec.study.metric,
         baseline=baseline_name(spec),
         runs=planned_runs(spec),
-        run=_time_here(spec, num_requested) if run.seconds is None else run,
+        run=_time_here(spec, num_requested) if run.seconds is None and spec.program is None else run,
         detectable=detectable(spec),
         noise=noise,
         noise_study=noise_study,
@@ -239,7 +239,7 @@ def _run_time_from_hours(spec: StudySpec, run_hours: float | None, workers: int 
     room_here = max(1, min(capacity(need, machine), spec.study.parallel))
     count = workers or (num_workers if isinstance(num_workers, int) else room_here)
     seconds = None if run_hours is None else run_hours * _HOUR
-    text = "How long a run takes is not known: no run is complete. Give --run-hours, or let a dry run tell."
+    text = "How long a run takes is not known: no run is complete. Give --run-hours."
     if seconds is not None:
         text = f"{format_duration(seconds)} a run, as given."
     return RunTime(seconds=seconds, gpus=need.gpus, workers=count, text=text)

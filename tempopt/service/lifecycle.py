@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tempopt.errors import StorageError, StoreNotBegun, StudyNotFound, UsageError
+from tempopt.run_handle import FILES, PROGRAM_FILES
 from tempopt.storage import checkpoints, urls
 from tempopt.storage.liveness import active_agents, machine_id, short_agent_name
 from tempopt.storage.opening import as_remote_store, open_store
@@ -187,7 +188,8 @@ def _remove_study_files(folder: str) -> checkpoints.RemovalResult:
     own_urls = [url for url in sizes if _is_own(*_split_file_path(folder, url))]
     removal = checkpoints.remove(own_urls)
     runs = [path for path in folders if checkpoints.RUN.fullmatch(path.name)]
-    for path in (*runs, Path(folder)) if checkpoints.is_local(folder) else ():
+    nested = sorted((path for run in runs for path in run.rglob("*") if path.is_dir()), reverse=True)
+    for path in (*nested, *runs, Path(folder)) if checkpoints.is_local(folder) else ():
         # one that holds something else stays
         with contextlib.suppress(OSError):
             path.rmdir()
@@ -213,7 +215,8 @@ def _is_own(name: str, inner_path: str) -> bool:
     """Return whether tempopt wrote a file of a study's folder, given its place in it."""
     if not inner_path:
         return _UNDELIVERED.fullmatch(name) is not None
-    is_file = inner_path == LOG or checkpoints.CHECKPOINT.fullmatch(inner_path) is not None
+    is_of_program = inner_path in PROGRAM_FILES or inner_path.startswith(f"{FILES}/")
+    is_file = inner_path == LOG or checkpoints.CHECKPOINT.fullmatch(inner_path) is not None or is_of_program
     return is_file and checkpoints.RUN.fullmatch(name) is not None
 
 

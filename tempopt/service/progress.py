@@ -65,7 +65,8 @@ def format_outcome(ticket: TicketRow) -> str:
     if ticket.outcome == "complete":
         return format_number(ticket.value)
     if ticket.outcome == "pruned":
-        return f"pruned at step {ticket.steps} of {ticket.total_steps}, {format_number(ticket.value)}"
+        total = f" of {ticket.total_steps}" if ticket.total_steps else ""
+        return f"pruned at step {ticket.steps}{total}, {format_number(ticket.value)}"
     if ticket.outcome == "diverged":
         return f"diverged at step {ticket.diverged_at}"
     return f"failed: {ticket.error or 'no reason is known'}"
@@ -285,7 +286,10 @@ def _run(view: WorkerView) -> tuple[str, str, str]:
     """Return what a worker trains, how far it is, and its value."""
     if view.kind is None:
         return ("idle", "", "")
-    steps = f"{view.step or 0}/{view.total_steps}" if view.total_steps else "starting"
+    # how many steps a program takes is not known
+    steps = f"{view.step}" if view.step else "starting"
+    if view.total_steps:
+        steps = f"{view.step or 0}/{view.total_steps}"
     return (f"{view.kind} {view.number}", steps, "silent" if view.silent else format_number(view.value))
 
 

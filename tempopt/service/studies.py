@@ -227,7 +227,9 @@ def check(
     if spec.compare is not None:
         check_comparison(spec)
     validate_sampler_and_pruner(spec)
-    with start_workers([Placement(ranks=spec.ranks if dry_run else 1)]) as workers:
+    with start_workers(
+        [Placement(ranks=spec.ranks if dry_run else 1, loads_torch=spec.program is None)]
+    ) as workers:
         spec, started = run_dry_run(
             spec,
             workers[0],
@@ -235,7 +237,9 @@ def check(
             on_stage=lambda stage: on_line(format_stage(stage)) if on_line is not None else None,
         )
     lines = [f'The spec of study "{spec.study.name}" is valid.']
-    if started is None:
+    if spec.program is not None:
+        lines.append(f"Found {spec.program.label}. Nothing was run.")
+    elif started is None:
         lines.append(
             "Keys, classes and arguments were checked. Whether the model has attention on which a "
             "temperature acts is seen only when it runs: add --dry-run."

@@ -41,7 +41,7 @@ _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}"
 _VARIED_NAME = r"[A-Za-z0-9][A-Za-z0-9._=,-]{0,99}"
 _NAMED = re.compile(rf"({_NAME})=(.*)", re.DOTALL)
 # Sections whose keys no parameter set holds.
-_STUDY_SECTIONS = ("study", "search", "compare", "attach", "temperatures", "resources")
+_STUDY_SECTIONS = ("study", "program", "search", "compare", "attach", "temperatures", "resources")
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _TYPICAL = "{temperature_init: 2, lr: 0.001}"
 # What a search alone reads of the section study:.
@@ -92,13 +92,16 @@ def normalize_comparison(data: object) -> object:
 
 
 def check_sets(
-    sets: Sequence[ComparedSet], *, model_args: Mapping[str, Any], temperatures: Collection[str] | None = ()
+    sets: Sequence[ComparedSet],
+    *,
+    model_args: Mapping[str, Any] | None,
+    temperatures: Collection[str] | None = (),
 ) -> None:
     """Refuse sets that cannot be compared.
 
     Args:
         sets: The first is what the others are compared with.
-        model_args: Init arguments that the ``model:`` section sets.
+        model_args: Init arguments that the ``model:`` section sets; None: a program trains.
         temperatures: Names in the section ``temperatures:``; None: it is wrong itself.
 
     Raises:
@@ -123,7 +126,7 @@ def check_sets(
 
 
 def _problem(
-    name: str, value: object, model_args: Mapping[str, Any], temperatures: Collection[str] | None
+    name: str, value: object, model_args: Mapping[str, Any] | None, temperatures: Collection[str] | None
 ) -> str | None:
     problem = name_problem(name, model_args, action="compared", temperatures=temperatures)
     if problem := problem or _value_problem(value):

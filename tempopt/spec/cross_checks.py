@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tempopt.errors import SpecError
 from tempopt.spec.compared_sets import comparison_problems, in_every_set
 from tempopt.spec.lightning_config import length_problems
+from tempopt.spec.program_section import program_problems
 from tempopt.spec.search_space import parse_sets, unused_temperature_params
 from tempopt.spec.sections import direction_of
 from tempopt.spec.strategy_options import strategy_problems
@@ -20,7 +21,6 @@ from tempopt.temperature.entropy import ENTROPY_PARAMETERS
 from tempopt.temperature.entropy_control import CONTROL, CONTROL_PARAMETERS, has_target
 from tempopt.temperature.named import join_name, name_problem, registered_path, split_name
 from tempopt.temperature.parameters import PLAN_PARAMETERS, ParameterNames, check_parameter
-from tempopt.temperature.plan_parts import CREDITED
 from tempopt.temperature.ranges import HIGHEST, LOWEST
 
 if TYPE_CHECKING:
@@ -41,7 +41,13 @@ _REMEDY = (
 
 def find_inconsistencies(spec: StudySpec) -> _Problems:
     """Return what does not fit together: paths and messages."""
-    lines = length_problems(spec.trainer, {*spec.search, *in_every_set(spec.compare)})
+    lines = [*program_problems(spec)]
+    if spec.program is None:
+        lines += length_problems(spec.trainer, {*spec.search, *in_every_set(spec.compare)})
+        lines += _data_problems(spec)
+    # how a program uses the cards that it sees is its own affair
+    divides_cards = spec.uses_gpu and spec.program is None
+    lines += spec.resources.problems(spec.study, ranks=spec.ranks, on_cards=divides_cards)
     lines += _temperature_problems(spec)
     try:
         parse_sets(spec.study.enqueue, search=spec.search, max_sets=spec.num_trials, path="study.enqueue")
@@ -49,8 +55,6 @@ def find_inconsistencies(spec: StudySpec) -> _Problems:
         lines += error.lines
     lines += strategy_problems(spec.study)
     lines += _attach_problems(spec)
-    lines += _data_problems(spec)
-    lines += spec.resources.problems(spec.study, ranks=spec.ranks, on_cards=spec.uses_gpu)
     lines += comparison_problems(spec.study, spec.compare)
     return lines + _named_temperature_problems(spec)
 
@@ -84,7 +88,7 @@ def _temperature_problems(spec: StudySpec) -> _Problems:
             "not show what it attends to. Take study.compile or entropy_control out."
         )
         return [(f"{'search' if CONTROL in spec.search else 'model.init_args'}.{CONTROL}", message)]
-    if spec.about_temperature and not any(name in CREDITED for name in spec.search):
+    if spec.about_temperature and spec.program is None and not spec.searches_temperature:
         message = (
             f"given {', '.join(spec.search)}, of which none is a temperature, so that there would be no "
             "temperature for the verdict to be about. Search one, as in temperature_init: {low: 0.25, "
@@ -108,7 +112,7 @@ def _attach_problems(spec: StudySpec) -> _Problems:
 
 
 def _argument_problem(spec: StudySpec, name: str) -> str | None:
-    if name not in _ATTACHABLE or name not in spec.model["init_args"]:
+    if name not in _ATTACHABLE or name not in spec.model_args:
         return None
     return (
         f"{name} could mean what attach: sets, or the argument {name} of {spec.model['class_path']}. Rename "
@@ -130,7 +134,7 @@ def _named_temperature_problems(spec: StudySpec) -> _Problems:
     for name, section in temperatures.items():
         path = f"temperatures.{name}"
         problem = name_problem(name)
-        if problem is None and name in spec.model["init_args"]:
+        if problem is None and name in spec.model_args:
             problem = f'the model has an init argument "{name}", too. Give the temperature another name.'
         if problem is not None:
             lines.append((path, problem))

@@ -8,6 +8,7 @@ from typing import Any
 
 from tempopt.errors import unknown
 from tempopt.spec.lightning_config import SEARCHABLE, UNSEARCHED, argument_problem
+from tempopt.spec.program_section import program_name_problem
 from tempopt.spec.temperatures import check_unknown_temperature_name
 from tempopt.temperature.named import split_name
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
@@ -17,7 +18,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 def name_problem(
     name: str,
-    model_args: Mapping[str, Any],
+    model_args: Mapping[str, Any] | None,
     *,
     action: str = "searched",
     temperatures: Collection[str] | None = (),
@@ -26,7 +27,8 @@ def name_problem(
 
     Args:
         name: As a person wrote it.
-        model_args: Init arguments that the ``model:`` section sets.
+        model_args: Init arguments that the ``model:`` section sets; None: a program trains, which takes
+            parameters of any name.
         action: What is to be done with parameters of such names, for the message.
         temperatures: Names in the section ``temperatures:``; None: it is wrong itself.
     """
@@ -34,6 +36,8 @@ def name_problem(
         return f'"{name}" is no name of an argument. Give a name, as in temperature_init or data.batch_size.'
     if problem := check_unknown_temperature_name(name, temperatures):
         return problem
+    if model_args is None:
+        return program_name_problem(name)
     prefix, dot, argument = name.partition(".")
     is_of_faulty_section = temperatures is None and bool(split_name(name)[0])
     if not dot or name in TEMPERATURE_PARAMETERS or is_of_faulty_section:

@@ -49,6 +49,45 @@ class Program:
     metric_reads_temperature: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandProgram:
+    """A command that trains a run in processes of its own.
+
+    Args:
+        command: As the spec has it, with placeholders.
+        metric: Name of the value.
+        pattern: Text before the value in the output, or a regular expression with a group; None: the run
+            reports its value.
+        baselines: Values of parameters that a run does not have under its conditions.
+        identity: Identity of the study's spec.
+    """
+
+    command: str
+    metric: str
+    pattern: str | None
+    baselines: dict[str, Any]
+    identity: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionProgram:
+    """A Python function that trains a run in the worker.
+
+    Args:
+        function: Import path, as in ``my_package.train.train``.
+        metric: Name of the value.
+        identity: Identity of the study's spec.
+    """
+
+    function: str
+    metric: str
+    identity: str
+
+
+AnyProgram = Program | CommandProgram | FunctionProgram
+"""What runs of a study train."""
+
+
 def guard_name(evaluation: str, metric: str) -> str:
     """Return the name under which an evaluation measures a metric that is guarded."""
     return f"{evaluation}{GUARD}{metric}"

@@ -38,12 +38,14 @@ class Need:
         cpus: CPU cores, >= 1.
         memory: Main memory in bytes; None: not counted.
         ranks: Processes that train it together, >= 1; each has its own card if there are cards.
+        loads_torch: Whether a worker trains it with torch and Lightning, and not by a program of its own.
     """
 
     gpus: float = 0.0
     cpus: int = 1
     memory: int | None = None
     ranks: int = 1
+    loads_torch: bool = True
 
     @property
     def trials_per_card(self) -> int:

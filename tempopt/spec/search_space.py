@@ -55,13 +55,13 @@ _NO_EFFECT = (None, "none", False, "off", 1)
 
 
 def parse_search(
-    section: object, *, model_args: Mapping[str, Any], temperatures: Collection[str] | None = ()
+    section: object, *, model_args: Mapping[str, Any] | None, temperatures: Collection[str] | None = ()
 ) -> dict[str, Domain]:
     """Return the domain of each name in a ``search:`` section.
 
     Args:
         section: Name to ``{low, high, log, step}``, to a list of choices, or to ``{choices: [...]}``.
-        model_args: Init arguments that the ``model:`` section sets.
+        model_args: Init arguments that the ``model:`` section sets; None: a program trains.
         temperatures: Names in the section ``temperatures:``; None: it is wrong itself.
 
     Raises:

@@ -276,7 +276,9 @@ class StudySection(SpecSection):
             default_factory=dict, description='a text for each guard, as in {val_loss: "no worse than 1%"}'
         ),
     ]
-    confirm_on: Annotated[Literal["test", "validate"], Field(description="test or validate")] = "test"
+    confirm_on: Annotated[Literal["test", "validate", "program"], Field(description="test or validate")] = (
+        "test"
+    )
     validate_at: Annotated[Literal["final", "current"], Field(description="final or current")] = "final"
     sampler: SamplerOrPrunerConfig = SamplerOrPrunerConfig(name=KNOWLEDGE_GRADIENT)
     pruner: SamplerOrPrunerConfig = SamplerOrPrunerConfig(name=KNOWLEDGE_GRADIENT)

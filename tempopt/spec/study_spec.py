@@ -9,19 +9,22 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, PrivateAttr, ValidationInfo, field_serializer, field_validator, model_validator
 
-from tempopt.errors import SpecError
+from tempopt.errors import SpecError, UsageError
 from tempopt.spec import yaml_source as document
 from tempopt.spec.alpha_levels import Direction
 from tempopt.spec.compared_sets import NO_SEARCH, ComparedSet, check_sets, normalize_comparison, with_sets
+from tempopt.spec.conditions import active_params
 from tempopt.spec.cross_checks import find_inconsistencies, notes_on
 from tempopt.spec.domains import UNSET, Domain, domain_to_yaml
 from tempopt.spec.identity import identity_fields
 from tempopt.spec.lightning_config import parse_class_section, parse_trainer
-from tempopt.spec.program import Program
+from tempopt.spec.program import AnyProgram, Program
+from tempopt.spec.program_section import ProgramSection, normalize_program
 from tempopt.spec.resources import Need, Resources
 from tempopt.spec.search_space import (
     Arm,
@@ -47,7 +50,8 @@ from tempopt.temperature.generation import GENERATION
 from tempopt.temperature.named import AS_FOUND, join_name
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
 from tempopt.temperature.plan import flatten_schedule_args
-from tempopt.temperature.plan_parts import NORMALISATION
+from tempopt.temperature.plan_parts import CREDITED, NORMALISATION, to_neutral
+from tempopt.temperature.training_equivalence import same_training
 from tempopt.version import __version__
 
 if TYPE_CHECKING:
@@ -58,7 +62,7 @@ __all__ = ["PRUNERS", "SAMPLERS", "Direction", "SamplerOrPrunerConfig", "StudySp
 
 
 class StudySpec(SpecSection):
-    """A study: a LightningCLI config (``model``, ``data``, ``trainer``) plus tempopt's own sections.
+    """A study: a LightningCLI config (``model``, ``data``, ``trainer``) or a program, and how it is searched.
 
     Raises:
         SpecError: from :func:`tempopt.spec.load.load_spec`, :meth:`parse` and :meth:`from_json`, with a line
@@ -66,8 +70,12 @@ class StudySpec(SpecSection):
     """
 
     study: StudySection
+    program: ProgramSection | None = None
     model: Annotated[
-        dict[str, Any], Field(description="the LightningModule, as in {class_path: package.module.Class}")
+        dict[str, Any],
+        Field(
+            default_factory=dict, description="the LightningModule, as in {class_path: package.module.Class}"
+        ),
     ]
     data: dict[str, Any] | None = None
     trainer: Annotated[dict[str, Any], Field(default_factory=dict)]
@@ -92,13 +100,15 @@ class StudySpec(SpecSection):
 
     @model_validator(mode="before")
     @classmethod
-    def _compares(cls, data: object) -> object:
-        return normalize_comparison(data)
+    def _normalize(cls, data: object) -> object:
+        return normalize_comparison(normalize_program(data))
 
     @field_validator("model", "data", mode="before")
     @classmethod
     def _class(cls, value: object, info: ValidationInfo) -> dict[str, Any] | None:
         name = str(info.field_name)
+        if not value and info.data.get("program") is not None:
+            return {} if name == "model" else None
         return None if value is None and name == "data" else parse_class_section(value, section=name)
 
     @field_validator("trainer", mode="before")
@@ -127,6 +137,8 @@ class StudySpec(SpecSection):
     @property
     def attends(self) -> bool:
         """Whether attention's temperature is searched or set, and not only others."""
+        if self.program is not None:
+            return any(name in CREDITED for _, name, _ in self.written_parameters())
         return not self.temperatures or self.attach is not None or "" in searched_temperatures(self.search)
 
     @property
@@ -146,6 +158,32 @@ class StudySpec(SpecSection):
         ]
 
     @property
+    def searches_temperature(self) -> bool:
+        """Whether a temperature is searched, so that its gain is what the verdict is about."""
+        return any(name in CREDITED for name in self.search)
+
+    @property
+    def baselines(self) -> dict[str, Any]:
+        """The values at which the baseline holds searched names that are no temperature parameters."""
+        return {name: domain.baseline for name, domain in self.search.items() if domain.baseline != UNSET}
+
+    def to_baseline(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Return parameters with what the verdict is about at the baseline, and all else as it is."""
+        if self.searches_temperature:
+            return to_neutral(parameters)
+        baselines = {name: value for name, value in self.baselines.items() if name in parameters}
+        return active_params(self.search, {**parameters, **baselines})
+
+    def is_baseline(self, parameters: Mapping[str, Any]) -> bool:
+        """Return whether parameters train at the baseline already."""
+        return same_training(parameters, self.to_baseline(parameters))
+
+    @property
+    def has_twin(self) -> bool:
+        """Whether the winner is compared with its own other parameters at the baseline as well."""
+        return bool(self.other_names or (self.searches_temperature and self.method_names))
+
+    @property
     def num_trials(self) -> int:
         """Number of search trials: more by default where ordinary parameters are searched, too."""
         return self.study.trials or (16 if self.other_names else 12)
@@ -153,7 +191,7 @@ class StudySpec(SpecSection):
     @property
     def num_constant(self) -> int:
         """Number of constant temperatures in the first design of the search."""
-        return self.study.arms.constant or 4
+        return (self.study.arms.constant or 4) if self.searches_temperature else 0
 
     @property
     def num_baseline(self) -> int:
@@ -196,7 +234,7 @@ class StudySpec(SpecSection):
         of its output is tempopt's.
         """
         names = TEMPERATURE_PARAMETERS if self.attach is None else ("output_temperature",)
-        fixed_values = {name: value for name, value in self.model["init_args"].items() if name in names}
+        fixed_values = {name: value for name, value in self.model_args.items() if name in names}
         initial_values = {
             join_name(name, AS_FOUND): section.as_found
             for name, section in self.temperatures.items()
@@ -205,8 +243,19 @@ class StudySpec(SpecSection):
         return flatten_schedule_args(fixed_values) | initial_values
 
     @property
+    def model_args(self) -> dict[str, Any]:
+        """Init arguments that the section ``model:`` sets."""
+        arguments: dict[str, Any] = self.model.get("init_args", {})
+        return arguments
+
+    @property
     def evaluated(self) -> list[str]:
-        """The temperatures that the evaluation of a trained model reads; attention's is the empty text."""
+        """The temperatures that the evaluation of a trained model reads; attention's is the empty text.
+
+        None of a program, which is not evaluated apart from its training.
+        """
+        if self.program is not None:
+            return []
         names = [name for name, section in self.temperatures.items() if section.evaluated]
         return [*([""] if self.attends else []), *names]
 
@@ -231,7 +280,8 @@ class StudySpec(SpecSection):
     @property
     def learns(self) -> bool:
         """Whether runs with learned temperatures are confirmed beside the winner."""
-        return bool(self.study.learned) and not self.study.not_learned and self.about_temperature
+        can_learn = self.program is None and self.about_temperature
+        return bool(self.study.learned) and not self.study.not_learned and can_learn
 
     def with_dry_run_results(
         self,
@@ -273,7 +323,8 @@ class StudySpec(SpecSection):
             gpus: Whether there are cards where it runs, for a spec that does not say how many it wants.
         """
         local_spec = self._in_force()
-        return local_spec.resources.need(ranks=local_spec.ranks, on_cards=local_spec.uses_gpu, gpus=gpus)
+        need = local_spec.resources.need(ranks=local_spec.ranks, on_cards=local_spec.uses_gpu, gpus=gpus)
+        return replace(need, loads_torch=self.program is None)
 
     @property
     def notes(self) -> list[str]:
@@ -292,6 +343,8 @@ class StudySpec(SpecSection):
 
     def space(self, arm: Arm = "search") -> dict[str, BaseDistribution]:
         """Return Optuna's distributions of what an arm samples."""
+        if arm == "constant" and not self.searches_temperature:
+            arm = "baseline"
         return arm_space(distributions(self.search), arm, self.other_names)
 
     def constants(self) -> list[dict[str, float]]:
@@ -367,12 +420,23 @@ class StudySpec(SpecSection):
             data[section] = document.resolve(data[section], path=section)
         return self.parse(data, source="the study spec with the environment's values")
 
-    def program(self, *overrides: str) -> Program:
+    def build_program(self, *overrides: str) -> AnyProgram:
+        """Return what a worker on this machine runs.
+
+        Raises:
+            SpecError: As in :meth:`lightning_program`.
+        """
+        return self.lightning_program(*overrides) if self.program is None else self.program.build(self)
+
+    def lightning_program(self, *overrides: str) -> Program:
         """Return what a trainer on this machine needs to know.
 
         Raises:
             SpecError: As in :meth:`with_overrides` and :meth:`resolve_environment`.
+            UsageError: The spec has a program and no LightningModule.
         """
+        if self.program is not None:
+            raise UsageError("This is for LightningModules, and the spec has a section program:.")
         local_spec = (self.with_overrides(overrides) if overrides else self).resolve_environment()
         return Program(
             model=local_spec.model,
@@ -425,6 +489,10 @@ class StudySpec(SpecSection):
 
 
 def _names_in(info: ValidationInfo) -> dict[str, Any]:
-    """Return the init arguments and the named temperatures that other sections have, None for faulty ones."""
+    """Return the init arguments and the named temperatures that other sections have, None for faulty ones.
+
+    A program has no init arguments.
+    """
     model = info.data.get("model") or {}
-    return {"model_args": model.get("init_args", {}), "temperatures": info.data.get("temperatures")}
+    model_args = None if info.data.get("program") is not None else model.get("init_args", {})
+    return {"model_args": model_args, "temperatures": info.data.get("temperatures")}

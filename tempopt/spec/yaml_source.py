@@ -354,7 +354,7 @@ def _expand(segments: list[str]) -> tuple[str, ...]:
     if section in ("model", "data") and keys and keys[0] not in ("class_path", "init_args"):
         return (section, "init_args", *keys)
     if section == "search" and len(keys) > 1:
-        if keys[-1] in ("low", "high", "log", "step", "choices"):
+        if keys[-1] in ("low", "high", "log", "step", "choices", "baseline"):
             return (section, ".".join(keys[:-1]), keys[-1])
         return (section, ".".join(keys))
     return (section, *keys)

@@ -48,7 +48,7 @@ from tempopt.training.messages import Channel, Evaluation, Finished, LocalChanne
 from tempopt.training.module import TemperedModule
 from tempopt.training.named_values import NamedValues, other_temperatures
 from tempopt.training.ranks import ALONE, Ranks
-from tempopt.training.run import Run
+from tempopt.training.run import LightningRun
 from tempopt.training.steps import current_step
 
 # Where the errors of torch's compiler come from.
@@ -92,9 +92,9 @@ class _Stages:
         self._channel.send(Stage(ticket=request.ticket, attempt=request.attempt, what=stage, seconds=seconds))
 
 
-def _run_short(request: RunRequest, ranks: Ranks) -> Run:
+def _run_short(request: RunRequest, ranks: Ranks) -> LightningRun:
     """Train two steps and validate once, and return the run, detached; what it reports counts for nothing."""
-    run = Run(request, LocalChannel(), ranks, **_SHORT)
+    run = LightningRun(request, LocalChannel(), ranks, **_SHORT)
     try:
         run.fit()
     finally:
@@ -170,7 +170,7 @@ def dry_run(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fini
         return _evaluate_trained_model(request, channel, ranks, stages)
     # what is looked into is no function that could be compiled
     eager_request = dataclasses.replace(request, program=dataclasses.replace(request.program, compile=None))
-    run = Run(eager_request, LocalChannel(), ranks, **_SHORT)
+    run = LightningRun(eager_request, LocalChannel(), ranks, **_SHORT)
     stages.report_stage("made model and data")
     attended_layers = _record_attending_layers(run.module)
     attached_names = {name for name, _, _ in bindings(run.module)}
@@ -197,7 +197,7 @@ def dry_run(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fini
     run.detach()
     # The spec's own Trainer may not fit the data, as with a val_check_interval that is never reached.
     one_step = LocalChannel(send=channel.send, should_stop=lambda: True)
-    second_run = Run(eager_request, one_step, ranks)
+    second_run = LightningRun(eager_request, one_step, ranks)
     second_run.fit()
     second_run.detach()
     stages.report_stage("trained a step with the Trainer of the spec")
@@ -213,7 +213,7 @@ def dry_run(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fini
     return finished
 
 
-def _self_test(run: Run, attended_layers: set[int], stages: _Stages) -> list[str]:
+def _self_test(run: LightningRun, attended_layers: set[int], stages: _Stages) -> list[str]:
     """Prove that each temperature acts.
 
     Returns:
@@ -235,7 +235,7 @@ def _self_test(run: Run, attended_layers: set[int], stages: _Stages) -> list[str
 def _evaluate_trained_model(request: RunRequest, channel: Channel, ranks: Ranks, stages: _Stages) -> Finished:
     """Evaluate a trained model on a batch of each of its data; nothing is trained."""
     with _compilable(request.program.compile):
-        run = Run(request, channel, ranks, limit_val_batches=1)
+        run = LightningRun(request, channel, ranks, limit_val_batches=1)
         finished = run.execute()
     refuse_unread_generation(run.module, request.space)
     stages.report_stage("evaluated the trained model on a batch of each of its data")
@@ -346,7 +346,7 @@ def _refuse_copies(module: L.LightningModule, attached_names: Collection[str]) -
             )
 
 
-def _require_trained(run: Run) -> None:
+def _require_trained(run: LightningRun) -> None:
     if run.diverged_at is not None:
         raise SpecError(
             f"The training diverged in the dry run: by step {run.diverged_at} the loss or "
@@ -379,7 +379,7 @@ def _require_attention(module: TemperedModule, attended_layers: set[int], space:
         )
 
 
-def _require_read(run: Run) -> None:
+def _require_read(run: LightningRun) -> None:
     """Refuse named temperatures that training does not read, with a line for each."""
     faults: list[str] = []
     for name, attachment in run.values.attachments.items():
@@ -393,7 +393,7 @@ def _require_read(run: Run) -> None:
         raise AttachError("\n".join(faults))
 
 
-def _values_in_optimizers(run: Run) -> list[str]:
+def _values_in_optimizers(run: LightningRun) -> list[str]:
     """Return the named temperatures that the module's own optimizers hold where nothing is written."""
     groups = (group for optimizer in run.trainer.optimizers for group in optimizer.param_groups)
     optimized_ids = {id(parameter) for group in groups for parameter in group["params"]}
@@ -404,7 +404,7 @@ def _values_in_optimizers(run: Run) -> list[str]:
     ]
 
 
-def _read_by_metric(run: Run) -> list[str]:
+def _read_by_metric(run: LightningRun) -> list[str]:
     """Return the named temperatures with which the metric moves alone.
 
     Raises:
@@ -426,7 +426,7 @@ def _read_by_metric(run: Run) -> list[str]:
     return list(names)
 
 
-def _metric_moves(run: Run, names: Sequence[str]) -> Iterator[tuple[str, float, float]]:
+def _metric_moves(run: LightningRun, names: Sequence[str]) -> Iterator[tuple[str, float, float]]:
     """Yield each of some temperatures with which the metric changes, and the metric without and with that."""
     metric = run.request.program.metric
     plain_metric = run.evaluate(_VALIDATE)[metric] if names else 0.0
@@ -437,7 +437,7 @@ def _metric_moves(run: Run, names: Sequence[str]) -> Iterator[tuple[str, float, 
             yield name, plain_metric, changed_metric
 
 
-def _make_single_batch_loss(run: Run) -> Callable[[], Any]:
+def _make_single_batch_loss(run: LightningRun) -> Callable[[], Any]:
     """Return what computes the loss of one fixed batch, with the same random numbers each time.
 
     Of a module that optimizes by itself it returns the losses that the step would go back through; no
@@ -456,7 +456,7 @@ def _make_single_batch_loss(run: Run) -> Callable[[], Any]:
 
 
 @contextlib.contextmanager
-def _collect_losses(run: Run) -> Iterator[list[Tensor]]:
+def _collect_losses(run: LightningRun) -> Iterator[list[Tensor]]:
     """Collect the losses that a manual optimization would backpropagate, without any optimizer step."""
     losses: list[Tensor] = []
     if run.module.automatic_optimization:

@@ -11,13 +11,14 @@ import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-
-import lightning as L
+from typing import TYPE_CHECKING
 
 from tempopt.spec.program import Program
 from tempopt.storage.run_code import RunCode
-from tempopt.training.lightning_package import lightning_package
 from tempopt.training.messages import RunRequest, encode
+
+if TYPE_CHECKING:
+    import lightning as L
 
 _PACKAGES = ("tempopt", "torch", "torchmetrics", "numpy")
 _SHOWN_PACKAGES = ("tempopt", "torch", "optuna")
@@ -43,6 +44,9 @@ def _version(name: str) -> str | None:
 
 def _lightning(module: L.LightningModule) -> str:
     """Return the package whose Trainer trains a module, as pip calls it."""
+    # a program needs no Lightning
+    from tempopt.training.lightning_package import lightning_package
+
     return str(lightning_package(type(module)).__name__.partition(".")[0])
 
 
@@ -64,8 +68,13 @@ def run_code(module: L.LightningModule, datamodule: L.LightningDataModule | None
         identity=code_identity(module, datamodule),
         commit=commit,
         is_dirty=is_dirty,
-        packages={name: text for name in (*_SHOWN_PACKAGES, _lightning(module)) if (text := _version(name))},
+        packages=package_versions(_lightning(module)),
     )
+
+
+def package_versions(*names: str) -> dict[str, str]:
+    """Return the versions of the packages that are named with the code of a run, and of further ones."""
+    return {name: text for name in (*_SHOWN_PACKAGES, *names) if (text := _version(name))}
 
 
 @functools.cache

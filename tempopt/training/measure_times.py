@@ -18,7 +18,7 @@ from tempopt.training.callbacks import EvaluationAbortedError
 from tempopt.training.lightning_package import LightningCallback
 from tempopt.training.messages import Evaluation, Finished, LocalChannel, RunRequest, Times
 from tempopt.training.ranks import ALONE, Ranks
-from tempopt.training.run import Run
+from tempopt.training.run import LightningRun
 from tempopt.training.steps import current_step, total_steps
 
 _WARM_UP = 5
@@ -95,14 +95,14 @@ def measure(request: RunRequest, ranks: Ranks = ALONE, *, clock: Clock = time.mo
         clock: Returns seconds.
     """
     start_time, channel = clock(), LocalChannel()
-    run = Run(request, channel, ranks)
+    run = LightningRun(request, channel, ranks)
     try:
         return _time_run(run, channel, start_time, clock)
     finally:
         run.detach()
 
 
-def _time_run(run: Run, channel: LocalChannel, start_time: float, clock: Clock) -> Finished:
+def _time_run(run: LightningRun, channel: LocalChannel, start_time: float, clock: Clock) -> Finished:
     request = run.request
     if request.program.weights is not None:
         run.execute()
@@ -130,11 +130,13 @@ def _time_run(run: Run, channel: LocalChannel, start_time: float, clock: Clock) 
     return _build_finished_message(run, times)
 
 
-def _build_finished_message(run: Run, times: Times) -> Finished:
+def _build_finished_message(run: LightningRun, times: Times) -> Finished:
     return replace(run.build_finished_message("complete", current_step(run.trainer)), times=times)
 
 
-def _time_evaluation(run: Run, channel: LocalChannel, timer: StepTimer, split: Any, clock: Clock) -> float:
+def _time_evaluation(
+    run: LightningRun, channel: LocalChannel, timer: StepTimer, split: Any, clock: Clock
+) -> float:
     """Return the seconds of one evaluation, estimated from its first batches if it takes long."""
     seconds = 0.0
     for _ in range(2):

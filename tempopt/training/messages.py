@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
-from tempopt.spec.program import Program, ValidateAt
+from tempopt.spec.program import CommandProgram, FunctionProgram, Program, ValidateAt
 
 if TYPE_CHECKING:
     from tempopt.temperature.learned import Learns
@@ -158,6 +158,33 @@ class RunRequest(RunMessage):
     observe: bool = False
     maps: bool = False
     label: RunLabel | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramRequest(RunMessage):
+    """One run of a command or a function: a parameter set and a seed, by value.
+
+    Args:
+        program: What is run.
+        parameters: Name to value.
+        seed: Seed of the run.
+        names: Names under which its value is measured.
+        folder: Local folder for the log and the files of this ticket; None only to check.
+        grace: Seconds that it has to end once it is told to stop.
+        task: ``train``, or ``check``: only see whether it can be started.
+    """
+
+    program: CommandProgram | FunctionProgram
+    parameters: dict[str, Any]
+    seed: int
+    names: list[str] = field(default_factory=list)
+    folder: str | None = None
+    grace: float = 20.0
+    task: Literal["train", "check"] = "train"
+
+
+AnyRequest = RunRequest | ProgramRequest
+"""What an agent asks a worker to run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,6 +362,7 @@ class Stop(RunMessage):
 
 Message = (
     RunRequest
+    | ProgramRequest
     | Ready
     | Started
     | Stage
@@ -363,6 +391,9 @@ def decode(line: bytes) -> Message:
         fields["evaluations"] = [Evaluation(**e) for e in fields["evaluations"]]
         fields["resume"] = [CheckpointRef(**saved) for saved in fields["resume"]]
         fields["label"] = None if fields["label"] is None else RunLabel(**fields["label"])
+    elif kind is ProgramRequest:
+        program_type = CommandProgram if "command" in fields["program"] else FunctionProgram
+        fields["program"] = program_type(**fields["program"])
     elif kind is Finished and fields["times"] is not None:
         fields["times"] = Times(**fields["times"])
     elif kind is CheckpointSaved:
@@ -377,7 +408,7 @@ class Channel(Protocol):
     def send(self, message: Message) -> None:
         """Send one message to the agent."""
 
-    def stop(self, request: RunRequest) -> Stop | None:
+    def stop(self, request: RunMessage) -> Stop | None:
         """Return the agent's wish that this run end, if there is one."""
 
 
@@ -393,6 +424,6 @@ class LocalChannel:
     send: Callable[[Message], None] = lambda message: None
     should_stop: Callable[[], bool] = lambda: False
 
-    def stop(self, request: RunRequest) -> Stop | None:
+    def stop(self, request: RunMessage) -> Stop | None:
         """Return the wish to end, once it is time."""
         return Stop(ticket=request.ticket, attempt=request.attempt) if self.should_stop() else None

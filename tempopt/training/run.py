@@ -80,7 +80,7 @@ LEAN: dict[str, Any] = {
 }
 
 
-class Run:
+class LightningRun:
     """One run: its objects are made here, from its seed; :meth:`execute` trains them.
 
     Args:

@@ -15,13 +15,25 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from tempopt.class_loading import find_modules_in
 from tempopt.errors import UsageError
-from tempopt.training.messages import Failed, Finished, Message, Ready, RunRequest, Stop, decode, encode
+from tempopt.training.messages import (
+    AnyRequest,
+    Failed,
+    Finished,
+    Message,
+    Ready,
+    RunMessage,
+    RunRequest,
+    Stop,
+    decode,
+    encode,
+)
 from tempopt.training.output import Output, is_disk_refusal
 
 if TYPE_CHECKING:
@@ -37,15 +49,24 @@ class AgentChannel:
         connection: The line.
         rank: Which of the worker's processes this one is, from 0; what all of them do, the first one tells.
         store: The file at which they met, None for one alone; removed when the agent is gone.
+        on_end: Called when the agent is gone, before this process and its group are ended.
     """
 
-    def __init__(self, connection: Connection, *, rank: int = 0, store: Path | None = None) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        rank: int = 0,
+        store: Path | None = None,
+        on_end: Callable[[], None] = lambda: None,
+    ) -> None:
         self._connection = connection
+        self._on_end = on_end
         self._rank = rank
         self._store = store
         self._lock = threading.Lock()
         self._stops: dict[tuple[int, int], Stop] = {}
-        self.requests: queue.Queue[RunRequest] = queue.Queue()
+        self.requests: queue.Queue[AnyRequest] = queue.Queue()
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
@@ -57,7 +78,7 @@ class AgentChannel:
                 self._end()
             if isinstance(message, Stop):
                 self._stops[message.ticket, message.attempt] = message
-            elif isinstance(message, RunRequest):
+            elif isinstance(message, AnyRequest):
                 self.requests.put(message)
 
     def send(self, message: Message) -> None:
@@ -70,12 +91,13 @@ class AgentChannel:
         except (BrokenPipeError, ConnectionResetError):
             self._end()
 
-    def stop(self, request: RunRequest) -> Stop | None:
+    def stop(self, request: RunMessage) -> Stop | None:
         """Return the agent's wish that this run end, if there is one."""
         return self._stops.get((request.ticket, request.attempt))
 
     def _end(self) -> NoReturn:
         """End this process and all that it has started, at once."""
+        self._on_end()
         if self._store is not None:
             with contextlib.suppress(OSError):
                 self._store.unlink()
@@ -86,23 +108,28 @@ class AgentChannel:
         os._exit(1)
 
 
-def _build_failed_message(request: RunRequest, error: BaseException, ranks: Ranks) -> Failed:
-    from tempopt.training import gpu_memory
+def build_failed_message(
+    request: RunMessage, error: BaseException, *, memory_share: float | None = None
+) -> Failed:
+    """Return what an agent is told of an error that ended a run.
 
-    kind = "error"
+    Args:
+        memory_share: Share of a card's memory that the run could take, for the message.
+    """
+    kind, message = "error", f"{type(error).__name__}: {error}"
     if isinstance(error, UsageError):
-        kind = "usage"
-    elif gpu_memory.is_cuda_oom(error):
-        kind = "gpu_memory"
+        kind, message = "usage", str(error)
     elif is_disk_refusal(error):
         kind = "disk"
-    elif isinstance(error, _LOST) or gpu_memory.is_cpu_oom(error):
+    elif isinstance(error, _LOST):
         kind = "infrastructure"
-    message = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
-    if kind == "gpu_memory":
-        message = gpu_memory.oom_message(error, request.memory_share)
-    if ranks.rank and kind != "usage":
-        message = f"{message} (in rank {ranks.rank} of {ranks.size})"
+    elif "torch" in sys.modules:
+        from tempopt.training import gpu_memory
+
+        if gpu_memory.is_cuda_oom(error):
+            kind, message = "gpu_memory", gpu_memory.oom_message(error, memory_share)
+        elif gpu_memory.is_cpu_oom(error):
+            kind = "infrastructure"
     return Failed(
         ticket=request.ticket,
         attempt=request.attempt,
@@ -115,7 +142,7 @@ def _build_failed_message(request: RunRequest, error: BaseException, ranks: Rank
 def _carry_out(request: RunRequest, channel: AgentChannel, ranks: Ranks) -> Finished | Failed:
     try:
         from tempopt.training.dry_run import check, dry_run
-        from tempopt.training.run import Run
+        from tempopt.training.run import LightningRun
 
         if request.task == "check":
             return check(request)
@@ -125,14 +152,18 @@ def _carry_out(request: RunRequest, channel: AgentChannel, ranks: Ranks) -> Fini
             from tempopt.training.measure_times import measure
 
             return measure(request, ranks)
-        run = Run(request, channel, ranks)
+        run = LightningRun(request, channel, ranks)
         try:
             return run.execute()
         finally:
             run.detach()
     except BaseException as error:
         traceback.print_exc()
-        return _build_failed_message(request, error, ranks)
+        failed = build_failed_message(request, error, memory_share=request.memory_share)
+        if ranks.rank and failed.kind != "usage":
+            message = f"{failed.message} (in rank {ranks.rank} of {ranks.size})"
+            failed = dataclasses.replace(failed, message=message)
+        return failed
 
 
 def main(descriptor: int, store: Path | None) -> None:
@@ -162,6 +193,7 @@ def main(descriptor: int, store: Path | None) -> None:
     channel.send(Ready())
     while True:
         request = channel.requests.get()
+        assert isinstance(request, RunRequest), "a program was given to a worker with torch"
         output.to(request.folder)
         answer = _carry_out(request, channel, ranks)
         answer = dataclasses.replace(answer, log_lost=output.lost)

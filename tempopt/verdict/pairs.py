@@ -44,11 +44,9 @@ from tempopt.storage.ticket_queries import (
 from tempopt.temperature import (
     active_groups,
     at_constant,
-    is_neutral,
     mean_level,
     same_training,
     temperatures_of,
-    to_neutral,
     training_key,
 )
 from tempopt.verdict.paired_evidence import Evidence, gain_over_baseline, is_confirmation_complete
@@ -277,10 +275,10 @@ def baseline_of(
     τ = 1 is what everything is measured against, also where it never trains to the end: then the winner's own
     other parameters are what is left to measure it with, which are known to train at another temperature.
     """
-    if is_neutral(winner_params):
+    if spec.is_baseline(winner_params):
         return winner_params
     candidates = search_candidates("baseline", tickets, spec, recommend)
-    return candidates[0] if candidates else to_neutral(winner_params)
+    return candidates[0] if candidates else spec.to_baseline(winner_params)
 
 
 def tuning_tickets(tickets: Sequence[TicketRow], spec: StudySpec) -> list[NewTicket]:
@@ -338,7 +336,7 @@ def reference_tickets(tickets: Sequence[TicketRow], spec: StudySpec, recommend: 
         recommend: Names the baseline.
     """
     winner_params = first_winner(tickets, spec, recommend)
-    if winner_params is None or is_neutral(winner_params) or not spec.other_names:
+    if winner_params is None or spec.is_baseline(winner_params) or not spec.other_names:
         return []
     exchanged = exchange(spec, winner_params, baseline_of(tickets, spec, winner_params, recommend))
     if same_training(exchanged, winner_params):
@@ -384,12 +382,12 @@ def select_arm_params(
     winner_params = winner(tickets, spec, recommend)
     if winner_params is None:
         return {}
-    if is_neutral(winner_params):
+    if spec.is_baseline(winner_params):
         return {"search": winner_params, "baseline": winner_params, "twin": winner_params}
     arms: dict[Arm, Parameters | None] = {
         "search": winner_params,
         "baseline": baseline_of(tickets, spec, winner_params, recommend),
-        "twin": to_neutral(winner_params),
+        "twin": spec.to_baseline(winner_params),
     }
     return {arm: parameters for arm, parameters in arms.items() if parameters is not None}
 

@@ -83,7 +83,7 @@ def _counts(spec: StudySpec, *, gain: bool) -> dict[Kind, Span]:
     if tunes:
         # the winner, with its own other parameters and with the baseline's
         choose += Span(min=0, typical=seeds, max=2 * seeds)
-    arms, parts = 2 + (tunes or bool(spec.method_names)), _plan_parts(spec)
+    arms, parts = 2 + spec.has_twin, _plan_parts(spec)
     confirm = Span(min=pairs.min * 2, typical=pairs.typical * arms, max=pairs.max * arms)
     # unless every winner is a constant temperature
     if gain and any(group != "level" for _, group in parts):

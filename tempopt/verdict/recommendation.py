@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tempopt.spec.alpha_ledger import alpha_for_verdict
 from tempopt.storage.rows import Parameters
 from tempopt.storage.ticket_queries import DECIDING_ARMS, is_usable
-from tempopt.temperature import active_groups, is_controlled, is_scheduled, training_key
+from tempopt.temperature import CREDITED, active_groups, is_controlled, is_scheduled, training_key
 from tempopt.verdict.guards import GuardResult
 from tempopt.verdict.inference import AS_TRAINED
 from tempopt.verdict.paired_evidence import (
@@ -54,6 +54,7 @@ Action = Literal[
     "train_with_schedule",
     "train_with_control",
     "train_at_constant",
+    "train_with_parameters",
     "inference_only",
     "change_nothing",
     "more_pairs",
@@ -380,6 +381,8 @@ def _simplicity_key(option: _Option) -> tuple[int, float]:
 def _training_action(parameters: Mapping[str, Any]) -> Action:
     if is_controlled(parameters):
         return "train_with_control"
+    if not any(name in CREDITED for name in parameters):
+        return "train_with_parameters"
     return "train_with_schedule" if is_scheduled(parameters) else "train_at_constant"
 
 

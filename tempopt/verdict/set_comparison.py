@@ -510,7 +510,7 @@ def _training_identity(spec: StudySpec, compared_set: ComparedSet) -> str:
 def _as_given(spec: StudySpec) -> dict[str, Any]:
     """Return what the spec itself gives for each name that a set has, temperature parameters apart."""
     sections: dict[str, Mapping[str, Any]] = {
-        "model": spec.model["init_args"],
+        "model": spec.model_args,
         "data": (spec.data or {}).get("init_args", {}),
         "trainer": spec.trainer,
     }
@@ -518,7 +518,7 @@ def _as_given(spec: StudySpec) -> dict[str, Any]:
     for name in sorted({name for compared_set in spec.compared_sets for name in compared_set.parameters}):
         prefix, _, subpath = name.partition(".")
         is_in_section = bool(subpath) and prefix in sections
-        section, path = (sections[prefix], subpath) if is_in_section else (spec.model["init_args"], name)
+        section, path = (sections[prefix], subpath) if is_in_section else (spec.model_args, name)
         value = _value_below(section, path.split("."))
         if value is not _ABSENT and name not in TEMPERATURE_PARAMETERS:
             values[name] = value

@@ -132,7 +132,7 @@ def count_tickets_to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
         num_arms = len(join_arms(deciding_arms(confirm)))
         is_over = are_over(confirm) and is_confirmation_complete(tickets, spec, this_round)
         return 0 if is_over else num_arms * (max_pairs - pairs_of(confirm))
-    num_arms = 2 + bool(spec.other_names or spec.method_names)
+    num_arms = 2 + spec.has_twin
     num_tuning = 0 if has_tuned(tickets, spec, this_round) else spec.num_tuning
     return num_tuning + _to_choose(tickets, spec, this_round) + num_arms * max_pairs
 

@@ -52,7 +52,7 @@ def test_a_study_trains_two_steps_with_each_value_that_it_searches(path: Path) -
     request = RunRequest(
         ticket=1,
         attempt=1,
-        program=spec.program(),
+        program=spec.lightning_program(),
         parameters=spec.parameters(
             "search", {name: domain.probes[-1] for name, domain in spec.search.items()}
         ),

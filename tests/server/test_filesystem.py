@@ -21,7 +21,7 @@ from tempopt.storage.http import filesystem
 from tempopt.storage.http.filesystem import SERVER, ServerFileSystem
 from tempopt.storage.rows import Checkpoint
 from tempopt.training.messages import CheckpointFailed, CheckpointRef, Started
-from tempopt.training.run import Run
+from tempopt.training.run import LightningRun
 from tests.server.http_agent import FILE, RUN, URL, HttpAgent, held_ticket
 from tests.server.http_server import RunningServer, serve_app
 
@@ -304,7 +304,7 @@ def test_a_run_keeps_and_goes_on_behind_a_server_as_in_a_folder(
     for name, request in (("local", local), ("behind", remote_request)):
         channel = listener(die_at=10)
         with pytest.raises(SystemExit):
-            Run(request, channel).execute()
+            LightningRun(request, channel).execute()
         assert channel.messages_of(CheckpointFailed) == []
         checkpoints[name] = channel.saved
     assert [checkpoint.url for checkpoint in checkpoints["behind"]] == [
@@ -313,12 +313,14 @@ def test_a_run_keeps_and_goes_on_behind_a_server_as_in_a_folder(
     attempt = _taken_again(holder.server, holder, checkpoints["behind"])
     channels = {"local": listener(), "behind": listener(), "undisturbed": listener()}
     runs_by_name = {
-        "local": Run(dataclasses.replace(local, attempt=2, resume=checkpoints["local"]), channels["local"]),
-        "behind": Run(
+        "local": LightningRun(
+            dataclasses.replace(local, attempt=2, resume=checkpoints["local"]), channels["local"]
+        ),
+        "behind": LightningRun(
             dataclasses.replace(remote_request, attempt=attempt, resume=checkpoints["behind"]),
             channels["behind"],
         ),
-        "undisturbed": Run(request_for(), channels["undisturbed"]),
+        "undisturbed": LightningRun(request_for(), channels["undisturbed"]),
     }
     results = {name: run.execute() for name, run in runs_by_name.items()}
     for name in ("local", "behind"):

@@ -258,7 +258,7 @@ def test_the_environment_stays_unresolved_in_what_is_stored(monkeypatch: pytest.
     monkeypatch.setenv("DATA_ROOT", "/here")
     spec = make()
     assert spec.to_json()["data"]["init_args"]["root"] == "${DATA_ROOT}/mine"
-    assert spec.program().data == {
+    assert spec.lightning_program().data == {
         "class_path": "my_module.MyData",
         "init_args": {"root": "/here/mine", "batch_size": 32},
     }
@@ -270,7 +270,7 @@ def test_the_environment_stays_unresolved_in_what_is_stored(monkeypatch: pytest.
 def test_what_this_machine_sets_is_in_force_but_not_stored(write: Write) -> None:
     path = write(BASE)
     spec = load_spec(path, ["data.root=/local", "resources.workers=2", "trainer.accelerator=cpu"])
-    program = spec.program()
+    program = spec.lightning_program()
     assert program.data is not None
     assert program.data["init_args"] == {"root": "/local", "batch_size": 32}
     assert program.trainer == {"max_steps": 100, "accelerator": "cpu"}
@@ -326,7 +326,7 @@ def test_a_setting_that_does_not_fit_is_refused(write: Write) -> None:
 
 def test_a_program_holds_what_a_trainer_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATA_ROOT", "/here")
-    program = make(study__seed=7, attach={"layers": ["a.*"]}).program("data.batch_size=8")
+    program = make(study__seed=7, attach={"layers": ["a.*"]}).lightning_program("data.batch_size=8")
     assert program.model == {"class_path": "my_module.MyModule", "init_args": {}}
     assert program.data is not None
     assert program.data["init_args"]["batch_size"] == 8
@@ -382,4 +382,7 @@ def test_what_is_compiled_is_part_of_the_question(monkeypatch: pytest.MonkeyPatc
     assert make(study__compile=False).identity() == make().identity()
     assert compiled_spec.identity() == make(study__compile="default").identity() != make().identity()
     assert list(diff_specs(make(), compiled_spec).values()) == ['study.compile: was null, now "default"']
-    assert (make().program().compile, compiled_spec.program().compile) == (None, "default")
+    assert (make().lightning_program().compile, compiled_spec.lightning_program().compile) == (
+        None,
+        "default",
+    )

@@ -42,8 +42,8 @@ def test_a_temperature_is_a_path_a_transform_and_what_was_found(
     )
     spec = load_spec(write(text))
     values = {"value": "criterion.logit_scale", "transform": "log_inverse", "as_found": 1.0}
-    assert spec.program().values == {"contrast": {**values, "evaluated": None, "trained": None}}
-    assert make().temperatures == {} and make().program().values == {}
+    assert spec.lightning_program().values == {"contrast": {**values, "evaluated": None, "trained": None}}
+    assert make().temperatures == {} and make().lightning_program().values == {}
     plain = named_spec().temperatures["contrast"]
     assert (plain.transform, plain.as_found) == ("identity", None)
 
@@ -63,7 +63,7 @@ def test_a_temperature_without_a_path_is_that_which_the_module_registers(
 ) -> None:
     monkeypatch.setenv("DATA_ROOT", "/data")
     spec = named_spec(temperatures={"contrast": {}})
-    assert spec.program().values["contrast"]["value"] is None
+    assert spec.lightning_program().values["contrast"]["value"] is None
     assert named_spec().identity() != spec.identity()
     assert spec.with_dry_run_results({"contrast": 0.5}).identity() == spec.identity()
 

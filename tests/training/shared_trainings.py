@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from tempopt.training.messages import Finished, RunRequest, Started
-from tempopt.training.run import Run
+from tempopt.training.run import LightningRun
 from tests.training_fixtures import Listener
 
 
@@ -54,7 +54,9 @@ def assert_same_state(module: nn.Module, other_module: nn.Module) -> None:
     assert [name for name, value in state.items() if not torch.equal(value, other_state[name])] == []
 
 
-def check_resume(request: RunRequest, folder: Path, *, die_at: int = 10) -> tuple[Run, Finished, Run]:
+def check_resume(
+    request: RunRequest, folder: Path, *, die_at: int = 10
+) -> tuple[LightningRun, Finished, LightningRun]:
     """Kill a run, resume it, and require that it ends as one that was left alone.
 
     Returns:
@@ -62,12 +64,12 @@ def check_resume(request: RunRequest, folder: Path, *, die_at: int = 10) -> tupl
     """
     request = dataclasses.replace(request, checkpoints=str(folder))
     killed_channel, resumed_channel = Listener(die_at=die_at), Listener()
-    reference_run = Run(request, Listener())
+    reference_run = LightningRun(request, Listener())
     reference_result = reference_run.execute()
     with pytest.raises(SystemExit):
-        Run(request, killed_channel).execute()
+        LightningRun(request, killed_channel).execute()
     resumed_request = dataclasses.replace(request, attempt=2, resume=killed_channel.saved)
-    resumed_run = Run(resumed_request, resumed_channel)
+    resumed_run = LightningRun(resumed_request, resumed_channel)
     resumed_result = resumed_run.execute()
     assert [message.step for message in resumed_channel.messages_of(Started)] == [
         killed_channel.saved[0].step

@@ -186,11 +186,11 @@ def test_a_tempered_module_and_one_that_is_tempered_already_are_refused(toys: An
 def test_a_study_evaluates_no_weights_that_have_a_temperature_in_them(
     fit_stock: Any, request_for: Any, listener: Any
 ) -> None:
-    from tempopt.training.run import Run
+    from tempopt.training.run import LightningRun
 
     _, pl_trainer = fit_stock(AttachCallback(PLAN))
     pl_trainer.save_checkpoint("trained.ckpt", weights_only=True)
-    run = Run(request_for("Stock", attach={"layers": "auto"}, weights="trained.ckpt"), listener())
+    run = LightningRun(request_for("Stock", attach={"layers": "auto"}, weights="trained.ckpt"), listener())
     with pytest.raises(AttachError, match="have a temperature in them already"):
         run.execute()
 

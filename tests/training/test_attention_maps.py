@@ -16,7 +16,7 @@ from tempopt.agent.process import WorkerProcess
 from tempopt.attention.analysis.heatmap import heatmap
 from tempopt.training.attention_maps import MOST_BYTES, AttentionMaps
 from tempopt.training.messages import MOMENTS
-from tempopt.training.run import Run
+from tempopt.training.run import LightningRun
 from tests.attention.planted import PLANTED, Heads, planted_heads, random_heads
 from tests.training.shared_trainings import assert_same_state, check_resume
 from tests.training.test_ranks import carry_out, finished_message, make, pair
@@ -138,7 +138,7 @@ def test_looking_changes_nothing_and_an_interrupted_run_has_the_same_maps(
     request_for: Any, listener: Any, tmp_path: Path
 ) -> None:
     request = request_for(parameters={"temperature_init": 2.0}, observe=True)
-    plain_run = Run(request, listener())
+    plain_run = LightningRun(request, listener())
     plain_result = plain_run.execute()
     mapped_request = dataclasses.replace(request, maps=True)
     reference_run, reference_result, _ = check_resume(mapped_request, tmp_path, die_at=14)

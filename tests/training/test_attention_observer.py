@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from tempopt.training.messages import decode, encode
-from tempopt.training.run import Run
+from tempopt.training.run import LightningRun
 from tests.training.shared_trainings import assert_same_state
 
 HOT = {"temperature_init": 4.0, "temperature_final": 0.25, "schedule": "exponential"}
 
 
-def entropy_by_definition(run: Run, step: Callable[[Any, int], Any], batch: Any) -> list[float]:
+def entropy_by_definition(run: LightningRun, step: Callable[[Any, int], Any], batch: Any) -> list[float]:
     """Return H / ln n by head of the toy's one layer, averaged over all queries of a batch, in float64."""
     entropies: list[torch.Tensor] = []
 
@@ -37,7 +37,7 @@ def test_observing_a_run_changes_nothing_of_it(
     request_for: Any, listener: Any, module: str, attach: Any
 ) -> None:
     runs = [
-        Run(request_for(module, attach=attach, parameters=HOT, observe=observe), listener())
+        LightningRun(request_for(module, attach=attach, parameters=HOT, observe=observe), listener())
         for observe in (False, True)
     ]
     alone, observed = (run.execute() for run in runs)
@@ -57,7 +57,7 @@ def test_observing_a_run_changes_nothing_of_it(
 def test_what_is_observed_is_the_entropy_of_the_attention_at_the_temperature_of_the_moment(
     request_for: Any, listener: Any
 ) -> None:
-    run = Run(request_for(parameters=HOT, observe=True, data={"batch_size": 3}), listener())
+    run = LightningRun(request_for(parameters=HOT, observe=True, data={"batch_size": 3}), listener())
     by_hand: list[list[float]] = []
     step_of = run.module.training_step
 
@@ -77,9 +77,9 @@ def test_what_is_observed_is_the_entropy_of_the_attention_at_the_temperature_of_
 def test_a_run_that_does_not_complete_has_no_curves_and_they_survive_the_way_to_the_agent(
     request_for: Any, listener: Any
 ) -> None:
-    stopped_result = Run(request_for(observe=True), listener(stop_at=5)).execute()
+    stopped_result = LightningRun(request_for(observe=True), listener(stop_at=5)).execute()
     assert (stopped_result.state, stopped_result.curves) == ("stopped", {})
-    complete_result = Run(request_for(observe=True), listener()).execute()
+    complete_result = LightningRun(request_for(observe=True), listener()).execute()
     assert decode(encode(complete_result)) == complete_result
 
 
@@ -98,20 +98,22 @@ def test_attention_that_cannot_be_looked_at_ends_the_looking_and_not_the_run(
         raise IndexError("index 5 is out of bounds")
 
     monkeypatch.setattr(method, broken)
-    observed = Run(request_for(parameters=HOT, observe=True, maps=True), listener()).execute()
-    alone = Run(request_for(parameters=HOT), listener()).execute()
+    observed = LightningRun(request_for(parameters=HOT, observe=True, maps=True), listener()).execute()
+    alone = LightningRun(request_for(parameters=HOT), listener()).execute()
     assert (observed.state, observed.reports) == ("complete", alone.reports)
     (note,) = [note for note in observed.notes if "not observed" in note]
     assert "from step 0 on: IndexError: index 5 is out of bounds" in note
 
 
 def test_attention_of_another_normaliser_is_not_taken_for_softmax(request_for: Any, listener: Any) -> None:
-    sparse = Run(request_for(parameters={"normaliser": "sparsemax"}, observe=True), listener()).execute()
+    sparse = LightningRun(
+        request_for(parameters={"normaliser": "sparsemax"}, observe=True), listener()
+    ).execute()
     assert sparse.curves == {}
     assert sparse.notes == []
 
 
 def test_several_steps_in_a_batch_do_not_skip_what_is_to_be_seen(request_for: Any, listener: Any) -> None:
-    curves = Run(request_for("Manual", observe=True), listener()).execute().curves
+    curves = LightningRun(request_for("Manual", observe=True), listener()).execute().curves
     steps = [step for step, _ in curves["entropy/0/0"]]
     assert len(steps) >= 12 and steps == sorted(set(steps))

@@ -18,7 +18,7 @@ from tempopt.training.messages import (
     RunRequest,
     Started,
 )
-from tempopt.training.run import Run
+from tempopt.training.run import LightningRun
 from tests.tiers import long_but
 
 HOT = {"temperature_init": 4.0, "temperature_final": 1.0, "schedule": "exponential", "entropy_lambda": 0.01}
@@ -82,7 +82,7 @@ FEW = {
 """Those of them that are tried whenever tests are run."""
 
 
-def batches(run: Run) -> int:
+def batches(run: LightningRun) -> int:
     return int(run.trainer.fit_loop.epoch_loop.batch_progress.total.ready)
 
 
@@ -96,7 +96,7 @@ def same(value: Any, other_value: Any) -> bool:
     return bool(value == other_value)
 
 
-def full_state(run: Run, finished: Finished) -> dict[str, Any]:
+def full_state(run: LightningRun, finished: Finished) -> dict[str, Any]:
     """All that a run leaves behind."""
     trainer = run.trainer
     return {
@@ -116,10 +116,10 @@ def assert_exact_from_every_checkpoint(request: RunRequest, listener: Any) -> li
     """Resume from each checkpoint that a run could write, and return the batches behind which they lay."""
     evaluations = [Evaluation(name="test", on="test", at="current")]
     request = dataclasses.replace(request, evaluations=evaluations)
-    undisturbed = Run(dataclasses.replace(request, checkpoints=None), listener())
+    undisturbed = LightningRun(dataclasses.replace(request, checkpoints=None), listener())
     expected = full_state(undisturbed, undisturbed.execute())
     channel = listener()
-    run = Run(dataclasses.replace(request, checkpoint_every=0.0), channel)
+    run = LightningRun(dataclasses.replace(request, checkpoint_every=0.0), channel)
     behind: list[int] = []
     send = channel.send
     channel.send = lambda message: (
@@ -129,7 +129,7 @@ def assert_exact_from_every_checkpoint(request: RunRequest, listener: Any) -> li
     assert same(full_state(run, run.execute()), expected)
     for saved in channel.saved:
         resumed_channel = listener()
-        resumed_run = Run(dataclasses.replace(request, attempt=2, resume=[saved]), resumed_channel)
+        resumed_run = LightningRun(dataclasses.replace(request, attempt=2, resume=[saved]), resumed_channel)
         resumed_state = full_state(resumed_run, resumed_run.execute())
         assert resumed_channel.messages_of(Started)[0].step == saved.step
         assert [name for name in expected if not same(resumed_state[name], expected[name])] == [], saved.step
@@ -177,20 +177,20 @@ def test_a_run_that_is_told_to_leave_at_any_batch_is_gone_on_with_exactly(
     request_for: Any, listener: Any, tmp_path: Path, trainer: dict[str, Any]
 ) -> None:
     request = request_for(trainer=trainer, parameters=HOT)
-    reference_run = Run(request, listener())
+    reference_run = LightningRun(request, listener())
     expected = full_state(reference_run, reference_run.execute())
     # the first one, at a validation, at the end of an epoch, and one that is none of them
     for batch in (1, 4, 10, 17):
         keep = dataclasses.replace(request, checkpoints=str(tmp_path / str(batch)), checkpoint_every=3600.0)
         channel = listener(stop_at=0, keep=True)
-        leaving = Run(keep, channel)
+        leaving = LightningRun(keep, channel)
         stop = channel.stop
         channel.stop = lambda r, run=leaving, ask=stop, at=batch: ask(r) if batches(run) >= at else None
         finished = leaving.execute()
         (saved,) = channel.saved
         assert (finished.state, finished.step) == ("stopped", saved.step)
         assert 0 <= batches(leaving) - batch <= trainer.get("accumulate_grad_batches", 1)
-        resumed_run = Run(dataclasses.replace(keep, attempt=2, resume=[saved]), listener())
+        resumed_run = LightningRun(dataclasses.replace(keep, attempt=2, resume=[saved]), listener())
         assert same(full_state(resumed_run, resumed_run.execute()), expected)
 
 
@@ -199,14 +199,14 @@ def test_a_run_that_was_killed_goes_on_from_its_last_validation(
     request_for: Any, listener: Any, tmp_path: Path, workers: int
 ) -> None:
     request = request_for(data={"workers": workers}, parameters=HOT)
-    reference_run = Run(request, listener())
+    reference_run = LightningRun(request, listener())
     expected = full_state(reference_run, reference_run.execute())
     for die_at in (3, 11) if workers else (3, 8, 9, 17):
         checkpointed_request = dataclasses.replace(request, checkpoints=str(tmp_path / str(die_at)))
         channel, resumed_channel = listener(die_at=die_at), listener()
         with pytest.raises(SystemExit):
-            Run(checkpointed_request, channel).execute()
-        resumed_run = Run(
+            LightningRun(checkpointed_request, channel).execute()
+        resumed_run = LightningRun(
             dataclasses.replace(checkpointed_request, attempt=2, resume=channel.saved[:2]), resumed_channel
         )
         assert same(full_state(resumed_run, resumed_run.execute()), expected)
@@ -215,7 +215,7 @@ def test_a_run_that_was_killed_goes_on_from_its_last_validation(
 
 
 def steps_kept(request: RunRequest, channel: Any) -> list[int]:
-    finished = Run(request, channel).execute()
+    finished = LightningRun(request, channel).execute()
     assert finished.checkpoint_seconds > 0
     assert finished.checkpoint_seconds < finished.seconds
     return [message.saved.step for message in channel.messages_of(CheckpointSaved)]
@@ -235,11 +235,11 @@ def test_by_default_checkpoints_are_five_minutes_apart_where_validations_are_rar
     request_for: Any, listener: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # a clock by which a batch takes two minutes
-    trained: list[Run] = []
+    trained: list[LightningRun] = []
     clock = "tempopt.training.ranks.time.monotonic"
     monkeypatch.setattr(clock, lambda: 120.0 * batches(trained[0]) if trained else 0.0)
     channel = listener()
-    run = Run(request_for(checkpoints=str(tmp_path), trainer={"val_check_interval": 12}), channel)
+    run = LightningRun(request_for(checkpoints=str(tmp_path), trainer={"val_check_interval": 12}), channel)
     trained.append(run)
     run.execute()
     # not behind 24, the end
@@ -259,7 +259,7 @@ def test_with_seconds_of_ones_own_validations_write_nothing_by_themselves(
 ) -> None:
     channel = listener()
     request = request_for(checkpoints=str(tmp_path), checkpoint_every=3600.0)
-    Run(request, channel).execute()
+    LightningRun(request, channel).execute()
     assert channel.messages_of(CheckpointSaved) == []
 
 
@@ -280,10 +280,10 @@ def test_a_run_on_a_stream_that_does_not_know_its_position_begins_again_and_says
     request = request_for(checkpoints=str(tmp_path), data_class="StreamData", data={"positioned": False})
     channel, restarted_channel = listener(stop_at=6, keep=True), listener()
     with pytest.warns(UserWarning, match="do not know their position"):
-        finished = Run(request, channel).execute()
+        finished = LightningRun(request, channel).execute()
     assert (finished.state, finished.step, channel.saved) == ("stopped", 7, [])
     with pytest.warns(UserWarning, match="do not know their position"):
-        Run(dataclasses.replace(request, attempt=2), restarted_channel).execute()
+        LightningRun(dataclasses.replace(request, attempt=2), restarted_channel).execute()
     (started,) = restarted_channel.messages_of(Started)
     assert started.step == 0
     assert started.notes == ["The training data do not know their position: the run begins again."]

@@ -21,7 +21,7 @@ from tempopt.training.messages import (
     RunRequest,
     Started,
 )
-from tempopt.training.run import Run
+from tempopt.training.run import LightningRun
 
 pytest_plugins = ["tests.training.object_store"]
 
@@ -32,7 +32,7 @@ def killed_run(request_for: Any, listener: Any, tmp_path: Path) -> tuple[RunRequ
     request = request_for(checkpoints=str(tmp_path / "ticket"))
     channel = listener(die_at=10)
     with pytest.raises(SystemExit):
-        Run(request, channel).execute()
+        LightningRun(request, channel).execute()
     assert [saved.step for saved in channel.saved] == [8, 4]
     return dataclasses.replace(request, attempt=2), channel.saved
 
@@ -72,10 +72,10 @@ def test_a_checkpoint_that_cannot_be_used_is_named_and_the_one_before_it_is_used
     killed_run: Any, listener: Any, request_for: Any, damage: Callable[[Path], object], reason: str
 ) -> None:
     request, saved = killed_run
-    expected = Run(request_for(), listener()).execute()
+    expected = LightningRun(request_for(), listener()).execute()
     damage(Path(saved[0].url))
     channel = listener()
-    finished = Run(dataclasses.replace(request, resume=saved), channel).execute()
+    finished = LightningRun(dataclasses.replace(request, resume=saved), channel).execute()
     (started,) = channel.messages_of(Started)
     assert started.step == 4
     (note,) = started.notes
@@ -91,11 +91,11 @@ def test_without_a_checkpoint_that_can_be_used_the_run_begins_again(
     Path(saved[0].url).write_bytes(b"no checkpoint")
     Path(saved[1].url).unlink()
     channel = listener()
-    finished = Run(dataclasses.replace(request, resume=saved), channel).execute()
+    finished = LightningRun(dataclasses.replace(request, resume=saved), channel).execute()
     (started,) = channel.messages_of(Started)
     assert started.step == 0
     assert [note.endswith(": the run begins again.") for note in started.notes] == [False, True]
-    assert finished.reports == Run(request_for(), listener()).execute().reports
+    assert finished.reports == LightningRun(request_for(), listener()).execute().reports
 
 
 def test_truncation_at_every_thousandth_byte_is_found_out_with_the_digest_and_without(
@@ -186,9 +186,9 @@ def test_a_disk_that_is_full_does_not_end_the_run_and_is_said_at_once(
     else:
         monkeypatch.setattr(Path, "replace", full)
     channel = listener()
-    finished = Run(request_for(checkpoints=str(tmp_path / "ticket")), channel).execute()
+    finished = LightningRun(request_for(checkpoints=str(tmp_path / "ticket")), channel).execute()
     assert finished.state == "complete"
-    assert finished.reports == Run(request_for(), listener()).execute().reports
+    assert finished.reports == LightningRun(request_for(), listener()).execute().reports
     assert channel.messages_of(CheckpointSaved) == []
     assert [message.why for message in channel.messages_of(CheckpointFailed)] == [
         "No space left on device"
@@ -212,7 +212,7 @@ def test_a_folder_that_is_closed_does_not_end_the_run(
     monkeypatch.setattr(Path, "is_dir", lambda path, *how: refuse_folder(path, is_dir, *how))
     monkeypatch.setattr(Path, "mkdir", lambda path, *how, **named: refuse_folder(path, mkdir, *how, **named))
     channel = listener()
-    finished = Run(request_for(checkpoints=str(folder)), channel).execute()
+    finished = LightningRun(request_for(checkpoints=str(folder)), channel).execute()
     assert finished.state == "complete"
     assert {message.why for message in channel.messages_of(CheckpointFailed)} == {"Permission denied"}
 
@@ -223,7 +223,7 @@ def test_a_stop_ends_a_run_whose_checkpoint_cannot_be_written(
     (tmp_path / "file").write_text("")
     request = request_for(checkpoints=str(tmp_path / "file" / "ticket"))
     channel = listener(stop_at=6, keep=True)
-    finished = Run(request, channel).execute()
+    finished = LightningRun(request, channel).execute()
     assert (finished.state, finished.step) == ("stopped", 7)
     assert {message.why for message in channel.messages_of(CheckpointFailed)} == {"Not a directory"}
 
@@ -233,7 +233,7 @@ def test_what_a_killed_attempt_left_half_written_is_removed_and_nothing_else(
 ) -> None:
     (tmp_path / "step-4-1.ckpt.writing").write_bytes(b"half")
     (tmp_path / "step-4-1.ckpt").write_bytes(b"another's")
-    Run(request_for(attempt=2, checkpoints=str(tmp_path)), listener(stop_at=5, keep=True)).execute()
+    LightningRun(request_for(attempt=2, checkpoints=str(tmp_path)), listener(stop_at=5, keep=True)).execute()
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "step-4-1.ckpt",
         "step-4-2.ckpt",
@@ -245,27 +245,27 @@ def test_what_a_killed_attempt_left_half_written_is_removed_and_nothing_else(
 def test_a_file_url_is_a_folder_like_any_other(request_for: Any, listener: Any, tmp_path: Path) -> None:
     channel, resumed_channel = listener(stop_at=6, keep=True), listener()
     request = request_for(checkpoints=f"file://{tmp_path}/ticket/")
-    Run(request, channel).execute()
+    LightningRun(request, channel).execute()
     assert channel.saved[0].url == f"file://{tmp_path}/ticket/step-7-1.ckpt"
-    Run(dataclasses.replace(request, attempt=2, resume=channel.saved), resumed_channel).execute()
+    LightningRun(dataclasses.replace(request, attempt=2, resume=channel.saved), resumed_channel).execute()
     assert resumed_channel.messages_of(Started)[0].step == 7
 
 
 def test_a_run_goes_on_from_a_checkpoint_in_a_bucket(
     request_for: Any, listener: Any, bucket: str, tmp_path: Path
 ) -> None:
-    expected = Run(request_for(), listener()).execute()
+    expected = LightningRun(request_for(), listener()).execute()
     request = request_for(checkpoints=f"{bucket}/study/search-0001", folder=str(tmp_path))
     channel, resumed_channel = listener(die_at=10), listener()
     with pytest.raises(SystemExit):
-        Run(request, channel).execute()
+        LightningRun(request, channel).execute()
     assert [saved.url for saved in channel.saved] == [
         f"{bucket}/study/search-0001/step-{step}-1.ckpt" for step in (8, 4)
     ]
     gone = dataclasses.replace(channel.saved[0], step=9, url=f"{bucket}/study/search-0001/step-9-1.ckpt")
     damaged = dataclasses.replace(channel.saved[0], digest="00")
     resumed_request = dataclasses.replace(request, attempt=2, resume=[gone, damaged, *channel.saved])
-    finished = Run(resumed_request, resumed_channel).execute()
+    finished = LightningRun(resumed_request, resumed_channel).execute()
     assert (finished.reports, finished.measurements) == (expected.reports, expected.measurements)
     (started,) = resumed_channel.messages_of(Started)
     assert started.step == 8
@@ -279,7 +279,7 @@ def test_a_bucket_that_is_gone_does_not_end_the_run(
 ) -> None:
     channel = listener()
     request = request_for(checkpoints=f"{bucket}-gone/search-0001", folder=str(tmp_path))
-    finished = Run(request, channel).execute()
+    finished = LightningRun(request, channel).execute()
     assert finished.state == "complete"
     assert "bucket does not exist" in channel.messages_of(CheckpointFailed)[0].why
     assert channel.messages_of(CheckpointSaved) == []
@@ -306,8 +306,8 @@ def test_a_bucket_that_refuses_for_a_while_does_not_end_the_run(
     s3fs.S3FileSystem.clear_instance_cache()
     channel = listener()
     request = request_for(checkpoints=f"{bucket}/study/search-0001", folder=str(tmp_path))
-    finished = Run(request, channel).execute()
-    assert finished.reports == Run(request_for(), listener()).execute().reports
+    finished = LightningRun(request, channel).execute()
+    assert finished.reports == LightningRun(request_for(), listener()).execute().reports
     assert [message.saved.step for message in channel.messages_of(CheckpointSaved)] == [4, 16, 20]
     assert [message.why.partition(":")[0] for message in channel.messages_of(CheckpointFailed)] == [
         "PermissionError",

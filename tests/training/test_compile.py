@@ -18,7 +18,7 @@ from tempopt.temperature import with_learned_temperatures
 from tempopt.training import compiling
 from tempopt.training.dry_run import dry_run
 from tempopt.training.messages import Evaluation, Finished, Report
-from tempopt.training.run import Run
+from tempopt.training.run import LightningRun
 
 pytestmark = pytest.mark.long
 
@@ -74,7 +74,7 @@ def train(request_for: Any, listener: Any) -> Callable[..., Finished]:
     """Return a function that trains compiled and returns what came of it."""
 
     def run(module: str = "Toy", **options: Any) -> Finished:
-        return Run(request_for(module, compile="default", **options), listener()).execute()
+        return LightningRun(request_for(module, compile="default", **options), listener()).execute()
 
     return run
 
@@ -118,7 +118,9 @@ def test_one_set_of_graphs_serves_every_value_of_a_temperature_that_is_registere
         parameters: dict[str, Any] = {"contrast.as_found": 0.5}
         moving = {**parameters, "contrast.schedule": "linear", "contrast.temperature_final": last}
         parameters = with_learned_temperatures(parameters, 10.0 * last) if learned else moving
-        run = Run(request_for("contrast_modules.Registered", parameters=parameters, **options), listener())
+        run = LightningRun(
+            request_for("contrast_modules.Registered", parameters=parameters, **options), listener()
+        )
         run.execute()
         ends.append(run.values.attachments["contrast"].temperatures[0])
         # one for the training step, two for the validation step, which logs in between
@@ -183,7 +185,7 @@ def test_compiled_steps_report_what_the_steps_as_they_are_written_report(
     for mode in (None, "default"):
         channel = listener()
         request = request_for(module, compile=mode, trainer={"max_steps": 8}, **request_options)
-        Run(request, channel).execute()
+        LightningRun(request, channel).execute()
         reports[mode] = [report.value for report in channel.messages_of(Report)]
     assert reports["default"] == pytest.approx(reports[None], rel=1e-4)
 
@@ -192,15 +194,15 @@ def test_a_compiled_run_is_the_same_again_and_after_it_was_interrupted(
     request_for: Any, listener: Any, tmp_path: Path
 ) -> None:
     request = request_for(compile="default", parameters=HOT, checkpoints=str(tmp_path / "runs"))
-    reference_result = Run(request, listener()).execute()
+    reference_result = LightningRun(request, listener()).execute()
     killed_channel = listener(die_at=10)
     with pytest.raises(SystemExit):
-        Run(dataclasses.replace(request, ticket=2), killed_channel).execute()
+        LightningRun(dataclasses.replace(request, ticket=2), killed_channel).execute()
     # another trainer has compiled nothing yet
     torch._dynamo.reset()
     resumed_request = dataclasses.replace(request, ticket=2, attempt=2, resume=killed_channel.saved)
     assert killed_channel.saved
-    assert Run(resumed_request, listener()).execute().reports == reference_result.reports
+    assert LightningRun(resumed_request, listener()).execute().reports == reference_result.reports
 
 
 def test_many_runs_that_each_need_a_graph_of_their_own_are_all_compiled(

@@ -17,7 +17,7 @@ from tempopt.attention import contrast, curriculum
 from tempopt.errors import SpecError, UsageError
 from tempopt.temperature import TemperatureParameters
 from tempopt.training.entropy_control import EntropyControl
-from tempopt.training.run import Run
+from tempopt.training.run import LightningRun
 from tests.training.shared_trainings import quiet_trainer
 
 ITEMS, WIDTH, STEPS = 12, 8, 240
@@ -183,8 +183,8 @@ def test_a_study_refuses_what_would_control_its_runs_at_temperature_one(
 ) -> None:
     control = {"class_path": "tempopt.training.entropy_control.EntropyControl"}
     with pytest.raises(SpecError, match="EntropyControl sets the temperature of every run"):
-        Run(request_for(trainer={"callbacks": [control]}), listener())
-    run = Run(request_for(), listener())
+        LightningRun(request_for(trainer={"callbacks": [control]}), listener())
+    run = LightningRun(request_for(), listener())
     callbacks = run.module.configure_callbacks
     run.module.configure_callbacks = lambda: [*callbacks(), EntropyControl()]
     with pytest.raises(SpecError, match="configure_callbacks"):

@@ -27,7 +27,7 @@ from tempopt import (
 from tempopt.attention.attach.checkpoints import load_as_trained
 from tempopt.training.evaluate_only import MAX_UNITS, PerItemMetricCallback
 from tempopt.training.messages import Evaluation
-from tempopt.training.run import Run
+from tempopt.training.run import LightningRun
 from tests.training.shared_trainings import quiet_trainer
 
 VALUES = [0.0, 1.0, 3.0, 5.0, 2.0, 7.0, 4.0]
@@ -129,17 +129,17 @@ def test_neighbours_are_taken_together_where_there_are_many_units() -> None:
 def test_a_run_of_a_trained_model_evaluates_both_data_and_tells_of_their_units(
     request_for: Any, listener: Any, tmp_path: Path
 ) -> None:
-    trained = Run(request_for(evaluations=[Evaluation(name="test", on="test")]), listener())
+    trained = LightningRun(request_for(evaluations=[Evaluation(name="test", on="test")]), listener())
     expected = trained.execute().measurements
     torch.save(trained.module.state_dict(), tmp_path / "weights.pt")
     evaluations = [Evaluation(name="validate", on="validate"), Evaluation(name="test", on="test")]
     request = request_for(weights=str(tmp_path / "weights.pt"), evaluations=evaluations)
-    finished = Run(request, listener()).execute()
+    finished = LightningRun(request, listener()).execute()
     assert finished.measurements == pytest.approx(expected)
     for on in ("validate", "test"):
         assert finished.curves[f"{on}/batches"] == [[0, pytest.approx(finished.measurements[on])]]
         assert finished.curves[f"{on}/sizes"] == [[0, 20.0]]
-    assert Run(
+    assert LightningRun(
         request_for(weights=str(tmp_path / "weights.pt")), listener()
     ).execute().measurements.keys() == {"validate"}
 
@@ -148,13 +148,13 @@ def test_a_trained_model_without_test_data_is_evaluated_on_the_others(
     request_for: Any, listener: Any, tmp_path: Path
 ) -> None:
     request = request_for(data={"test": False}, evaluations=[Evaluation(name="test", on="test")])
-    torch.save(Run(request, listener()).module.state_dict(), tmp_path / "weights.pt")
+    torch.save(LightningRun(request, listener()).module.state_dict(), tmp_path / "weights.pt")
     request = request_for(
         data={"test": False},
         weights=str(tmp_path / "weights.pt"),
         evaluations=[Evaluation(name="validate", on="validate"), Evaluation(name="test", on="test")],
     )
-    finished = Run(request, listener()).execute()
+    finished = LightningRun(request, listener()).execute()
     assert finished.state == "complete" and finished.measurements.keys() == {"validate"}
 
 
@@ -333,4 +333,4 @@ def test_the_callback_loads_weights_before_a_temperature_is_attached(writer: Eva
 def test_weights_of_another_model_are_refused(request_for: Any, listener: Any, tmp_path: Path) -> None:
     torch.save({"weight": torch.ones(2)}, tmp_path / "other.pt")
     with pytest.raises(SpecError, match="--weights: .*is of another model than Toy"):
-        Run(request_for(weights=str(tmp_path / "other.pt")), listener()).execute()
+        LightningRun(request_for(weights=str(tmp_path / "other.pt")), listener()).execute()

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from tempopt.training import gpu_memory
 from tempopt.training.messages import Failed, RunRequest
 from tempopt.training.ranks import ALONE
-from tempopt.training.run import Run
+from tempopt.training.run import LightningRun
 from tempopt.training.worker import _build_failed_message
 
 CUDA = torch.device("cuda", 0)
@@ -147,28 +147,28 @@ def test_a_run_that_asks_for_more_main_memory_than_there_is_fails_as_lost(
     request_for: Any, listener: Any
 ) -> None:
     with pytest.raises(RuntimeError) as excinfo:
-        Run(request_for("Greedy"), listener()).execute()
+        LightningRun(request_for("Greedy"), listener()).execute()
     assert failure_of(excinfo.value, request_for()).kind == "infrastructure"
 
 
-def pin_memory_flags(run: Run) -> dict[str, Any]:
+def pin_memory_flags(run: LightningRun) -> dict[str, Any]:
     return {name: getattr(run.owner, f"{name}_dataloader")().pin_memory for name in ("train", "val", "test")}
 
 
 def test_batches_are_pinned_for_a_card_and_only_for_one(
     request_for: Any, listener: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = Run(request_for(), listener())
+    run = LightningRun(request_for(), listener())
     run.datamodule.setup("fit")
     assert pin_memory_flags(run) == {"train": False, "val": False, "test": False}
-    monkeypatch.setattr(Run, "_device", CUDA)
+    monkeypatch.setattr(LightningRun, "_device", CUDA)
     assert pin_memory_flags(run) == {"train": True, "val": True, "test": True}
 
 
 def test_streams_are_not_pinned(request_for: Any, listener: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Run, "_device", CUDA)
+    monkeypatch.setattr(LightningRun, "_device", CUDA)
     monkeypatch.setattr(gpu_memory, "start_memory_tracking", lambda device, share: None)
-    run = Run(request_for(data_class="StreamData", data={"positioned": False}), listener())
+    run = LightningRun(request_for(data_class="StreamData", data={"positioned": False}), listener())
     run.datamodule.setup("fit")
     with pytest.warns(UserWarning, match="do not know their position"):
         loader = run.datamodule.train_dataloader()

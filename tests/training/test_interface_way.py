@@ -11,7 +11,7 @@ import torch
 from tempopt.errors import SpecError
 from tempopt.training.build import check_space
 from tempopt.training.dry_run import dry_run
-from tempopt.training.run import Run
+from tempopt.training.run import LightningRun
 
 ATTACH = {"layers": "auto"}
 ENTROPY_PARAMS = {"entropy_lambda": 0.5}
@@ -28,7 +28,7 @@ def make_hugging_request(request_for: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
-def weights(run: Run) -> list[torch.Tensor]:
+def weights(run: LightningRun) -> list[torch.Tensor]:
     return [param.detach().clone() for param in run.module.parameters()]
 
 
@@ -46,15 +46,16 @@ def test_what_is_attached_beside_a_temperature_acts(
     make_hugging_request: Any, listener: Any, parameters: Any
 ) -> None:
     tempered, plain = (
-        Run(make_hugging_request(parameters=run_params), listener()) for run_params in (parameters, {})
+        LightningRun(make_hugging_request(parameters=run_params), listener())
+        for run_params in (parameters, {})
     )
     assert tempered.execute().reports != plain.execute().reports
 
 
 def test_a_term_keeps_its_weight_when_gradients_are_summed(make_hugging_request: Any, listener: Any) -> None:
     # the same batch twice, at half the loss each: the same gradient, of the loss and of the term
-    single_run = Run(make_hugging_request(parameters=ENTROPY_PARAMS), listener())
-    summed_run = Run(
+    single_run = LightningRun(make_hugging_request(parameters=ENTROPY_PARAMS), listener())
+    summed_run = LightningRun(
         make_hugging_request(
             parameters=ENTROPY_PARAMS,
             trainer={"accumulate_grad_batches": 2, "val_check_interval": 8},
@@ -68,7 +69,7 @@ def test_a_term_keeps_its_weight_when_gradients_are_summed(make_hugging_request:
 
 
 def test_the_attention_of_such_a_run_is_observed(make_hugging_request: Any, listener: Any) -> None:
-    curves = Run(make_hugging_request(observe=True), listener()).execute().curves
+    curves = LightningRun(make_hugging_request(observe=True), listener()).execute().curves
     assert [*curves] == [f"entropy/{layer}/{head}" for layer in range(2) for head in range(2)]
 
 

@@ -17,7 +17,7 @@ from tempopt.agent.process import WorkerProcess
 from tempopt.temperature import with_learned_temperatures
 from tempopt.training.dry_run import dry_run
 from tempopt.training.messages import CheckpointSaved, Evaluation, RunRequest, Stage, Started
-from tempopt.training.run import Run
+from tempopt.training.run import LightningRun
 from tests.training.shared_trainings import check_resume
 from tests.training.test_compile import _compiler, graphs, trace_only
 from tests.training.test_ranks import carry_out, finished_message, make, pair, recorded_lines, results, same
@@ -103,7 +103,7 @@ def make_request(request_for: Any) -> RequestMaker:
     return make_one
 
 
-def temperatures(run: Run) -> list[float]:
+def temperatures(run: LightningRun) -> list[float]:
     """Return all temperatures in force."""
     assert run.learned is not None
     return [tau for group in run.learned._groups.values() for tau in group.holder.temperatures]
@@ -131,11 +131,11 @@ def test_a_run_that_was_interrupted_learns_the_same_bits(
 def test_a_compiled_run_learns_what_one_that_is_not_does_and_is_compiled_once(
     make_request: RequestMaker, listener: Any, tmp_path: Path, setup_name: str
 ) -> None:
-    plain_result = Run(make_request(setup_name), listener()).execute()
+    plain_result = LightningRun(make_request(setup_name), listener()).execute()
 
-    def run(channel: Any, **overrides: Any) -> Run:
+    def run(channel: Any, **overrides: Any) -> LightningRun:
         options = {"compile": "default", "checkpoints": str(tmp_path), **overrides}
-        return Run(make_request(setup_name, **options), channel)
+        return LightningRun(make_request(setup_name, **options), channel)
 
     reference_run = run(listener(), ticket=1)
     reference_result = reference_run.execute()
@@ -169,7 +169,8 @@ def test_machine_code_learns_what_the_steps_as_they_are_written_learn(
     make_request: RequestMaker, listener: Any
 ) -> None:
     plain, compiled = (
-        Run(make_request("tempered module", compile=mode), listener()).execute() for mode in (None, "default")
+        LightningRun(make_request("tempered module", compile=mode), listener()).execute()
+        for mode in (None, "default")
     )
     for name, curve in compiled.curves.items():
         assert [tau for _, tau in curve] == pytest.approx([tau for _, tau in plain.curves[name]], rel=1e-3)
@@ -178,7 +179,7 @@ def test_machine_code_learns_what_the_steps_as_they_are_written_learn(
 # ---- entropy control
 
 
-def controlled_temperatures(run: Run) -> tuple[float, ...]:
+def controlled_temperatures(run: LightningRun) -> tuple[float, ...]:
     """Return the temperatures of attention in force."""
     assert run.tempered is not None
     return run.tempered.temperatures
@@ -201,7 +202,7 @@ def test_a_controlled_run_reports_its_temperatures_and_is_resumed_with_the_same_
     for path, tau in zip(paths.values(), taus, strict=True):
         assert path[0][1] == pytest.approx(1.5, rel=0.2) and path[-1] == [STEPS, tau]
         assert len({tau for _, tau in path}) > STEPS / 2
-    brief = Run(make_request(setup_name), listener()).execute().curves
+    brief = LightningRun(make_request(setup_name), listener()).execute().curves
     assert brief == {name: [path[0], path[-1]] for name, path in paths.items()}
 
 
@@ -209,7 +210,7 @@ def test_a_controlled_run_reports_its_temperatures_and_is_resumed_with_the_same_
 def test_another_temperature_at_inference_leaves_those_of_the_training(
     make_request: RequestMaker, listener: Any, setup_name: str
 ) -> None:
-    run = Run(make_request(setup_name), listener())
+    run = LightningRun(make_request(setup_name), listener())
     run.execute()
     taus = controlled_temperatures(run)
     plain = Evaluation(name="validate", on="validate")
@@ -263,7 +264,7 @@ def test_two_ranks_have_the_temperatures_of_one_device_with_both_their_batches(
     for lines in recorded_lines(tmp_path):
         assert same(lines) == same(first)[middle.step :]
 
-    Run(make_recorded(1), listener()).execute()
+    LightningRun(make_recorded(1), listener()).execute()
     (alone,) = recorded_lines(tmp_path, 1)
     for first_line, second_line, joint_line in zip(first, second, alone, strict=True):
         assert first_line["items"] != second_line["items"]

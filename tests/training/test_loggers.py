@@ -27,7 +27,7 @@ from tempopt.training.dry_run import dry_run
 from tempopt.training.identity import run_identity
 from tempopt.training.loggers import loggers_given
 from tempopt.training.messages import Evaluation, RunLabel, RunRequest, Started
-from tempopt.training.run import Run
+from tempopt.training.run import LightningRun
 from tempopt.training.trackers import Trackers
 from tests.training.shared_trainings import assert_same_state
 
@@ -117,7 +117,7 @@ def json_by_name(items: Any) -> dict[str, str]:
 
 def test_a_run_is_bit_equal_with_and_without_loggers(request_for: Any, listener: Any, tmp_path: Path) -> None:
     runs = [
-        Run(request_for(logger=logger, observe=True), listener())
+        LightningRun(request_for(logger=logger, observe=True), listener())
         for logger in (None, [tensorboard(tmp_path), csv_logger(tmp_path / "csv")])
     ]
     alone, logged = (run.execute() for run in runs)
@@ -128,7 +128,7 @@ def test_a_run_is_bit_equal_with_and_without_loggers(request_for: Any, listener:
 
 def test_csv_has_the_curves_and_tensorboard_the_same(request_for: Any, listener: Any, tmp_path: Path) -> None:
     loggers = [csv_logger(tmp_path / "csv"), tensorboard(tmp_path / "board")]
-    run = Run(request_for(logger=loggers, observe=True), listener())
+    run = LightningRun(request_for(logger=loggers, observe=True), listener())
     finished = run.execute()
     rows = rows_of(tmp_path / "csv" / "warm" / "search-0012")
     assert [value for _, value in curve(rows, "val_loss")] == pytest.approx(
@@ -152,7 +152,7 @@ def test_hyperparameters_are_the_five_and_the_tickets_whatever_the_module_knows_
     request_for: Any, listener: Any, tmp_path: Path, module: str, attach: Any
 ) -> None:
     loggers = [csv_logger(tmp_path / "csv"), tensorboard(tmp_path / "board")]
-    Run(request_for(module, attach=attach, logger=loggers), listener()).execute()
+    LightningRun(request_for(module, attach=attach, logger=loggers), listener()).execute()
     expected_params = {
         **HOT,
         "layer_pattern": "uniform",
@@ -172,7 +172,7 @@ def test_evaluations_under_other_temperatures_are_not_in_the_curve_of_the_metric
     request_for: Any, listener: Any, tmp_path: Path
 ) -> None:
     test_evaluation = Evaluation(name="test", on="test", temperature={"temperature_init": 9.0})
-    run = Run(request_for(logger=csv_logger(tmp_path), evaluations=[test_evaluation]), listener())
+    run = LightningRun(request_for(logger=csv_logger(tmp_path), evaluations=[test_evaluation]), listener())
     finished = run.execute()
     rows = rows_of(tmp_path / "warm" / "search-0012")
     assert len(curve(rows, "val_loss")) == len(finished.reports)
@@ -193,7 +193,7 @@ def test_a_run_that_ends_early_ends_in_good_order(
 ) -> None:
     loggers = [csv_logger(tmp_path / "csv"), tensorboard(tmp_path / "board")]
     request = request_for(logger=loggers, init=init, checkpoints=str(tmp_path / "kept"))
-    finished = Run(request, listener(**how)).execute()
+    finished = LightningRun(request, listener(**how)).execute()
     accumulator = events(tmp_path / "board" / "warm" / "search-0012")
     assert hyperparameters(accumulator)["tempopt.outcome"] == outcome
     assert [e.value for e in accumulator.Scalars("hp_metric")] == [pytest.approx(finished.reports[-1][1])]
@@ -205,7 +205,7 @@ def test_a_run_that_ends_early_ends_in_good_order(
 def test_a_run_that_raises_is_said_to_have_failed(request_for: Any, listener: Any, tmp_path: Path) -> None:
     request = request_for(logger=csv_logger(tmp_path), init={"raise_at": 9})
     with pytest.raises(RuntimeError, match="the toy breaks"):
-        Run(request, listener()).execute()
+        LightningRun(request, listener()).execute()
     saved = yaml.safe_load((tmp_path / "warm/search-0012/hparams.yaml").read_text())
     assert saved["tempopt.outcome"] == "failed"
 
@@ -220,16 +220,16 @@ def test_a_resumed_run_goes_on_in_its_own_curves_with_no_step_twice(
         request: RunRequest = request_for(logger=loggers, checkpoints=str(tmp_path / folder), **options)
         return request
 
-    Run(make_request("whole"), listener()).execute()
+    LightningRun(make_request("whole"), listener()).execute()
     killed_channel = listener(die_at=10)
     with pytest.raises(SystemExit):
-        Run(make_request("torn"), killed_channel).execute()
+        LightningRun(make_request("torn"), killed_channel).execute()
     assert 0 < killed_channel.saved[0].step
     # what was logged last came after the checkpoint
     saved = killed_channel.saved[-2:] if every else killed_channel.saved
     # TensorBoard reads a run's files in the order of the seconds in which they were begun
     time.sleep(1.0)
-    Run(make_request("torn", attempt=2, resume=saved), listener()).execute()
+    LightningRun(make_request("torn", attempt=2, resume=saved), listener()).execute()
     full_log, torn_log = (rows_of(tmp_path / name / "csv/warm/search-0012") for name in ("whole", "torn"))
     names = ("val_loss", "temperature/0", "entropy/0/0", "measured/validate")
     for name in names:
@@ -258,10 +258,10 @@ def test_mlflow_has_one_run_for_all_attempts(request_for: Any, listener: Any, tm
 
     killed_channel = listener(die_at=10)
     with pytest.raises(SystemExit):
-        Run(request_for(**options), killed_channel).execute()
+        LightningRun(request_for(**options), killed_channel).execute()
     assert find_run().info.status == "FAILED"
     stopped_channel = listener(stop_at=17)
-    Run(request_for(**options, attempt=2, resume=killed_channel.saved), stopped_channel).execute()
+    LightningRun(request_for(**options, attempt=2, resume=killed_channel.saved), stopped_channel).execute()
     run = find_run()
     assert (run.info.status, run.info.run_name) == ("FINISHED", "search-0012")
     assert run.data.tags["tempopt.outcome"] == "pruned"
@@ -284,7 +284,7 @@ def test_wandb_has_a_run_of_its_own_for_each_run_of_a_warm_trainer(
     logger = {"class_path": "WandbLogger", "init_args": {"save_dir": str(tmp_path), "project": "mine"}}
     other_label = dataclasses.replace(LABEL, run="search-0013")
     for label, how in ((LABEL, {}), (other_label, {"stop_at": 9}), (LABEL, {})):
-        Run(request_for(logger=logger, label=label), listener(**how)).execute()
+        LightningRun(request_for(logger=logger, label=label), listener(**how)).execute()
     files = sorted(tmp_path.glob("wandb/offline-run-*/*.wandb"), key=lambda file: file.stat().st_mtime)
     runs, summaries, taus, codes = [], [], [], []
     for file in files:
@@ -349,11 +349,11 @@ class Brittle(Logger):
 def test_a_logger_that_is_down_is_left_out_and_the_run_goes_on(
     request_for: Any, listener: Any, tmp_path: Path, after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = Run(request_for(), listener()).execute()
+    expected = LightningRun(request_for(), listener()).execute()
     monkeypatch.setitem(sys.modules, "brittle", sys.modules[__name__])
     brittle = {"class_path": "brittle.Brittle", "init_args": {"after": after}}
     channel = listener()
-    run = Run(request_for(logger=[brittle, csv_logger(tmp_path)]), channel)
+    run = LightningRun(request_for(logger=[brittle, csv_logger(tmp_path)]), channel)
     finished = run.execute()
     assert finished.reports == expected.reports
     notes = [*channel.messages_of(Started)[0].notes, *finished.notes]
@@ -367,7 +367,7 @@ def test_a_logger_that_is_down_is_left_out_and_the_run_goes_on(
 def test_without_a_label_nothing_is_logged_and_a_module_still_has_its_loggers(
     request_for: Any, listener: Any, tmp_path: Path
 ) -> None:
-    run = Run(request_for(logger=csv_logger(tmp_path / "csv"), label=None), listener())
+    run = LightningRun(request_for(logger=csv_logger(tmp_path / "csv"), label=None), listener())
     calls = []
     run.module.on_validation_end = lambda: calls.append(run.module.logger.experiment.add_image("a", None))
     run.execute()
@@ -377,7 +377,7 @@ def test_without_a_label_nothing_is_logged_and_a_module_still_has_its_loggers(
 
 def test_only_the_first_rank_makes_loggers(request_for: Any, listener: Any, tmp_path: Path) -> None:
     (logger_specs, _) = loggers_given([csv_logger(tmp_path)])
-    run = Run(request_for(), listener())
+    run = LightningRun(request_for(), listener())
     for rank, count in ((0, 1), (1, 0)):
         trackers = Trackers(
             logger_specs, request_for(), tempered=run.tempered, observations_at=lambda step: {}, rank=rank
@@ -471,18 +471,18 @@ def test_a_server_that_says_nothing_is_waited_for_by_one_run_and_left_out_of_the
     monkeypatch.setattr(trackers, "_WAITED_SECONDS", 0.5)
     monkeypatch.setattr(trackers, "_away", {})
     logger = {"class_path": "MLFlowLogger", "init_args": {"tracking_uri": silent_server}}
-    expected = Run(request_for(), listener()).execute()
+    expected = LightningRun(request_for(), listener()).execute()
     run_notes = []
     for _ in range(2):
         channel = listener()
-        finished = Run(request_for(logger=logger), channel).execute()
+        finished = LightningRun(request_for(logger=logger), channel).execute()
         assert finished.reports == expected.reports
         run_notes.append([*channel.messages_of(Started)[0].notes, *finished.notes])
     ((first,), (second,)) = run_notes
     assert first.startswith("trainer.logger: MLFlowLogger failed (") and "Max retries exceeded" in first
     assert "MLFlowLogger kept an earlier run waiting, and is asked again after 10 minutes" in second
     trackers._away.update(dict.fromkeys(trackers._away, 0.0))
-    later_result = Run(request_for(logger=logger), listener()).execute()
+    later_result = LightningRun(request_for(logger=logger), listener()).execute()
     assert not any("an earlier run" in note for note in later_result.notes), "after a while it is asked again"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tempopt.training.measure_times import measure, validations
 from tempopt.training.messages import Evaluation
-from tempopt.training.run import Run
+from tempopt.training.run import LightningRun
 
 TRAINERS = [
     {},
@@ -32,7 +32,7 @@ def test_a_whole_training_validates_as_often_as_is_said(
     request_for: Any, listener: Any, module: str, trainer: dict[str, Any]
 ) -> None:
     request = request_for(module, trainer=trainer)
-    run_result = Run(request, listener()).execute()
+    run_result = LightningRun(request, listener()).execute()
     times = measure(request).times
     assert times is not None
     assert (times.steps, times.validations) == (run_result.step, len(run_result.reports))

@@ -16,7 +16,7 @@ from tempopt.errors import AttachError, SpecError, UsageError
 from tempopt.training.dry_run import check, dry_run
 from tempopt.training.messages import Evaluation, Finished, RunRequest, Stage, Started
 from tempopt.training.ranks import ALONE
-from tempopt.training.run import Run
+from tempopt.training.run import LightningRun
 from tempopt.training.worker import _carry_out
 from tests.training.shared_trainings import assert_same_state, check_resume
 
@@ -57,7 +57,7 @@ def at(reads: str, transform: str, **options: Any) -> dict[str, Any]:
     return {"contrast": {"value": f"criterion.{reads}", "transform": transform, **options}}
 
 
-def step_taus(run: Run, which: int = 0) -> list[float]:
+def step_taus(run: LightningRun, which: int = 0) -> list[float]:
     """Return the temperature of each training step: that of the contrast, or the other one."""
     module: Any = run.module
     return [taus[which] for taus in module.trained]
@@ -70,7 +70,7 @@ def refusal_message(request: RunRequest, channel: Any) -> str:
     return str(excinfo.value)
 
 
-def validation_taus(run: Run) -> list[tuple[float, float]]:
+def validation_taus(run: LightningRun) -> list[tuple[float, float]]:
     """Return both temperatures of each batch that was evaluated."""
     module: Any = run.module
     temperatures: list[tuple[float, float]] = module.validated
@@ -81,9 +81,9 @@ def validation_taus(run: Run) -> list[tuple[float, float]]:
 def test_at_the_temperature_as_found_a_run_is_bit_for_bit_that_without_it(
     make_request: RequestMaker, listener: Any, reads: str, transform: str
 ) -> None:
-    plain = Run(make_request({}, init={"reads": reads}, compared=True, evaluations=TEST), listener())
+    plain = LightningRun(make_request({}, init={"reads": reads}, compared=True, evaluations=TEST), listener())
     expected = plain.execute()
-    named_run = Run(make_request(at(reads, transform), init={"reads": reads}), listener())
+    named_run = LightningRun(make_request(at(reads, transform), init={"reads": reads}), listener())
     assert named_run.values.initial_values["contrast"] == pytest.approx(0.5, rel=1e-6)
     # 0.5 is what a person writes of a logarithm in single precision
     for written, parameters in (
@@ -92,7 +92,7 @@ def test_at_the_temperature_as_found_a_run_is_bit_for_bit_that_without_it(
     ):
         values = at(reads, transform, as_found=written)
         request = make_request(values, init={"reads": reads}, parameters=parameters, evaluations=TEST)
-        run = Run(request, listener())
+        run = LightningRun(request, listener())
         finished = run.execute()
         assert finished.reports == expected.reports
         assert finished.measurements == expected.measurements
@@ -108,7 +108,7 @@ def test_each_step_is_trained_at_the_temperature_of_its_schedule(
     make_request: RequestMaker, listener: Any, reads: str, transform: str
 ) -> None:
     channel = listener()
-    run = Run(make_request(at(reads, transform), init={"reads": reads}, parameters=LINEAR), channel)
+    run = LightningRun(make_request(at(reads, transform), init={"reads": reads}, parameters=LINEAR), channel)
     assert run.execute().state == "complete"
     assert step_taus(run) == pytest.approx(linear(), rel=1e-6)
     assert set(step_taus(run, 1)) == {2.0}
@@ -121,7 +121,7 @@ def test_two_temperatures_follow_schedules_of_their_own(make_request: RequestMak
         "gate": {"value": "gate.temperature", "as_found": 2.0},
     }
     parameters = LINEAR | {"gate.as_found": 2.0, "gate.temperature_final": 4.0, "gate.schedule": "linear"}
-    run = Run(make_request(values, parameters=parameters), listener())
+    run = LightningRun(make_request(values, parameters=parameters), listener())
     run.execute()
     assert step_taus(run) == pytest.approx(linear())
     assert step_taus(run, 1) == pytest.approx(linear(2.0, 4.0))
@@ -132,7 +132,7 @@ def test_a_tempered_module_has_named_temperatures_beside_its_own(
     make_request: RequestMaker, listener: Any, attention: dict[str, Any]
 ) -> None:
     attention_plan = attention | ({"temperature_final": 1.0} if attention else {})
-    run = Run(make_request(module="Attending", parameters=LINEAR | attention_plan), listener())
+    run = LightningRun(make_request(module="Attending", parameters=LINEAR | attention_plan), listener())
     run.execute()
     assert step_taus(run) == pytest.approx(linear())
     expected = linear(4.0, 1.0) if attention else [1.0] * STEPS
@@ -144,7 +144,7 @@ def test_an_attached_module_has_named_temperatures_beside_its_attention(
     make_request: RequestMaker, listener: Any
 ) -> None:
     options = {"module": "StockContrast", "attach": {"layers": "auto"}}
-    run = Run(make_request(parameters=LINEAR | {"temperature_init": 2.0}, **options), listener())
+    run = LightningRun(make_request(parameters=LINEAR | {"temperature_init": 2.0}, **options), listener())
     run.execute()
     assert step_taus(run) == pytest.approx(linear())
     assert run.tempered.temperatures == (2.0,)
@@ -154,10 +154,10 @@ def test_an_attached_module_has_named_temperatures_beside_its_attention(
 def test_validation_is_at_the_last_temperature_or_at_the_current_one(
     make_request: RequestMaker, listener: Any
 ) -> None:
-    run = Run(make_request(parameters=LINEAR, evaluations=TEST), listener())
+    run = LightningRun(make_request(parameters=LINEAR, evaluations=TEST), listener())
     run.execute()
     assert {taus[0] for taus in validation_taus(run)} == {0.1}
-    run = Run(make_request(parameters=LINEAR, validate_at="current"), listener())
+    run = LightningRun(make_request(parameters=LINEAR, validate_at="current"), listener())
     run.execute()
     # validations are after steps 4, 8, ...; the temperature is that of the last step
     expected = linear()[3::4]
@@ -179,7 +179,7 @@ def test_an_evaluation_says_at_which_temperature_it_is(
         "init_args": {"monitor": "val_gap", "mode": "min", "patience": 1, "min_delta": 10.0},
     }
     trainer = {"callbacks": [stop]} if ends_early else {}
-    run = Run(
+    run = LightningRun(
         make_request(parameters=LINEAR, evaluations=evaluations, metric="val_loss", trainer=trainer),
         listener(),
     )
@@ -212,16 +212,16 @@ def test_a_temperature_that_is_not_the_one_expected_is_refused(
     make_request: RequestMaker, listener: Any
 ) -> None:
     with pytest.raises(SpecError) as excinfo:
-        Run(make_request(at("temperature", "identity", as_found=0.7)), listener())
+        LightningRun(make_request(at("temperature", "identity", as_found=0.7)), listener())
     message = str(excinfo.value)
     assert 'temperatures.contrast: the module has the temperature 0.5 at "criterion.temperature"' in message
     assert "0.7 as found" in message and "temperatures.contrast.as_found" in message
     # an argument that is searched and changes it, too
     request = make_request(at("temperature", "identity", as_found=0.5), parameters={"temperature": 0.3})
     with pytest.raises(SpecError, match=r"the module has the temperature 0\.3"):
-        Run(request, listener())
+        LightningRun(request, listener())
     # a single-precision buffer holds what is nearest to it
-    Run(make_request(at("tau", "identity", as_found=0.3), init={"temperature": 0.3}), listener())
+    LightningRun(make_request(at("tau", "identity", as_found=0.3), init={"temperature": 0.3}), listener())
 
 
 @pytest.mark.parametrize(("reads", "transform"), WAYS)
@@ -289,7 +289,7 @@ def test_a_trained_model_is_evaluated_at_another_temperature_and_is_afterwards_a
     request = make_request(
         values, metric="val_loss", reads_temperature=True, parameters=LINEAR, evaluations=evaluations
     )
-    run = Run(request, listener())
+    run = LightningRun(request, listener())
     seen_NN: list[torch.Tensor] = []
     similarity = run.module.similarity
     run.module.similarity = lambda batch: seen_NN.append(similarity(batch)) or seen_NN[-1]
@@ -308,7 +308,7 @@ def test_a_module_that_optimizes_by_itself_is_tested_and_follows_its_schedule(
     make_request: RequestMaker, listener: Any, module: str
 ) -> None:
     dry_run(make_request(module=module, task="dry_run", parameters=LINEAR, evaluations=TEST), listener())
-    run = Run(make_request(module=module, parameters=LINEAR), listener())
+    run = LightningRun(make_request(module=module, parameters=LINEAR), listener())
     assert run.execute().state == "complete"
     followed = step_taus(run) if module == "ManualContrast" else [run.module.criterion.temperature]  # type: ignore[union-attr]
     # a batch takes two steps
@@ -331,7 +331,7 @@ def test_what_was_learned_is_kept_while_another_temperature_is_evaluated(
     request = make_request(
         values, init={"reads": "logit_scale"}, evaluations=[elsewhere], reads_temperature=True
     )
-    run = Run(request, listener())
+    run = LightningRun(request, listener())
     assert run.execute().state == "complete"
     learned = 1 / run.module.state_dict()["criterion.logit_scale"].exp().item()
     assert learned != pytest.approx(0.5, rel=1e-3)
@@ -399,7 +399,7 @@ def test_a_metric_that_moves_by_rounding_alone_is_none_that_contains_the_tempera
     make_request: RequestMaker, listener: Any
 ) -> None:
     request = make_request(module="RoundingContrast", evaluations=TEST)
-    run = Run(request, listener())
+    run = LightningRun(request, listener())
     run.execute()
     validate = Evaluation(name="validate", on="validate")
     moved = {run.evaluate(validate)["val_gap"] for _ in run.values.perturb_each(["contrast"])}
@@ -435,7 +435,7 @@ def test_a_module_that_writes_the_number_in_later_epochs_ends_the_run(
     request = make_request(module="ByEpoch", parameters=parameters, evaluations=TEST)
     # two steps of one epoch do not show it
     assert dry_run(dataclasses.replace(request, task="dry_run"), listener()).state == "complete"
-    run = Run(request, listener())
+    run = LightningRun(request, listener())
     with pytest.raises(AttachError, match=r"was set, and 0\.4 is there"):
         run.execute()
     assert run.trainer.current_epoch == 1
@@ -445,9 +445,9 @@ def test_a_module_that_writes_the_number_in_later_epochs_ends_the_run(
 def test_a_clamp_is_met_by_the_schedules_that_go_beyond_it(
     make_request: RequestMaker, listener: Any, final: float
 ) -> None:
-    def run(parameters: dict[str, Any]) -> Run:
+    def run(parameters: dict[str, Any]) -> LightningRun:
         values = at("logit_scale", "log_inverse")
-        return Run(make_request(values, module="ClampedContrast", parameters=parameters), listener())
+        return LightningRun(make_request(values, module="ClampedContrast", parameters=parameters), listener())
 
     schedule = run(MOVING | {"contrast.temperature_final": final})
     if final == 0.2:

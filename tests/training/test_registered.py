@@ -13,7 +13,7 @@ from tempopt import TemperedModule
 from tempopt.errors import AttachError, SpecError
 from tempopt.training.dry_run import dry_run
 from tempopt.training.messages import RunRequest
-from tempopt.training.run import Run
+from tempopt.training.run import LightningRun
 
 STEPS = 24
 LINEAR = {"contrast.as_found": 0.5, "contrast.schedule": "linear", "contrast.temperature_final": 0.1}
@@ -47,7 +47,7 @@ def linear(count: int = STEPS) -> list[float]:
     return [0.5 - 0.4 * step / (STEPS - 1) for step in range(count)]
 
 
-def step_taus(run: Run) -> list[float]:
+def step_taus(run: LightningRun) -> list[float]:
     module: Any = run.module
     return [tau for (tau,) in module.trained]
 
@@ -100,7 +100,7 @@ def test_a_name_that_was_not_registered_is_refused_where_it_is_searched(
     make_request: RequestMaker, listener: Any, module: str, name: str, reason: str
 ) -> None:
     with pytest.raises(AttachError) as excinfo:
-        Run(make_request(name, module=module), listener())
+        LightningRun(make_request(name, module=module), listener())
     message = str(excinfo.value)
     assert message.startswith(
         f"temperatures.{name}.value: no value is given, and {reason} Give the path of a"
@@ -129,7 +129,7 @@ def test_another_type_of_the_weights_is_no_other_temperature(
 def test_each_step_is_trained_at_its_schedule_and_a_checkpoint_has_the_last_one(
     make_request: RequestMaker, listener: Any, tmp_path: Path
 ) -> None:
-    run = Run(make_request(parameters=LINEAR), listener())
+    run = LightningRun(make_request(parameters=LINEAR), listener())
     assert run.execute().state == "complete"
     assert step_taus(run) == pytest.approx(linear(), rel=1e-6)
     module: Any = run.module

@@ -26,7 +26,7 @@ from tempopt.training.messages import (
     decode,
     encode,
 )
-from tempopt.training.run import Run
+from tempopt.training.run import LightningRun
 from tests.training.shared_trainings import assert_same_state, check_resume
 
 HOT = {"temperature_init": 4.0, "temperature_final": 1.0, "schedule": "exponential", "entropy_lambda": 0.01}
@@ -37,9 +37,9 @@ TEST = [Evaluation(name="test", on="test")]
 def test_what_a_run_reports_depends_on_its_seed_and_on_nothing_that_ran_before(
     request_for: Any, listener: Any
 ) -> None:
-    first_result = Run(request_for(), listener()).execute()
-    other_result = Run(request_for(seed=6), listener()).execute()
-    repeated_result = Run(request_for(), listener()).execute()
+    first_result = LightningRun(request_for(), listener()).execute()
+    other_result = LightningRun(request_for(seed=6), listener()).execute()
+    repeated_result = LightningRun(request_for(), listener()).execute()
     assert repeated_result.reports == first_result.reports
     assert other_result.reports != first_result.reports
 
@@ -51,7 +51,7 @@ def test_a_model_checkpoint_of_each_run_has_a_folder_of_its_own(
     keep = {"class_path": "lightning.pytorch.callbacks.ModelCheckpoint", "init_args": checkpoint_args}
     for seed, run in ((5, "search-0001"), (6, "search-0002")):
         request = request_for(trainer={"callbacks": [keep]}, seed=seed, folder=str(tmp_path / run))
-        trained = Run(request, listener())
+        trained = LightningRun(request, listener())
         trained.execute()
         saved = torch.load(tmp_path / "mine" / run / "last.ckpt", weights_only=True)["state_dict"]
         weights = trained.module.state_dict()
@@ -75,7 +75,7 @@ def test_a_run_that_ends_early_is_measured_at_the_temperature_that_is_asked(
         Evaluation(name="final", on="validate"),
         Evaluation(name="current", on="validate", at="current"),
     ]
-    run = Run(request_for("OwnCallbacks", parameters=HOT, evaluations=evaluations), listener())
+    run = LightningRun(request_for("OwnCallbacks", parameters=HOT, evaluations=evaluations), listener())
     finished = run.execute()
     assert finished.measurements["final"] == finished.measurements["validate"] == finished.reports[-1][1]
     assert finished.measurements["current"] != finished.measurements["final"]
@@ -86,7 +86,7 @@ def test_a_stop_ends_the_run_at_the_next_step_without_another_validation(
     request_for: Any, listener: Any, trainer: dict[str, Any]
 ) -> None:
     channel = listener(stop_at=8)
-    finished = Run(request_for(trainer=trainer), channel).execute()
+    finished = LightningRun(request_for(trainer=trainer), channel).execute()
     assert (finished.state, finished.step) == ("stopped", 8)
     assert [report.step for report in channel.messages_of(Report)] == [4, 8]
     assert finished.measurements == {}
@@ -95,9 +95,9 @@ def test_a_stop_ends_the_run_at_the_next_step_without_another_validation(
 def test_a_stop_breaks_the_evaluations_at_the_end_off(request_for: Any, listener: Any) -> None:
     evaluations = [Evaluation(name=str(number), on="test") for number in range(3)]
     undisturbed = listener()
-    Run(request_for(evaluations=evaluations), undisturbed).execute()
+    LightningRun(request_for(evaluations=evaluations), undisturbed).execute()
     channel = listener(stop_after=len(undisturbed.received))
-    finished = Run(
+    finished = LightningRun(
         request_for(evaluations=[*evaluations, Evaluation(name="more", on="test", at="current")]), channel
     )
     assert finished.execute().state == "stopped"
@@ -107,7 +107,7 @@ def test_divergence_ends_the_run_with_the_step_and_reports_no_number_of_it(
     request_for: Any, listener: Any
 ) -> None:
     channel = listener()
-    finished = Run(request_for(init={"diverge_at": 9}), channel).execute()
+    finished = LightningRun(request_for(init={"diverge_at": 9}), channel).execute()
     assert (finished.state, finished.step) == ("diverged", 10)
     assert all(math.isfinite(report.value) for report in channel.messages_of(Report))
     assert [report.step for report in channel.messages_of(Report)] == [4, 8]
@@ -118,7 +118,7 @@ def test_a_metric_that_nothing_could_be_computed_with_ends_the_run_as_diverged(
 ) -> None:
     monkeypatch.setattr(callbacks, "metric_of", lambda logged, metric: 1e120)
     channel = listener()
-    finished = Run(request_for(), channel).execute()
+    finished = LightningRun(request_for(), channel).execute()
     assert (finished.state, finished.step) == ("diverged", 4)
     assert channel.messages_of(Report) == []
 
@@ -144,14 +144,14 @@ def test_a_trainer_that_no_study_can_use_is_refused(
     request_for: Any, listener: Any, module: str, trainer: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(SpecError, match=message):
-        Run(request_for(module, trainer=trainer), listener()).execute()
+        LightningRun(request_for(module, trainer=trainer), listener()).execute()
 
 
 def test_every_batch_of_training_validation_and_evaluation_is_progress(
     request_for: Any, listener: Any
 ) -> None:
     channel = listener()
-    Run(request_for(evaluations=TEST), channel).execute()
+    LightningRun(request_for(evaluations=TEST), channel).execute()
     (started,) = channel.messages_of(Started)
     assert (started.step, started.total_steps, started.device) == (0, 24, "cpu")
     message_types = [type(message).__name__ for message in channel.received]
@@ -169,13 +169,13 @@ def test_progress_is_said_no_more_often_than_an_agent_needs(
 ) -> None:
     monkeypatch.setattr("tempopt.training.run.BEAT_SECONDS", 3600.0)
     channel = listener()
-    Run(request_for(), channel).execute()
+    LightningRun(request_for(), channel).execute()
     assert [message.step for message in channel.messages_of(Progress)] == [0]
 
 
 def test_the_last_validation_serves_as_the_measurement_of_the_end(request_for: Any, listener: Any) -> None:
     validations: list[int] = []
-    run = Run(request_for(parameters=HOT), listener())
+    run = LightningRun(request_for(parameters=HOT), listener())
     step = run.module.validation_step
     run.module.validation_step = lambda *args: (validations.append(1), step(*args))[1]  # type: ignore[method-assign]
     finished = run.execute()
@@ -192,11 +192,11 @@ def test_an_evaluation_under_another_plan_is_that_of_a_module_made_with_it(
         Evaluation(name="test:cold", on="test", temperature=cold_plan),
         Evaluation(name="validate:cold", on="validate", temperature=cold_plan),
     ]
-    run = Run(request_for(evaluations=evaluations), listener())
+    run = LightningRun(request_for(evaluations=evaluations), listener())
     finished = run.execute()
     path = tmp_path / "weights.pt"
     torch.save(run.module.state_dict(), path)
-    frozen = Run(request_for(weights=str(path), parameters=cold_plan), listener()).execute()
+    frozen = LightningRun(request_for(weights=str(path), parameters=cold_plan), listener()).execute()
     assert finished.measurements["validate:cold"] == frozen.measurements["validate"]
     assert finished.measurements["test:cold"] != finished.measurements["test"]
     assert finished.measurements["validate"] != finished.measurements["validate:cold"]
@@ -209,7 +209,7 @@ def test_test_data_are_the_same_in_every_run_and_no_training_saw_them(
     test_data: list[set[int]] = []
     for seed in (5, 99):
         request = request_for(seed=seed, data_class=data_class, evaluations=TEST)
-        run = Run(request, listener())
+        run = LightningRun(request, listener())
         run.execute()
         train, validation, test = (set(part.indices) for part in run.datamodule.parts)
         assert not test & (train | validation)
@@ -222,7 +222,7 @@ def test_validation_runs_under_the_temperature_that_the_study_asks_for(
     request_for: Any, listener: Any, validate_at: str
 ) -> None:
     temperatures: dict[str, list[float]] = {"train": [], "validate": []}
-    run = Run(request_for(parameters=HOT, validate_at=validate_at), listener())
+    run = LightningRun(request_for(parameters=HOT, validate_at=validate_at), listener())
     loss = run.module.loss
 
     def recording_loss(batch: Any) -> Any:
@@ -243,8 +243,8 @@ def test_validation_runs_under_the_temperature_that_the_study_asks_for(
 def test_attaching_at_temperature_one_trains_what_the_module_alone_would(
     request_for: Any, listener: Any
 ) -> None:
-    attached = Run(request_for("Stock", attach={"layers": "auto"}), listener())
-    alone = Run(request_for("Stock", attach={"layers": "auto"}), listener())
+    attached = LightningRun(request_for("Stock", attach={"layers": "auto"}), listener())
+    alone = LightningRun(request_for("Stock", attach={"layers": "auto"}), listener())
     alone.tempered.detach()
     alone.trainer.callbacks = [c for c in alone.trainer.callbacks if not isinstance(c, TemperatureCallback)]
     first, second = attached.execute(), alone.execute()
@@ -275,7 +275,9 @@ def test_a_guarded_metric_is_measured_with_the_evaluations_that_ask_for_it(
         Evaluation(name="test", on="test", guards=["val_loss"]),
         Evaluation(name="test_current", on="test", at="current"),
     ]
-    finished = Run(request_for("TradeoffToy", metric="score", evaluations=guarded), listener()).execute()
+    finished = LightningRun(
+        request_for("TradeoffToy", metric="score", evaluations=guarded), listener()
+    ).execute()
     assert finished.measurements.keys() == {
         *("validate", "test", "test_current"),
         *("validate/guard:val_loss", "test/guard:val_loss"),
@@ -300,7 +302,7 @@ class ProgressRecorder(L.Callback):
 
 def train_run(request: Any, listener: Any) -> tuple[Any, Any, list[float]]:
     channel, recorder = listener(), ProgressRecorder()
-    run = Run(request, channel)
+    run = LightningRun(request, channel)
     run.trainer.callbacks.append(recorder)
     return run.execute(), channel.messages_of(Started)[0], recorder.progress
 
@@ -316,7 +318,9 @@ def test_a_training_by_epochs_counts_batches_whatever_steps_its_module_takes(
         assert [step for step, _ in finished.reports] == [5, 10, 15, 20]
         assert progress == [batch / 19 for batch in range(20)]
     # where each batch takes a step, two counts are alike
-    assert Run(request_for(trainer={"max_steps": 24, "max_epochs": 2}), listener()).execute().step == 20
+    assert (
+        LightningRun(request_for(trainer={"max_steps": 24, "max_epochs": 2}), listener()).execute().step == 20
+    )
 
 
 def test_a_training_by_steps_counts_those_of_all_optimizers(request_for: Any, listener: Any) -> None:

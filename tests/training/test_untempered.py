@@ -9,7 +9,7 @@ import pytest
 from tempopt.errors import AttachError, SpecError
 from tempopt.training.dry_run import check, dry_run
 from tempopt.training.messages import Evaluation, Started
-from tempopt.training.run import Run
+from tempopt.training.run import LightningRun
 
 TEST = [Evaluation(name="test", on="test"), Evaluation(name="test_current", on="test", at="current")]
 
@@ -17,7 +17,7 @@ TEST = [Evaluation(name="test", on="test"), Evaluation(name="test_current", on="
 def test_a_module_without_attention_is_trained_as_it_is(request_for: Any, listener: Any) -> None:
     channel = listener()
     request = request_for("PooledStock", compared=True, parameters={"widths": [4, 6]}, evaluations=TEST)
-    finished = Run(request, channel).execute()
+    finished = LightningRun(request, channel).execute()
     assert finished.state == "complete" and finished.step == 24
     assert channel.messages_of(Started)[0].layers == []
     # with no plan that moves, its end and the moment are the same
@@ -31,7 +31,7 @@ def test_a_module_with_attention_is_left_as_it_is_unless_it_is_attached_to(
     values = []
     for attach in (None, {"layers": "auto"}):
         channel = listener()
-        finished = Run(
+        finished = LightningRun(
             request_for("Stock", compared=True, attach=attach, evaluations=TEST), channel
         ).execute()
         values.append(finished.measurements["test"])
@@ -39,12 +39,12 @@ def test_a_module_with_attention_is_left_as_it_is_unless_it_is_attached_to(
     # at temperature 1 attaching changes nothing
     assert values[0] == values[1]
     with pytest.raises(SpecError, match="temperature_init is a temperature parameter.*Add attach:"):
-        Run(request_for("Stock", compared=True, parameters={"temperature_init": 2.0}), listener())
+        LightningRun(request_for("Stock", compared=True, parameters={"temperature_init": 2.0}), listener())
 
 
 def test_a_search_needs_a_temperature_as_ever(request_for: Any, listener: Any) -> None:
     with pytest.raises(AttachError):
-        Run(request_for("PooledStock"), listener())
+        LightningRun(request_for("PooledStock"), listener())
     space = {"lr": [0.1, 0.2]}
     with pytest.raises(SpecError, match="nothing would set its temperature"):
         check(request_for("PooledStock", task="check", space=space))

@@ -23,6 +23,7 @@ from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE, Layers
 from tempopt.attention.attach.self_check import UnfitError, self_test
 from tempopt.class_loading import load_schedule
 from tempopt.errors import AttachError, unknown
+from tempopt.run_handle import RunParams
 from tempopt.temperature import (
     CONTROL,
     GENERATION,
@@ -412,6 +413,9 @@ def _refuse_conflicts(plan: TemperaturePlan, entropy: EntropyParameters) -> None
 
 
 def _values_by_name(parameters: Parameters) -> Mapping[str, object]:
+    if isinstance(parameters, RunParams):
+        # what a run has besides is its program's affair
+        return {name: value for name, value in parameters.items() if name in TEMPERATURE_PARAMETERS}
     return parameters if isinstance(parameters, Mapping) else dataclasses.asdict(parameters)
 
 

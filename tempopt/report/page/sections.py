@@ -33,6 +33,7 @@ _MAX_CODES = 5
 _PACKAGES = ("tempopt", "torch", "lightning", "torchmetrics", "optuna", "numpy")
 _PLOTS_OF_A_COMPARISON = ("differences", "cost")
 _PLOTS_OF_ATTENTION = ("entropy",)
+_PLOTS_OF_TEMPERATURE = ("schedule", "landscape", "constant", *_PLOTS_OF_ATTENTION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +89,13 @@ def plot_keys(result: StudyResult) -> tuple[str, ...]:
     """Return the keys in PLOTS of the plots that a report of this kind of study has, in their order."""
     if result.spec.compare is not None:
         return _PLOTS_OF_A_COMPARISON
-    return tuple(key for key in PLOTS if result.spec.attends or key not in _PLOTS_OF_ATTENTION)
+    spec, left_out = result.spec, () if result.spec.attends else _PLOTS_OF_ATTENTION
+    if not spec.attends and not spec.temperatures:
+        left_out = _PLOTS_OF_TEMPERATURE
+    elif spec.program is not None:
+        # what attention does inside of it is not seen
+        left_out = _PLOTS_OF_ATTENTION
+    return tuple(key for key in PLOTS if key not in left_out)
 
 
 def title_of_use(result: StudyResult) -> str:
@@ -104,9 +111,12 @@ def title_of_use(result: StudyResult) -> str:
 
 def codes_to_use(result: StudyResult) -> Iterator[CodeBlock]:
     """Yield what is recommended as YAML and as Python."""
+    yaml_title, python_title = "YAML, for LightningCLI", "Python, for a plain Trainer"
+    if result.spec.program is not None:
+        yaml_title, python_title = "YAML", "Python"
     for key, title, write in (
-        ("yaml", "YAML, for LightningCLI", export.to_yaml),
-        ("python", "Python, for a plain Trainer", export.to_python),
+        ("yaml", yaml_title, export.to_yaml),
+        ("python", python_title, export.to_python),
     ):
         try:
             yield CodeBlock(key=key, title=title, text=write(result))

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tempopt.errors import NothingToPlot
 from tempopt.report.plots.confirmation import confirming
 from tempopt.report.study_result import StudyResult
 from tempopt.storage.rows import Parameters, TicketRow
@@ -60,8 +61,14 @@ ATTENTION = DisplayedTemperature()
 
 
 def all_shown(result: StudyResult) -> list[DisplayedTemperature]:
-    """Return the temperatures of a study, attention's first; at least one."""
+    """Return the temperatures of a study, attention's first; at least one.
+
+    Raises:
+        NothingToPlot: A program is searched, and no temperature of it.
+    """
     spec = result.spec
+    if not spec.attends and not spec.temperatures:
+        raise NothingToPlot("No temperature is searched.")
     temperatures = [
         DisplayedTemperature(
             name=name, neutral=temperature.as_found if temperature.as_found is not None else 1.0

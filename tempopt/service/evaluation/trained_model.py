@@ -102,7 +102,7 @@ class TrainedModel:
     def __init__(self, request: EvaluationSpec, path: Path, worker: WorkerProcess) -> None:
         self._request = request
         self._worker = worker
-        self._program = dataclasses.replace(request.spec.program(), weights=str(path), compile=None)
+        self._program = dataclasses.replace(request.spec.lightning_program(), weights=str(path), compile=None)
         self._seed = derive(request.spec.study.seed, "evaluate")
 
     def check(self) -> None:

@@ -1,0 +1,206 @@
+"""A run of a command: one process with all that it starts, its output, its reports and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tempopt.errors import SpecError
+from tempopt.program.output import CappedLog, ValueReader
+from tempopt.program.process_tree import adopt_orphans, kill_descendants, reap_children
+from tempopt.program.program_run import ProgramRun
+from tempopt.program.run_folder import RunFolder
+from tempopt.run_handle import ATTACHED, RUN_FILE
+from tempopt.spec.command import Command
+from tempopt.spec.program import CommandProgram
+from tempopt.training.messages import Channel, Failed, Finished, ProgramRequest
+
+_CHUNK_BYTES = 256 * 1024
+_CHUNKS = 64
+"""So much output is read before reports are looked at again."""
+# a script of a tenth of a second is not held up, and one of an hour is looked at four times a second
+_FIRST_POLL_SECONDS, _LONGEST_POLL_SECONDS, _SLOWER = 0.01, 0.25, 1.5
+_LAST_LINES, _LAST_BYTES = 12, 2000
+# the token is the agent's, for its server
+_PRIVATE = "TEMPOPT_TOKEN"
+
+
+class CommandRun(ProgramRun):
+    """One run of a command.
+
+    Args:
+        request: What to run.
+        program: The command.
+        channel: Where to report.
+    """
+
+    def __init__(self, request: ProgramRequest, program: CommandProgram, channel: Channel) -> None:
+        super().__init__(request, channel)
+        self._program = program
+        self._command = Command.parse(program.command)
+        parameters = {**program.baselines, **request.parameters}
+        self._variables, self._words = self._command.fill(parameters, request.seed)
+        self._path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        self._reader = None if program.pattern is None else ValueReader(program.pattern)
+        self._last_output = b""
+        self._has_attached = False
+        self._stop_deadline = math.inf
+
+    def check(self) -> None:
+        """Refuse a program that is not there."""
+        if shutil.which(self._words[0], path=self._variables.get("PATH", self._path)) is None:
+            raise SpecError(
+                f'program.command: there is no program "{self._words[0]}" in {Path.cwd()} or in PATH. No '
+                "shell is started; to have one, give sh -c '...'."
+            )
+
+    def source_files(self) -> Iterator[Path]:
+        """Yield the words of the command, of which some are files."""
+        return map(Path, self._words[1:])
+
+    def execute(self) -> Finished | Failed:
+        """Run the command to its end, and end what it has left behind."""
+        folder = RunFolder(self.request)
+        log = CappedLog(folder.log)
+        adopt_orphans()
+        try:
+            process = subprocess.Popen(
+                self._words,
+                env=self._environment(folder.run_file),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                bufsize=0,
+            )
+        except OSError as error:
+            log.close()
+            raise SpecError(
+                f"program.command: {self._words[0]} cannot be started: {error.strerror}"
+            ) from error
+        try:
+            self.send_started(folder.earlier_reports)
+            self._watch(process, log, folder)
+        finally:
+            kill_descendants(os.getpid())
+            process.wait()
+            reap_children()
+            log.close()
+        return dataclasses.replace(self._end(process.returncode), log_lost=log.lost)
+
+    # ---- while it runs
+
+    def _environment(self, run_file: Path) -> dict[str, str]:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(_PRIVATE)}
+        return environment | {"PATH": self._path, RUN_FILE: str(run_file)} | self._variables
+
+    def _watch(self, process: subprocess.Popen[bytes], log: CappedLog, folder: RunFolder) -> None:
+        assert process.stdout is not None
+        output = process.stdout.fileno()
+        os.set_blocking(output, False)
+        poll_seconds = _FIRST_POLL_SECONDS
+        with selectors.DefaultSelector() as selector:
+            selector.register(output, selectors.EVENT_READ)
+            while process.poll() is None and time.monotonic() < self._stop_deadline:
+                if selector.get_map():
+                    selector.select(poll_seconds)
+                else:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(poll_seconds)
+                if selector.get_map() and not self._take_output(output, log):
+                    # it has closed its output, and need not have ended
+                    selector.unregister(output)
+                self._take_reports(folder)
+                self._pass_stop_on(folder)
+                poll_seconds = min(_SLOWER * poll_seconds, _LONGEST_POLL_SECONDS)
+        # what it has left behind would keep its output open
+        kill_descendants(os.getpid())
+        self._take_output(output, log)
+        self._take_reports(folder)
+        process.stdout.close()
+
+    def _take_output(self, descriptor: int, log: CappedLog) -> bool:
+        """Read what there is of the output; return whether more may come."""
+        for _ in range(_CHUNKS):
+            try:
+                data = os.read(descriptor, _CHUNK_BYTES)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            log.write(data)
+            if self._reader is not None:
+                self._reader.feed(data)
+            self._last_output = (self._last_output + data)[-_LAST_BYTES:]
+            self.send_progress()
+        return True
+
+    def _take_reports(self, folder: RunFolder) -> None:
+        for line in folder.new_lines():
+            if line == ATTACHED:
+                self._has_attached = True
+                self.send_progress()
+            else:
+                self.take_report(line["value"], line["step"])
+
+    def _pass_stop_on(self, folder: RunFolder) -> None:
+        """Tell the process to end once it should; one that has not asked about its run is given no time."""
+        is_stopped = self.has_diverged or self.channel.stop(self.request) is not None
+        if is_stopped and self._stop_deadline == math.inf:
+            folder.ask_to_stop()
+            self._stop_deadline = time.monotonic() + (self.request.grace if self._has_attached else 0.0)
+
+    # ---- how it ended
+
+    def _end(self, code: int) -> Finished | Failed:
+        if self.has_diverged:
+            return self.finished("diverged")
+        if self.channel.stop(self.request) is not None:
+            return self.finished("stopped")
+        if code:
+            ending = f"ended with exit code {code}"
+            if code < 0:
+                ending = f"was killed by {signal.Signals(-code).name}"
+            is_killed = -code == signal.SIGKILL
+            message = f"The command {ending}.{self._last_lines()}"
+            return self.failed("infrastructure" if is_killed else "error", message)
+        unread_names = [name for name in self.request.parameters if name not in self._command.placeholders]
+        if unread_names and not self._has_attached:
+            return self.failed("usage", _not_read_text(unread_names))
+        if self._reader is not None:
+            self._reader.feed(b"", is_last=True)
+        value = self.last_reported() if self._reader is None else self._reader.value
+        if value is None:
+            return self.failed("error", f"{self._no_value_text()}{self._last_lines()}")
+        return self.end_with(value)
+
+    def _no_value_text(self) -> str:
+        if self._program.pattern is not None:
+            return f"The command has ended without a value behind {self._program.pattern!r} in its output."
+        return (
+            f"The command has ended without reporting {self._program.metric}. Have it call "
+            "tempopt.current_run().report(value), or name in program.metric what stands before the value in "
+            "its output."
+        )
+
+    def _last_lines(self) -> str:
+        lines = self._last_output.decode(errors="replace").splitlines()[-_LAST_LINES:]
+        return "\n".join([" It printed last:", *lines]) if lines else " It printed nothing."
+
+
+def _not_read_text(names: list[str]) -> str:
+    words = " ".join(f"--{name.replace('_', '-')} {{{name}}}" for name in names)
+    return (
+        f"program.command: {', '.join(names)} never reached the program, which has ended without a call of "
+        f"tempopt.current_run(). Add them to the command, as in {words}, or read "
+        "tempopt.current_run().params in the program."
+    )

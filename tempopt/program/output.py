@@ -1,0 +1,100 @@
+"""The output of a command: a log that keeps its beginning and its end, and the value that is printed."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import os
+import re
+from collections import deque
+from pathlib import Path
+
+from tempopt.spec.program_pattern import value_pattern
+
+KEPT_BYTES = 1024 * 1024
+"""So much of the beginning of the output is kept, and as much of its end."""
+
+_LONGEST_LINE = 64 * 1024
+_OVERLAP = 1024
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class CappedLog:
+    """A log file that is appended to, and of which the middle is left out when it grows long.
+
+    Args:
+        path: The file; what is in it stays.
+
+    Attributes:
+        lost: Why some of the output is missing, the disk having refused it; else empty.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.lost = ""
+        self._descriptor: int | None = None
+        self._omitted = 0
+        try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            self._size = os.lseek(self._descriptor, 0, os.SEEK_END)
+        except OSError as error:
+            self.lost = error.strerror or str(error)
+            self._size = 0
+        self._head_end = self._size + KEPT_BYTES
+
+    def write(self, data: bytes) -> None:
+        """Append output; never raises."""
+        if self._descriptor is None:
+            return
+        try:
+            self._size += os.pwrite(self._descriptor, data, self._size)
+            if self._size > self._head_end + 2 * KEPT_BYTES:
+                self._omit_middle(self._descriptor)
+        except OSError as error:
+            self.lost = error.strerror or str(error)
+
+    def _omit_middle(self, descriptor: int) -> None:
+        tail = os.pread(descriptor, KEPT_BYTES, self._size - KEPT_BYTES)
+        self._omitted += self._size - KEPT_BYTES - self._head_end
+        note = f"\n[about {self._omitted} bytes of output are left out here]\n".encode()
+        self._size = self._head_end + os.pwrite(descriptor, note + tail, self._head_end)
+        os.ftruncate(descriptor, self._size)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.close(self._descriptor)
+
+
+class ValueReader:
+    """Finds the last value in output that arrives in pieces, in constant memory.
+
+    Args:
+        pattern: As in the section ``program:``.
+
+    Attributes:
+        value: The last one so far; None: there is none.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        self.value: float | None = None
+        self._pattern = value_pattern(pattern)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._line = ""
+
+    def feed(self, data: bytes, *, is_last: bool = False) -> None:
+        """Take the next piece; the value of a line counts once the line is over."""
+        text = self._line + self._decoder.decode(data, is_last)
+        end = len(text) if is_last else max(text.rfind("\n"), text.rfind("\r")) + 1
+        self._search(text[:end])
+        self._line = text[end:]
+        if len(self._line) > _LONGEST_LINE:
+            # a value that is cut here is found again, whole
+            self._search(self._line)
+            self._line = self._line[-_OVERLAP:]
+
+    def _search(self, text: str) -> None:
+        matches = self._pattern.finditer(_COLOUR.sub("", text) if "\x1b" in text else text)
+        for match in deque(matches, maxlen=1):
+            with contextlib.suppress(ValueError):
+                self.value = float(match[1])

@@ -1,0 +1,153 @@
+"""What runs of commands and of functions have in common: what they tell the agent, and when."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import hashlib
+import math
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+from tempopt.storage.run_code import RunCode
+from tempopt.training.identity import git_commit, package_versions
+from tempopt.training.messages import (
+    Channel,
+    Failed,
+    Finished,
+    ProgramRequest,
+    Progress,
+    Report,
+    Started,
+)
+
+BEAT_SECONDS = 0.25
+"""The shortest time between two signs of life."""
+
+
+class ProgramRun(abc.ABC):
+    """One run of a program.
+
+    Args:
+        request: What to run.
+        channel: Where to report.
+    """
+
+    def __init__(self, request: ProgramRequest, channel: Channel) -> None:
+        self.request = request
+        self.channel = channel
+        self.reports: dict[int, float] = {}
+        self.last_value: float | None = None
+        self.last_step = 0
+        self.has_diverged = False
+        self._began = time.monotonic()
+        self._last_message_at = -math.inf
+
+    @abc.abstractmethod
+    def check(self) -> None:
+        """Refuse what cannot be started.
+
+        Raises:
+            SpecError: It cannot.
+        """
+
+    @abc.abstractmethod
+    def execute(self) -> Finished | Failed:
+        """Run it to its end.
+
+        Raises:
+            SpecError: It cannot be started, or what it returns is no value.
+        """
+
+    @abc.abstractmethod
+    def source_files(self) -> Iterable[Path]:
+        """Return the files that are known to hold the program's code."""
+
+    def carry_out(self) -> Finished | Failed:
+        """Do what is asked."""
+        self.check()
+        return self.execute() if self.request.task == "train" else self.finished("complete")
+
+    def send_started(self, earlier_reports: dict[int, float]) -> None:
+        """Tell that the run has begun; how many steps it takes is not known."""
+        self.reports = dict(earlier_reports)
+        gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        self.channel.send(
+            Started(
+                **self._run,
+                step=0,
+                total_steps=0,
+                device=f"GPU {gpus}" if gpus else "cpu",
+                precision="",
+                layers=[],
+                code=self._code().text,
+                reports=self._report_pairs,
+            )
+        )
+
+    def take_report(self, value: float, step: int) -> None:
+        """Pass a report on; one that is not finite ends the run as a module's does."""
+        self.last_step = step
+        if not math.isfinite(value):
+            self.has_diverged = True
+            return
+        self.reports[step], self.last_value = value, value
+        metrics = {self.request.program.metric: value}
+        self.channel.send(Report(**self._run, step=step, value=value, metrics=metrics))
+        self._last_message_at = time.monotonic()
+
+    def send_progress(self) -> None:
+        """Give a sign of life, unless there was one a moment ago."""
+        now = time.monotonic()
+        if now - self._last_message_at >= BEAT_SECONDS:
+            self._last_message_at = now
+            self.channel.send(Progress(**self._run, step=self.last_step))
+
+    def end_with(self, value: float) -> Finished:
+        """Return the message of a run that has come to its end with a value."""
+        return self.finished("complete" if math.isfinite(value) else "diverged", value)
+
+    def finished(
+        self, state: Literal["complete", "stopped", "diverged"], value: float | None = None
+    ) -> Finished:
+        """Return the message that ends a run in good order."""
+        values = {} if value is None or state != "complete" else dict.fromkeys(self.request.names, value)
+        return Finished(
+            **self._run,
+            state=state,
+            step=self.last_step,
+            measurements=values,
+            metrics={name: {self.request.program.metric: number} for name, number in values.items()},
+            seconds=time.monotonic() - self._began,
+            reports=self._report_pairs,
+        )
+
+    def failed(self, kind: Literal["usage", "error", "infrastructure"], message: str) -> Failed:
+        """Return the message of a run that could not be carried through."""
+        return Failed(**self._run, kind=kind, message=message)
+
+    def last_reported(self) -> float | None:
+        """Return the last value of this attempt, or else of those that it has continued."""
+        has_earlier_alone = self.last_value is None and bool(self.reports)
+        return self.reports[max(self.reports)] if has_earlier_alone else self.last_value
+
+    @property
+    def _run(self) -> dict[str, Any]:
+        return {"ticket": self.request.ticket, "attempt": self.request.attempt}
+
+    @property
+    def _report_pairs(self) -> list[list[float]]:
+        return [[step, value] for step, value in sorted(self.reports.items())]
+
+    def _code(self) -> RunCode:
+        """Return the code that is run, as far as it is known."""
+        files = [path.absolute() for path in self.source_files() if path.is_file()]
+        content = hashlib.blake2b(self.request.program.identity.encode(), digest_size=6)
+        for path in files:
+            content.update(path.read_bytes())
+        commit, is_dirty = git_commit(files[0]) if files else (None, False)
+        code = RunCode(identity=content.hexdigest(), packages=package_versions())
+        return dataclasses.replace(code, commit=commit, is_dirty=is_dirty)

@@ -1,0 +1,190 @@
+"""What a program's own code knows of its run: parameters, seed, temperature, and where to report.
+
+Loads neither torch nor Lightning, and of tempopt only what is used: a script pays for nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+RUN_FILE = "TEMPOPT_RUN"
+"""Environment variable with the path of the file that describes the run of a command."""
+REPORTS, STOP = "reports.jsonl", "stop"
+"""Files beside it: a line for each report, and the wish that the run end."""
+RUN_JSON = "run.json"
+"""Name of the file that describes a run."""
+PROGRAM_FILES = (RUN_JSON, REPORTS, STOP)
+FILES = "files"
+"""Folder beside it, for what the run writes itself."""
+ATTACHED = {"attached": True}
+"""Line of the reports of a process that has read its run."""
+
+
+class RunParams(dict[str, Any]):
+    """Parameters of a run: temperature parameters, and ordinary ones that :func:`tempopt.attach` ignores."""
+
+
+class Reporter(Protocol):
+    """Where the reports of a run go, and where the wish that it end comes from."""
+
+    def report(self, value: float, step: int | None) -> None:
+        """Report a value; step None: one more than the last one."""
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the run is to end."""
+
+
+class NoReporter:
+    """Outside of a study nothing is reported, and nothing ends the run."""
+
+    should_stop = False
+
+    def report(self, value: float, step: int | None) -> None:
+        """Do nothing."""
+
+
+class FileReporter:
+    """Reports of a process that a worker has started, in the folder of its run.
+
+    Args:
+        folder: Of the run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._reports, self._stop = folder / REPORTS, folder / STOP
+        self._last_step = 0
+        self._append(ATTACHED)
+
+    def report(self, value: float, step: int | None) -> None:
+        """Append a line to the reports; not in the other processes of torchrun."""
+        self._last_step = self._last_step + 1 if step is None else step
+        if os.environ.get("RANK", "0") == "0":
+            self._append({"step": self._last_step, "value": value})
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the run is to end."""
+        return self._stop.exists()
+
+    def _append(self, line: Mapping[str, Any]) -> None:
+        with self._reports.open("a", encoding="utf-8") as file:
+            # one call, so that lines of several processes do not mix
+            file.write(json.dumps(line) + "\n")
+
+
+class Run:
+    """A training, as its own code sees it: ``run = tempopt.current_run()``.
+
+    Attributes:
+        params: Parameters by name. :func:`tempopt.attach` takes them as they are.
+        seed: Seed of the run; two runs of a pair have the same.
+        folder: Folder of this run alone, which stays when the run is interrupted and starts again: what is
+            written there, such as a checkpoint, is there then.
+    """
+
+    def __init__(
+        self, params: Mapping[str, Any], seed: int, folder: Path, reporter: Reporter | None = None
+    ) -> None:
+        self.params = RunParams(params)
+        self.seed = seed
+        self.folder = folder
+        self._reporter: Reporter = reporter or NoReporter()
+
+    def report(self, value: float, step: int | None = None) -> None:
+        """Report a value of the metric in the course of training, by which runs are pruned.
+
+        Args:
+            value: The value.
+            step: Number of the training step, in ascending order; None: one more than in the last report.
+        """
+        self._reporter.report(float(value), None if step is None else int(step))
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the run is to save what it needs and end: it is pruned, or its agent leaves."""
+        return self._reporter.should_stop
+
+    def temperature(
+        self, step: int, total_steps: int, *, layer: int | None = None, num_layers: int | None = None
+    ) -> float:
+        """Return the temperature at a step, 1 where none is searched.
+
+        Args:
+            step: Number of the step, from 0.
+            total_steps: Number of steps of the training.
+            layer: Number of the attention layer, from 0; None: a model whose layers are all alike.
+            num_layers: Number of attention layers.
+
+        Raises:
+            UsageError: The parameters ask for more than one number: a layer pattern and no layer was given,
+                or head patterns, length scaling and so on, which :func:`tempopt.attach` sets.
+        """
+        from tempopt.class_loading import load_schedule
+        from tempopt.errors import UsageError
+        from tempopt.temperature import NEUTRAL, TemperatureParameters, progress
+        from tempopt.temperature.custom_schedules import is_custom_schedule
+
+        if is_custom_schedule(schedule := self.params.get("schedule")):
+            load_schedule(str(schedule), where="schedule")
+        parameters = TemperatureParameters.from_mapping(self.params)
+        for name in ("head_pattern", "length_scaling", "normaliser", "local_share"):
+            if (value := getattr(parameters, name)) != NEUTRAL[name]:
+                raise UsageError(
+                    f"{name}={value!r} is more than a temperature for each layer. Let tempopt.attach(model, "
+                    "run.params) set it."
+                )
+        if layer is None or num_layers is None:
+            if parameters.layer_pattern != NEUTRAL["layer_pattern"]:
+                raise UsageError(
+                    f"layer_pattern={parameters.layer_pattern!r} gives each layer a temperature of its own. "
+                    "Ask for one: run.temperature(step, total_steps, layer=0, num_layers=12)."
+                )
+            layer, num_layers = 0, 1
+        if not 0 <= layer < num_layers:
+            raise UsageError(f"layer is {layer} of {num_layers}. Give a layer from 0 to {num_layers - 1}.")
+        return parameters.plan(num_layers).temperatures(progress(step, total_steps))[layer]
+
+
+_active: list[Run] = []
+_file_reporters: dict[Path, FileReporter] = {}
+
+
+def current_run(*, params: Mapping[str, Any] | None = None, seed: int = 0) -> Run:
+    """Return the run of a study that this process trains.
+
+    Outside of a study it is a run with the given parameters and seed, which reports nowhere.
+
+    Args:
+        params: Values of parameters that the study does not have.
+        seed: Seed outside of a study.
+    """
+    defaults = dict(params or {})
+    if _active:
+        run = _active[-1]
+        return Run({**defaults, **run.params}, run.seed, run.folder, run._reporter)
+    if RUN_FILE not in os.environ:
+        return Run(defaults, seed, Path.cwd())
+    path = Path(os.environ[RUN_FILE])
+    data = json.loads(path.read_text(encoding="utf-8"))
+    if path not in _file_reporters:
+        _file_reporters[path] = FileReporter(path.parent)
+    return Run({**defaults, **data["params"]}, data["seed"], Path(data["folder"]), _file_reporters[path])
+
+
+class ActiveRun:
+    """A context in which :func:`current_run` returns a run: that of the function in it."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __enter__(self) -> Run:
+        _active.append(self._run)
+        return self._run
+
+    def __exit__(self, *error: object) -> None:
+        _active.remove(self._run)
