@@ -1,4 +1,4 @@
-"""Classes and functions in a spec given as Python data: each is replaced by the path under which workers import it."""
+"""Classes and functions in a spec that is Python data, replaced by the paths under which workers import them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes classes and functions of the running program, with all that they need of it, into a module that workers import."""
+"""Writes classes and functions of the running program, with all that they need, into a module for workers."""
 
 from __future__ import annotations
 

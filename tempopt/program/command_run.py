@@ -48,8 +48,7 @@ class CommandRun(ProgramRun):
         super().__init__(request, channel)
         self._program = program
         self._command = Command.parse(program.command)
-        parameters = {**program.baselines, **request.parameters}
-        self._variables, self._words = self._command.fill(parameters, request.seed)
+        self._variables, self._words = self._command.fill(request.parameters, request.seed)
         self._path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         self._reader = None if program.pattern is None else ValueReader(program.pattern)
         self._last_output = b""

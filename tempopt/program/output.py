@@ -89,12 +89,12 @@ class ValueReader:
         self._search(text[:end])
         self._line = text[end:]
         if len(self._line) > _LONGEST_LINE:
-            # a value that is cut here is found again, whole
+            # a value that is cut here is found again, whole; a name that is cut there is not found
             self._search(self._line)
-            self._line = self._line[-_OVERLAP:]
+            self._line = " " + self._line[-_OVERLAP:].partition(" ")[2]
 
     def _search(self, text: str) -> None:
         matches = self._pattern.finditer(_COLOUR.sub("", text) if "\x1b" in text else text)
         for match in deque(matches, maxlen=1):
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, TypeError):
                 self.value = float(match[1])

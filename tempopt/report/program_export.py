@@ -47,4 +47,4 @@ def parameters_beside(spec: StudySpec, parameters: Mapping[str, Any]) -> list[st
 
 def _command_line(spec: StudySpec, parameters: Mapping[str, Any]) -> str:
     assert spec.program is not None and spec.program.command is not None
-    return Command.parse(spec.program.command).line({**spec.baselines, **parameters}, _ANY_SEED)
+    return Command.parse(spec.program.command).line(parameters, _ANY_SEED)

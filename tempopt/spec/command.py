@@ -71,7 +71,7 @@ class Command:
                     unknown(
                         "placeholder",
                         f"{{{name}}}",
-                        [f"{{{allowed}}}" for allowed in (SEED, *names)],
+                        [f"{{{allowed}}}" for allowed in (SEED, *sorted(names))],
                         "For braces themselves write {{ and }}.",
                     )
                 )

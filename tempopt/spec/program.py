@@ -58,14 +58,12 @@ class CommandProgram:
         metric: Name of the value.
         pattern: Text before the value in the output, or a regular expression with a group; None: the run
             reports its value.
-        baselines: Values of parameters that a run does not have under its conditions.
         identity: Identity of the study's spec.
     """
 
     command: str
     metric: str
     pattern: str | None
-    baselines: dict[str, Any]
     identity: str
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -100,13 +100,7 @@ class ProgramSection(SpecSection):
         """Return what a worker runs."""
         metric, identity = spec.study.metric, spec.identity()
         if self.command is not None:
-            return CommandProgram(
-                command=self.command,
-                metric=metric,
-                pattern=self.metric,
-                baselines=spec.baselines,
-                identity=identity,
-            )
+            return CommandProgram(command=self.command, metric=metric, pattern=self.metric, identity=identity)
         assert self.function is not None, "validated before"
         return FunctionProgram(function=self.function, metric=metric, identity=identity)
 
@@ -166,22 +160,22 @@ def program_problems(spec: StudySpec) -> Iterator[tuple[str, str]]:
             f"Say for one name at least which value you use now, as in {name}: {{..., baseline: ...}}.",
         )
     if section.command is not None:
+        command = Command.parse(section.command)
+        for name in sorted(command.placeholders & _names_without_value(spec)):
+            yield (
+                "program.command",
+                f"{{{name}}} has no value in some of the runs. Give it one in each parameter set, and search "
+                "it without when:; or take it out, and read it by tempopt.current_run().",
+            )
         try:
-            Command.parse(section.command).check(_names_with_value(spec))
+            command.check({name for _, name, _ in spec.written_parameters()})
         except SpecError as error:
             yield "program.command", str(error)
 
 
-def _names_with_value(spec: StudySpec) -> Collection[str]:
-    """Return the parameters that have a value in every run."""
-    if spec.compare is not None:
-        return [
-            name
-            for name in spec.compare[0].parameters
-            if all(name in compared_set.parameters for compared_set in spec.compare)
-        ]
-    return [
-        name
-        for name, domain in spec.search.items()
-        if domain.when is None or name in spec.baselines or name in TEMPERATURE_PARAMETERS
-    ]
+def _names_without_value(spec: StudySpec) -> set[str]:
+    """Return the parameters that some runs do not have, but temperatures, which then are neutral."""
+    names = {name for name, domain in spec.search.items() if domain.when is not None}
+    for compared_set in spec.compare or ():
+        names |= {name for _, name, _ in spec.written_parameters()} - compared_set.parameters.keys()
+    return {name for name in names if name not in TEMPERATURE_PARAMETERS}
