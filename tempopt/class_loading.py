@@ -60,9 +60,9 @@ def load_class(class_path: str, *, base: type, where: str) -> type:
         message = unknown(f'class in "{module_name}"', class_name, _classes(module, base) or ["none"])
         raise SpecError(f"{where}: {message}{_shadow(module_name)}") from error
     if not isinstance(cls, type):
-        raise SpecError(f'{where}: "{class_path}" is {_kind(cls)}. {_other_kind(cls, module, base)}')
+        raise SpecError(f'{where}: "{class_path}" is {_kind(cls)}. {_other_kind(module, base)}')
     if not issubclass(cls, base):
-        raise SpecError(f'{where}: "{class_path}" is not a {base.__name__}. {_other_kind(cls, module, base)}')
+        raise SpecError(f'{where}: "{class_path}" is not a {base.__name__}. {_other_kind(module, base)}')
     return cls
 
 
@@ -186,7 +186,7 @@ def _classes(module: object, base: type) -> list[str]:
     """Return the names of the classes of that kind: the module's own, or those it imports if it has none."""
     classes = {n: cls for n, cls in vars(module).items() if isinstance(cls, type) and issubclass(cls, base)}
     own_names = [name for name, cls in classes.items() if cls.__module__ == vars(module)["__name__"]]
-    return own_names or [name for name, cls in classes.items() if cls is not base]
+    return own_names or [name for name, cls in classes.items() if cls.__name__ != base.__name__]
 
 
 def _kind(value: object) -> str:
@@ -224,17 +224,11 @@ def refuse_module(name: str, *, base: type, where: str) -> None:
     raise SpecError(f'{where}: "{name}" is a module, not a class. {advice}{others_text}')
 
 
-def _other_kind(value: object, module: object, base: type) -> str:
-    mro = value.__mro__ if isinstance(value, type) else ()
-    if any(cls.__module__.startswith("pytorch_lightning.") for cls in mro):
-        return (
-            "It is built on the package pytorch_lightning, which is another one than lightning: "
-            "write import lightning as L, and L.LightningModule or L.LightningDataModule."
-        )
+def _other_kind(module: object, base: type) -> str:
     names = _classes(module, base)
     if names:
         return f"Give one of {', '.join(names)}."
-    return f"Give a subclass of {base.__module__.partition('.')[0]}.{base.__name__}."
+    return f"Give a subclass of {base.__name__}."
 
 
 def _shadow(module_name: str) -> str:

@@ -432,7 +432,7 @@ class Agent:
             # it is the code that fails, and not this ticket: when that is put right, it is to be done
             self._release_ticket(slot)
             raise StudyFailed(
-                f"The training raises in every attempt: {message.message}\nThe traceback is in "
+                f"The training raises in every attempt: {message.message}\nThe output is in "
                 f"{self._client.folder(ticket) / LOG}, and in: tempopt logs {self._spec.study.name}"
             )
         self._record_loss(slot, message.message, max_attempts=max_attempts)

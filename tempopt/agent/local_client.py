@@ -30,7 +30,14 @@ from tempopt.storage.changes import AttemptLost, AttemptReleased, Change, ClaimR
 from tempopt.storage.liveness import agent_name, mark_agent_left
 from tempopt.storage.rows import SEARCH_KINDS, Checkpoint, StudyState, TicketRow
 from tempopt.storage.ticket_queries import arms_of, is_terminal
-from tempopt.training.messages import AnyRequest, CheckpointRef, ProgramRequest, RunLabel, RunRequest
+from tempopt.training.messages import (
+    NUM_PROGRAM_SEEDS,
+    AnyRequest,
+    CheckpointRef,
+    ProgramRequest,
+    RunLabel,
+    RunRequest,
+)
 from tempopt.verdict.run_evaluations import OBSERVED, evaluations, metric_name_for_kind
 from tempopt.verdict.stages import next_tickets
 
@@ -232,7 +239,7 @@ class LocalStudyClient(StudyClient):
                 attempt=ticket.attempt,
                 program=self._program,
                 parameters=ticket.parameters,
-                seed=ticket.seed,
+                seed=ticket.seed % NUM_PROGRAM_SEEDS,
                 names=[metric_name_for_kind(ticket.kind, spec)],
                 folder=str(folder),
                 grace=spec.resources_here.grace,

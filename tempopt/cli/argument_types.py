@@ -42,6 +42,12 @@ def pairs(text: str) -> int:
     return _parse_int(text, 2, _MAX_SEEDS)
 
 
+def pairs_range(text: str) -> int | dict[str, int]:
+    """Return a number of pairs, or the fewest and the most of them: ``4..16``."""
+    first, dots, last = text.partition("..")
+    return {"min": pairs(first), "max": pairs(last)} if dots else pairs(text)
+
+
 def _parse_float(text: str, min_value: float, max_value: float, expected: str) -> float:
     """Return a number from a smallest to a largest."""
     try:

@@ -129,7 +129,11 @@ COMMANDS = {
     "compare": command(
         "compare parameter sets, or values of a parameter, on fresh seeds; the exit code says what is shown",
         "search:compare",
-        SPEC,
+        argument(
+            "spec SPEC",
+            "study spec: a YAML file, or the name of a bundled study; none with --command",
+            nargs="?",
+        ),
         argument(
             "sets SET",
             "parameter set, the reference first: '{temperature_init: 2, lr: 0.001}', or a YAML file "
@@ -142,6 +146,22 @@ COMMANDS = {
             "--vary KEY=V1,V2,...",
             "compare these values of a parameter, as in model.num_heads=1,2,4; repeat it for each "
             "combination of several parameters",
+        ),
+        argument(
+            "--command COMMAND",
+            "in place of SPEC: the command of a run, with a placeholder for its seed and for each parameter "
+            "of --vary, as in 'python train.py --seed {seed} --qk-gain {qk_gain}'; a new study each time",
+            dest="program_command",
+        ),
+        argument(
+            "--metric NAME",
+            "with --command: what stands before the value in its output, or is reported by it; the last "
+            "number counts",
+        ),
+        argument(
+            "--direction NAME",
+            "with --command: maximize or minimize",
+            choices=("maximize", "minimize"),
         ),
         argument(
             "--all-pairs",
@@ -162,8 +182,9 @@ COMMANDS = {
         *STORE,
         argument(
             "--pairs N",
-            "number of fresh seeds, each with a run of every set (default: study.seeds.confirm)",
-            type=types.pairs,
+            "number of fresh seeds, each with a run of every set; A..B: a test after every A of them, and B "
+            "at most (default: study.seeds.confirm)",
+            type=types.pairs_range,
         ),
         argument(
             "--max-runs N",

@@ -6,6 +6,7 @@ What runs a study is imported once its spec is in order, so that a refusal is qu
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from dataclasses import fields
@@ -14,10 +15,11 @@ from typing import Any
 
 from tempopt.cli.run_study import carry_out
 from tempopt.cli.specs import advise_check, read_spec
+from tempopt.cli.storage import study_argument
 from tempopt.errors import UsageError
 from tempopt.service.requests import CompareRequest, ResumeRequest, SearchRequest
 from tempopt.spec.compared_sets import MAX_COMPARISON_RUNS, parse_vary
-from tempopt.spec.comparison_spec import refuse_comparison
+from tempopt.spec.comparison_spec import command_study, refuse_comparison
 from tempopt.spec.yaml_source import read_sets
 
 
@@ -42,13 +44,16 @@ def search(arguments: argparse.Namespace) -> int:
 
 def compare(arguments: argparse.Namespace) -> int:
     """Create or continue a comparison, to its end."""
+    is_command = arguments.program_command is not None
+    _take_command(arguments)
     options = _request_options(CompareRequest, arguments) | {
         "vary": parse_vary(arguments.vary),
         "overrides": arguments.set,
         "max_runs": arguments.max_runs or MAX_COMPARISON_RUNS,
     }
     request = CompareRequest(**options)
-    with advise_check(arguments.spec, arguments.set):
+    advice = contextlib.nullcontext() if is_command else advise_check(arguments.spec, arguments.set)
+    with advice:
         search_request = request.to_search(arguments.url)
     # the first one is the baseline
     num_sets = len(search_request.spec.compare or ()) - 1
@@ -60,7 +65,40 @@ def compare(arguments: argparse.Namespace) -> int:
         )
     if arguments.json and arguments.detach:
         raise UsageError("--json prints the result, and --detach does not wait for it. Take one of them out.")
+    if is_command:
+        where = study_argument(search_request.study, arguments)
+        stream = sys.stderr if arguments.json else sys.stdout
+        print(f"If it is interrupted: tempopt resume {where}", file=stream, flush=True)
     return carry_out(arguments, search_request)
+
+
+def _take_command(arguments: argparse.Namespace) -> None:
+    """Put the spec that ``--command`` describes in the place of SPEC.
+
+    Raises:
+        UsageError: There are both, or neither; or an option is missing or without effect.
+    """
+    command, metric, direction = arguments.program_command, arguments.metric, arguments.direction
+    if command is None:
+        if arguments.spec is None:
+            raise UsageError("Give a study spec, or --command with --vary. See `tempopt compare --help`.")
+        if metric or direction:
+            raise UsageError("--metric and --direction are for --command. In a spec they are keys of study:.")
+        return
+    if arguments.spec is not None or arguments.name is not None:
+        surplus_word = arguments.spec or f"--name {arguments.name}"
+        raise UsageError(
+            f"--command begins a new study each time, and {surplus_word} was given as well. Take it out; the "
+            "values to compare are given by --vary."
+        )
+    required = {"--metric": metric, "--direction": direction, "--vary": arguments.vary}
+    if missing := [option for option, value in required.items() if not value]:
+        raise UsageError(
+            f"--command needs {', '.join(missing)} as well, as in: tempopt compare --command 'python "
+            "train.py --seed {seed} --lr {lr}' --vary lr=0.001,0.003 --metric val_loss --direction minimize"
+        )
+    arguments.spec = command_study(command, metric=metric, direction=direction)
+    arguments.name = arguments.spec["study"]["name"]
 
 
 def resume(arguments: argparse.Namespace) -> int:

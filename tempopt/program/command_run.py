@@ -177,7 +177,8 @@ class CommandRun(ProgramRun):
             return self.failed("usage", _not_read_text(unread_names))
         if self._reader is not None:
             self._reader.feed(b"", is_last=True)
-        value = self.last_reported() if self._reader is None else self._reader.value
+        value = None if self._reader is None else self._reader.value
+        value = self.last_reported() if value is None else value
         if value is None:
             return self.failed("error", f"{self._no_value_text()}{self._last_lines()}")
         return self.end_with(value)

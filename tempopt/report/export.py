@@ -22,6 +22,7 @@ from tempopt.report.formatting import baseline_name, parameters_text
 from tempopt.report.program_export import parameters_beside, program_python, program_yaml
 from tempopt.report.recommendation_text import HEAD, recommendation_text
 from tempopt.report.study_data import StudyData
+from tempopt.storage.run_code import run_codes
 from tempopt.temperature import (
     CONTROL_PARAMETERS,
     CREDITED,
@@ -164,7 +165,7 @@ def to_python(result: StudyData, *, winner: bool = False) -> str:
     trainer = dict(export.config["trainer"])
     if callbacks := _as_list(trainer.pop("callbacks", None)):
         trainer["callbacks"] = callbacks
-    body.append(f"trainer = {code.call('lightning.Trainer', trainer)}")
+    body.append(f"trainer = {code.call(f'{_lightning(result)}.Trainer', trainer)}")
     fit_args = "model"
     if (data := export.config.get("data")) is not None:
         body.append(f"data = {code.object_expression('data', data)}")
@@ -181,6 +182,14 @@ def to_python(result: StudyData, *, winner: bool = False) -> str:
         body.append(f"trainer.save_checkpoint({_DEPLOYED!r}, weights_only=True)")
     notes = [*export.header, *constants(export.callbacks)]
     return comment(notes) + "\n".join([*code.imports(), "", *body, ""])
+
+
+def _lightning(result: StudyData) -> str:
+    """Return the package whose Trainer has trained the runs."""
+    packages = {
+        name for run_code, _ in run_codes(run.code for run in result.runs) for name in run_code.packages
+    }
+    return "pytorch_lightning" if "pytorch_lightning" in packages else "lightning"
 
 
 def _program_header(result: StudyData, export: _Export) -> list[str]:

@@ -137,7 +137,7 @@ class CompareRequest:
         vary: In place of ``sets``: values by parameter, each combination of which is a set.
         all_pairs: Whether to compare each two sets, in place of each with the first.
         name: Name of the study; None: the spec's with a short hash of the sets.
-        pairs: Number of fresh seeds in place of ``study.seeds.confirm``.
+        pairs: Number of fresh seeds in place of ``study.seeds.confirm``, written as there.
         from_study: In place of ``sets``: name of a finished study whose best sets are compared with its
             baseline.
         from_storage: Where that study is; None: where the comparison is stored.
@@ -152,7 +152,7 @@ class CompareRequest:
     vary: Mapping[str, Sequence[Any]] | None = None
     all_pairs: bool = False
     name: str | None = None
-    pairs: int | None = None
+    pairs: int | Mapping[str, int] | None = None
     from_study: str | None = None
     from_storage: str | None = None
     top: int | None = None

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import datetime
 import json
+import re
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tempopt.errors import UsageError
 from tempopt.spec import yaml_source
+from tempopt.spec.command import Command
 from tempopt.spec.compared_sets import GivenSet, digest, named_sets, varied_sets, with_sets
 from tempopt.spec.load import find_spec, load_spec
 from tempopt.spec.study_spec import StudySpec
 
 _LONGEST_NAME = 100
 _DIGITS = 6
+_LONGEST_STEM = 60
+_SCRIPTS = (".py", ".sh", ".r", ".jl", ".lua")
+_SEED_BITS = 31
 
 
 def comparison_spec(
@@ -24,7 +31,7 @@ def comparison_spec(
     vary: Mapping[str, Sequence[Any]] | None = None,
     all_pairs: bool = False,
     name: str | None = None,
-    pairs: int | None = None,
+    pairs: int | Mapping[str, int] | None = None,
     overrides: Sequence[str] = (),
 ) -> StudySpec:
     """Return the spec of a comparison of parameter sets.
@@ -37,7 +44,7 @@ def comparison_spec(
         all_pairs: Whether each two sets are compared, in place of each with the first.
         name: Name of the study; None: the spec's and a short hash of the sets, or the spec's own if it has
             the sets.
-        pairs: Number of pairs in place of ``study.seeds.confirm``.
+        pairs: Number of pairs in place of ``study.seeds.confirm``, written as there.
         overrides: Settings ``a.b=c`` that go over the spec's.
 
     Raises:
@@ -58,7 +65,7 @@ def comparison_spec(
         )
     all_overrides = list(overrides)
     if pairs is not None:
-        all_overrides.append(f"study.seeds.confirm={pairs}")
+        all_overrides.append(f"study.seeds.confirm={json.dumps(pairs)}")
     if all_pairs:
         all_overrides.append("study.all_pairs=true")
     if isinstance(spec, str | Path):
@@ -74,6 +81,30 @@ def comparison_spec(
         suffix = f"-{kind}-{digest(comparison.compare)[:_DIGITS]}"
         name = f"{comparison.study.name[: _LONGEST_NAME - len(suffix)]}{suffix}"
     return comparison if name is None else comparison.with_overrides([f"study.name={json.dumps(name)}"])
+
+
+def command_study(command: str, *, metric: str, direction: str) -> dict[str, Any]:
+    """Return the sections ``study:`` and ``program:`` of a command, with a new name and a new seed.
+
+    So a program that was edited meets neither its earlier results nor the seeds that it was edited on.
+
+    Raises:
+        SpecError: The command cannot be split.
+    """
+    words = Command.parse(command).words
+    script = next((word for word in words if Path(word).suffix in _SCRIPTS), words[0])
+    stem = re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(script).stem).strip("._-")[:_LONGEST_STEM] or "command"
+    now = datetime.datetime.now(datetime.UTC)
+    token = secrets.token_hex(2)
+    return {
+        "study": {
+            "name": f"{stem}-{now:%Y%m%d-%H%M%S}-{token}",
+            "metric": metric,
+            "direction": direction,
+            "seed": secrets.randbits(_SEED_BITS),
+        },
+        "program": {"command": command, "metric": metric},
+    }
 
 
 def refuse_comparison(spec: StudySpec) -> None:

@@ -271,13 +271,10 @@ def _holds_namespace(value: object) -> bool:
 
 def loaders(cls: type) -> set[str]:
     """Return which of ``train``, ``val`` and ``test`` dataloaders a module or data module defines."""
-    from lightning.pytorch.core.hooks import DataHooks
 
-    kinds = ("train", "val", "test")
-    return {kind for kind in kinds if _method(cls, kind) is not _method(DataHooks, kind)}
+    def is_defined(kind: str) -> bool:
+        definer = next(base for base in cls.__mro__ if f"{kind}_dataloader" in vars(base))
+        # where Lightning declares them all
+        return definer.__name__ != "DataHooks"
 
-
-def _method(cls: type, kind: str) -> object:
-    """Return the function that makes the dataloader, from the nearest class that has it."""
-    name = f"{kind}_dataloader"
-    return next(vars(base_class)[name] for base_class in cls.__mro__ if name in vars(base_class))
+    return set(filter(is_defined, ("train", "val", "test")))

@@ -21,6 +21,7 @@ from tempopt.temperature import CONTROL_PARAMETERS, ControlParameters
 from tempopt.training.callbacks import LossScaleCallback, TemperatureCallback
 from tempopt.training.entropy_control import PlannedControl
 from tempopt.training.example_step import training_step
+from tempopt.training.lightning_package import LightningCallback
 from tempopt.training.module import TemperedModule, check_controllable
 from tempopt.training.untempered import Untempered
 
@@ -223,7 +224,7 @@ class AttachCallback(TemperatureCallback):
         return any(name == own_name or name.startswith(f"{own_name}.") for own_name in own_names)
 
 
-class LoadCallback(L.Callback):
+class LoadCallback(LightningCallback):
     """Load trained weights into a LightningModule before it is trained, validated, tested or predicts.
 
     ``tempopt export`` writes it for a model that is only evaluated. Unlike ``--ckpt_path`` of LightningCLI it

@@ -15,13 +15,14 @@ from torch import Tensor
 from tempopt.attention.analysis.monitor import AttentionMonitor
 from tempopt.training.attention_maps import AttentionMaps
 from tempopt.training.callbacks import TemperatureTarget
+from tempopt.training.lightning_package import LightningCallback
 from tempopt.training.steps import Curves, current_step, spread_steps, total_steps
 
 # A model of hundreds of heads is seen at fewer steps, so that what is kept of a run stays small.
 _MOST_POINTS = 4096
 
 
-class AttentionObserver(L.Callback):
+class AttentionObserver(LightningCallback):
     """Observe each tempered layer at steps spread over the training, from its first to its last.
 
     The steps follow from the length of the training and the queries from the seed, so that a run that was

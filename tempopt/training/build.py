@@ -75,16 +75,27 @@ class ProgramFactory:
     """
 
     def __init__(self, program: Program) -> None:
-        import lightning as L
+        import lightning.pytorch
 
+        from tempopt.training.lightning_package import (
+            LightningDataModule,
+            LightningModule,
+            lightning_package,
+        )
         from tempopt.training.loggers import loggers_given
         from tempopt.training.module import TemperedModule
 
         faults: list[str] = []
-        model = _section("model", program.model, L.LightningModule, faults)
-        data = _section("data", program.data, L.LightningDataModule, faults) if program.data else None
+        model = _section("model", program.model, LightningModule, faults)
+        data = _section("data", program.data, LightningDataModule, faults) if program.data else None
         trainer_args = {name: value for name, value in program.trainer.items() if name != "logger"}
-        trainer = _section("trainer", {"init_args": trainer_args}, L.Trainer, faults)
+        package = lightning.pytorch if model is None else lightning_package(model.cls)
+        if model and data and (data_package := lightning_package(data.cls)) is not package:
+            faults.append(
+                f"data: {data.called} is built on the package {data_package.__name__}, but {model.called} on "
+                f"{package.__name__}, whose Trainer takes no other. Derive both from classes of one of them."
+            )
+        trainer = _section("trainer", {"init_args": trainer_args}, package.Trainer, faults)
         self.loggers, logger_faults = loggers_given(program.trainer.get("logger"))
         faults += logger_faults
         if faults or model is None or trainer is None:

@@ -14,8 +14,6 @@ from typing import Any, Protocol
 import lightning as L
 import numpy as np
 import torch
-from lightning.pytorch.callbacks import Checkpoint
-from lightning.pytorch.plugins.precision import MixedPrecision
 
 from tempopt.attention.attach.learning import HeadTemperatures
 from tempopt.attention.attach.observers import Observe
@@ -24,6 +22,7 @@ from tempopt.seeds import derive
 from tempopt.storage.rows import is_finite
 from tempopt.temperature import Constant, EntropyParameters, TemperatureParameters, TemperaturePlan, progress
 from tempopt.training import lightning_internals as internals
+from tempopt.training.lightning_package import LightningCallback, LightningCheckpoint, MixedPrecision
 from tempopt.training.ranks import ALONE, Ranks, StopSignals
 from tempopt.training.steps import current_step, total_steps
 
@@ -83,7 +82,7 @@ def check_validate_at(value: object) -> None:
         raise SpecError(f"validate_at is {value!r}; allowed are final and current.")
 
 
-class TemperedCallback(L.Callback):
+class TemperedCallback(LightningCallback):
     """A callback about what has a temperature.
 
     Args:
@@ -91,6 +90,7 @@ class TemperedCallback(L.Callback):
     """
 
     def __init__(self, *, tempered: TemperatureTarget | None = None) -> None:
+        super().__init__()
         self._tempered = tempered
 
     def _of(self, module: L.LightningModule) -> TemperatureTarget:
@@ -184,7 +184,7 @@ def seed_generators(*parts: int | str) -> None:
         torch.cuda.manual_seed_all(seed)
 
 
-class SeedCallback(L.Callback):
+class SeedCallback(LightningCallback):
     """Set the generators from (seed, batch) at each batch, so that no generator state has to be saved.
 
     Ranks draw different numbers in training (dropout would else be the same on all of them), the first one
@@ -210,7 +210,7 @@ class SeedCallback(L.Callback):
         seed_generators(self._seed, "validate")
 
 
-class TemperatureLogger(L.Callback):
+class TemperatureLogger(LightningCallback):
     """Log the temperature of each layer, and what is observed of its attention, to the loggers of a run.
 
     ``temperature/<layer>`` is that in force, before what follows from the length of a sequence; it is
@@ -291,7 +291,7 @@ def stop_training(trainer: L.Trainer) -> None:
     trainer.limit_val_batches = 0
 
 
-class ReportCallback(Checkpoint):
+class ReportCallback(LightningCheckpoint):
     """Report validations, notice divergence, obey the stop flag and say that the run moves.
 
     Its state is the history of reports, which travels in the checkpoint. It is a ``Checkpoint`` so that

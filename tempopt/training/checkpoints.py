@@ -18,11 +18,11 @@ from typing import Any
 import lightning as L
 import torch
 from fsspec.implementations.local import LocalFileSystem
-from lightning.pytorch.callbacks import Checkpoint
 
 from tempopt.storage.checkpoints import open_filesystem
 from tempopt.training import lightning_internals as internals
 from tempopt.training.callbacks import stop_training
+from tempopt.training.lightning_package import LightningCheckpoint
 from tempopt.training.messages import CheckpointRef, RunRequest
 from tempopt.training.ranks import ALONE, Ranks, StopSignals
 from tempopt.training.steps import current_step, total_steps
@@ -238,7 +238,7 @@ def _brief(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}".removesuffix(": ")
 
 
-class CheckpointCallback(Checkpoint):
+class CheckpointCallback(LightningCheckpoint):
     """Write checkpoints when they are due, and one on demand before the run ends.
 
     Lightning continues exactly from two places: after a validation, and after a batch that no validation,

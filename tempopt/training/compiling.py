@@ -7,13 +7,15 @@ Handing ``torch.compile(module)`` to the Trainer, which is Lightning's own way, 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.core.optimizer import LightningOptimizer
 from torchmetrics import Metric
+
+from tempopt.training.lightning_package import lightning_package
 
 # Graphs that torch keeps of one function before it leaves it uncompiled. It is twice torch's own number: a
 # run that begins with no more than half of it taken has room for what torch allows.
@@ -28,8 +30,6 @@ _LIGHTNINGS = (
 )
 # Counters of the Trainer (global_step, current_epoch) enter a graph as what may change.
 _COUNTERS = r"L\['self'\]\._trainer\..*"
-# A module that steps by itself does it in its training step.
-LightningOptimizer.step = torch.compiler.disable(LightningOptimizer.step)  # type: ignore[method-assign]
 Metric.forward = torch.compiler.disable(Metric.forward)  # type: ignore[method-assign]
 
 
@@ -54,6 +54,7 @@ def compile_steps(module: L.LightningModule, mode: str) -> None:
         mode: As of ``torch.compile``.
     """
     _prepare()
+    _leave_out_optimizer_steps(lightning_package(type(module)))
     for name in _LIGHTNINGS:
         _leave_out(module, name)
     for submodule in module.modules():
@@ -78,6 +79,12 @@ def faults() -> list[str]:
 
 def _leave_out(owner: Any, name: str) -> None:
     setattr(owner, name, torch.compiler.disable(getattr(owner, name)))
+
+
+@functools.cache
+def _leave_out_optimizer_steps(package: Any) -> None:
+    """A module that steps by itself does it in its training step."""
+    _leave_out(package.core.optimizer.LightningOptimizer, "step")
 
 
 def _prepare() -> None:

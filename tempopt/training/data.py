@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from tempopt.errors import SpecError
 from tempopt.seeds import derive
 from tempopt.training.callbacks import seed_generators
+from tempopt.training.lightning_package import LightningDataModule
 from tempopt.training.ranks import ALONE, Ranks
 
 
@@ -344,7 +345,7 @@ def use_test_loaders(owner: L.LightningModule | L.LightningDataModule) -> Iterat
     Raises:
         NoTestDataError: There are none, once they are asked for.
     """
-    if isinstance(owner, L.LightningDataModule):
+    if isinstance(owner, LightningDataModule):
         owner.setup("test")
     val_dataloader: Callable[[], Any] = owner.val_dataloader
     owner.val_dataloader = lambda: _require_test_loaders(owner.test_dataloader(), owner)  # type: ignore[method-assign]

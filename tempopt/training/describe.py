@@ -8,7 +8,8 @@ import json
 import sys
 import textwrap
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass
+from itertools import takewhile
 from typing import Any
 
 from tempopt.class_loading import dotted_path, load_class, module_name, refuse_module
@@ -70,18 +71,17 @@ def inspect_module(import_path: str) -> ModuleInfo:
     Raises:
         SpecError: There is no such class, or its module does not import.
     """
-    import lightning as L
-
+    from tempopt.training.lightning_package import LightningDataModule, LightningModule
     from tempopt.training.module import TemperedModule
 
-    refuse_module(module_name(import_path), base=L.LightningModule, where="init")
-    cls = load_class(dotted_path(import_path), base=L.LightningModule, where="init")
+    refuse_module(module_name(import_path), base=LightningModule, where="init")
+    cls = load_class(dotted_path(import_path), base=LightningModule, where="init")
     candidates = dict.fromkeys(
         candidate
         for candidate in vars(sys.modules[cls.__module__]).values()
         if isinstance(candidate, type)
-        and issubclass(candidate, L.LightningDataModule)
-        and candidate is not L.LightningDataModule
+        and issubclass(candidate, LightningDataModule)
+        and candidate.__name__ != LightningDataModule.__name__
     )
     # one of the model's name, then what its file defines, then what that imports
     data_classes = sorted(
@@ -96,7 +96,7 @@ def inspect_module(import_path: str) -> ModuleInfo:
         class_path=_path(cls),
         tempered=issubclass(cls, TemperedModule),
         arguments=_describe_arguments(cls),
-        metrics=_metrics(cls, L.LightningModule),
+        metrics=_metrics(cls),
         data=_path(data) if data else None,
         data_arguments=_describe_arguments(data) if data else [],
         other_data=[_path(data_class) for data_class in data_classes[1:]],
@@ -134,10 +134,10 @@ def _plain(value: object) -> Any:
         return repr(value)
 
 
-def _metrics(cls: type, base: type) -> list[str]:
+def _metrics(cls: type) -> list[str]:
     """Return names that are logged, those of the validation methods first."""
     validation_names, other_names = [], []
-    for base_class in cls.__mro__[: cls.__mro__.index(base)]:
+    for base_class in takewhile(lambda base: base.__name__ != "LightningModule", cls.__mro__):
         for method, name in _logged_names(base_class):
             if "val" in method:
                 validation_names.append(name)

@@ -19,6 +19,7 @@ from torch import Tensor
 from tempopt.attention.attach.checkpoints import load_as_trained
 from tempopt.errors import AttachError, SpecError, UsageError
 from tempopt.training.lightning_internals import last_of_metric, size_of_batch
+from tempopt.training.lightning_package import LightningCallback
 from tempopt.training.messages import UnitKind, sizes_name, units_name
 
 MAX_UNITS = 1000
@@ -42,7 +43,7 @@ def load_trained(module: L.LightningModule, path: str) -> None:
         raise SpecError(f"--weights: {error}") from error
 
 
-class PerItemMetricCallback(L.Callback):
+class PerItemMetricCallback(LightningCallback):
     """Collects the metric by item and by batch while a Trainer validates.
 
     Args:

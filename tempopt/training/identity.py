@@ -20,8 +20,8 @@ from tempopt.training.messages import RunRequest, encode
 if TYPE_CHECKING:
     import lightning as L
 
-_PACKAGES = ("tempopt", "torch", "lightning", "torchmetrics", "numpy")
-_SHOWN_PACKAGES = ("tempopt", "torch", "lightning", "optuna")
+_PACKAGES = ("tempopt", "torch", "torchmetrics", "numpy")
+_SHOWN_PACKAGES = ("tempopt", "torch", "optuna")
 _GIT_SECONDS = 10.0
 
 
@@ -42,9 +42,18 @@ def _version(name: str) -> str | None:
         return None
 
 
+def _lightning(module: L.LightningModule) -> str:
+    """Return the package whose Trainer trains a module, as pip calls it."""
+    # a program needs no Lightning
+    from tempopt.training.lightning_package import lightning_package
+
+    return str(lightning_package(type(module)).__name__.partition(".")[0])
+
+
 def code_identity(module: L.LightningModule, datamodule: L.LightningDataModule | None) -> str:
     """Return a short hash of the modules' source files and the versions of the packages that train them."""
-    text = ", ".join(f"{name} {_version(name) or 'from source'}" for name in _PACKAGES)
+    packages = (*_PACKAGES, _lightning(module))
+    text = ", ".join(f"{name} {_version(name) or 'from source'}" for name in packages)
     text += _source(type(module).__module__)
     if datamodule is not None:
         text += _source(type(datamodule).__module__)
@@ -59,13 +68,13 @@ def run_code(module: L.LightningModule, datamodule: L.LightningDataModule | None
         identity=code_identity(module, datamodule),
         commit=commit,
         is_dirty=is_dirty,
-        packages=package_versions(),
+        packages=package_versions(_lightning(module)),
     )
 
 
-def package_versions() -> dict[str, str]:
-    """Return the versions of the packages that are named with the code of a run."""
-    return {name: text for name in _SHOWN_PACKAGES if (text := _version(name))}
+def package_versions(*names: str) -> dict[str, str]:
+    """Return the versions of the packages that are named with the code of a run, and of further ones."""
+    return {name: text for name in (*_SHOWN_PACKAGES, *names) if (text := _version(name))}
 
 
 @functools.cache

@@ -20,6 +20,7 @@ from tempopt.errors import AttachError
 from tempopt.temperature import LEARNED, PER_HEAD, temperatures_of
 from tempopt.temperature.ranges import HIGHEST, LOWEST
 from tempopt.training.callbacks import TemperatureTarget, TemperedAttention, loss_scale
+from tempopt.training.lightning_package import LightningCallback
 from tempopt.training.messages import LEARNED_CURVE, RunRequest
 from tempopt.training.ranks import ALONE, Ranks
 from tempopt.training.steps import Curves, RecordedCurves, current_step, total_steps
@@ -30,7 +31,7 @@ _OPTIMIZERS = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta
 _KERNELS = ("foreach", "fused", "capturable", "differentiable")
 
 
-class LearnedTemperatureCallback(L.Callback):
+class LearnedTemperatureCallback(LightningCallback):
     """Learn every temperature of some tempered modules, as ln τ, from the temperature in force at the start.
 
     ln τ has an optimizer of the class and the options of the Trainer's first one, without weight decay, and

@@ -16,12 +16,18 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from lightning.fabric.utilities.cloud_io import get_filesystem
-from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
 from tempopt.class_loading import load_class
 from tempopt.errors import SpecError, unknown
 from tempopt.spec.logger_secrets import check_no_secrets
 from tempopt.training.arguments import Arguments
+from tempopt.training.lightning_package import (
+    CSVLogger,
+    Logger,
+    MLFlowLogger,
+    TensorBoardLogger,
+    WandbLogger,
+)
 from tempopt.training.messages import RunLabel
 
 State = Literal["complete", "pruned", "diverged", "interrupted", "failed"]

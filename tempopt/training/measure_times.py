@@ -15,6 +15,7 @@ from typing import Any
 import lightning as L
 
 from tempopt.training.callbacks import EvaluationAbortedError
+from tempopt.training.lightning_package import LightningCallback
 from tempopt.training.messages import Evaluation, Finished, LocalChannel, RunRequest, Times
 from tempopt.training.ranks import ALONE, Ranks
 from tempopt.training.run import LightningRun
@@ -31,7 +32,7 @@ _TWICE_BELOW = 3.0
 Clock = Callable[[], float]
 
 
-class StepTimer(L.Callback):
+class StepTimer(LightningCallback):
     """Times optimizer steps, without the validations between them.
 
     Args:

@@ -160,6 +160,10 @@ class RunRequest(RunMessage):
     label: RunLabel | None = None
 
 
+NUM_PROGRAM_SEEDS = 2**31
+"""Seeds of programs are below it: NumPy takes 32 bits, and many a command line a signed integer."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramRequest(RunMessage):
     """One run of a command or a function: a parameter set and a seed, by value.
@@ -167,7 +171,7 @@ class ProgramRequest(RunMessage):
     Args:
         program: What is run.
         parameters: Name to value.
-        seed: Seed of the run.
+        seed: Seed of the run, below ``NUM_PROGRAM_SEEDS``.
         names: Names under which its value is measured.
         folder: Local folder for the log and the files of this ticket; None only to check.
         grace: Seconds that it has to end once it is told to stop.

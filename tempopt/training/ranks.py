@@ -6,6 +6,7 @@ Knows nothing of agents and of what is trained; process.py starts the processes.
 from __future__ import annotations
 
 import datetime
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from lightning.fabric.plugins.environments.lightning import find_free_network_po
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
+from tempopt.training.lightning_package import LightningCallback
 from tempopt.training.messages import Stop
 
 T = TypeVar("T")
@@ -113,6 +115,8 @@ class RankEnvironment(ClusterEnvironment):
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
+        if "pytorch_lightning" in sys.modules:
+            sys.modules["lightning_fabric"].plugins.ClusterEnvironment.register(RankEnvironment)
 
     @property
     def creates_processes_externally(self) -> bool:
@@ -194,7 +198,7 @@ class StopSignals:
         return diverged
 
 
-class BuffersCallback(L.Callback):
+class BuffersCallback(LightningCallback):
     """Validate with the buffers of the first rank: running means differ between ranks.
 
     DDP sees to that itself, but not while a gradient is accumulated. What goes by the metric, a learning rate

@@ -15,9 +15,6 @@ from typing import Any, Literal
 
 import lightning as L
 import torch
-from lightning.fabric.plugins import ClusterEnvironment
-from lightning.pytorch.callbacks import LambdaCallback, ModelCheckpoint
-from lightning.pytorch.plugins import DoublePrecision
 
 from tempopt.attention.attach.attachment import Attachment
 from tempopt.errors import SpecError, unknown
@@ -45,6 +42,12 @@ from tempopt.training.evaluate_only import PerItemMetricCallback, load_trained
 from tempopt.training.identity import run_code, run_identity
 from tempopt.training.learned_callback import build_learned_callback
 from tempopt.training.lightning_internals import disable_signal_handlers
+from tempopt.training.lightning_package import (
+    ClusterEnvironment,
+    DoublePrecision,
+    ModelCheckpoint,
+    lightning_package,
+)
 from tempopt.training.messages import (
     Channel,
     CheckpointFailed,
@@ -326,8 +329,9 @@ class LightningRun:
     def _trainer(self, options: dict[str, Any]) -> L.Trainer:
         ranks = self._ranks
         assert options.get("devices", 1) == ranks.size, "a run was given to another number of ranks"
+        package = lightning_package(type(self.module))
         callbacks: list[L.Callback] = [
-            LambdaCallback(
+            package.callbacks.LambdaCallback(
                 on_train_start=lambda trainer, _: self._send_start(
                     current_step(trainer), total_steps(trainer)
                 )
@@ -347,7 +351,7 @@ class LightningRun:
         callbacks += self._trackers.callbacks
         if self._target.controls:
             callbacks.append(PlannedControl(self._target, tempered=self.tempered))
-        trainer = L.Trainer(
+        trainer: L.Trainer = package.Trainer(
             **{
                 **options,
                 "callbacks": [

@@ -125,11 +125,3 @@ def test_their_own_error_is_shown_and_not_hidden(write: Write, text: str, fragme
     message = _message("theirs.Mine")
     assert '"theirs" was found, but importing it failed at' in message
     assert fragment in message
-
-
-def test_the_other_lightning_is_told_apart(write: Write) -> None:
-    write(
-        "theirs.py",
-        "class Theirs: ...\nTheirs.__module__ = 'pytorch_lightning.core.module'\nclass Mine(Theirs): ...",
-    )
-    assert "write import lightning as L" in _message("theirs.Mine")

@@ -1,0 +1,137 @@
+"""``tempopt compare --command``: a verdict on a command without a spec, exit codes, and refusals."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tempopt import cli
+
+# the value is the parameter and noise of less than a thousandth that follows from the seed
+SCRIPT = """\
+[ "$1" -lt 2147483648 ] || exit 9
+echo "seed $1"
+echo "val_bpb: $2$(printf '00%04d' $(($1 % 9973)))"
+"""
+COMMAND = "sh noisy.sh {seed} {gain}"
+WITHOUT_EFFECT = "sh noisy.sh {seed} 1. {gain}"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "noisy.sh").write_text(SCRIPT, encoding="utf-8")
+    return tmp_path
+
+
+def compare(command: str, *words: str, direction: str = "minimize") -> int:
+    options = ["--vary", "gain=1.5,1.25", "--metric", "val_bpb", "--direction", direction, "--workers", "1"]
+    return cli.main(["compare", "--command", command, *options, "--no-report", *words])
+
+
+@pytest.mark.parametrize(
+    ("command", "direction", "code"),
+    [(COMMAND, "minimize", 0), (COMMAND, "maximize", 4), (WITHOUT_EFFECT, "minimize", 3)],
+)
+def test_the_exit_code_says_which_value_is_better(
+    command: str, direction: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compare(command, "--pairs", "4..8", direction=direction) == code
+    assert {0: "Gain shown", 3: "No gain shown", 4: "is worse"}[code] in capsys.readouterr().out
+
+
+def test_each_command_begins_a_study_of_its_own_which_it_names(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compare(COMMAND, "--pairs", "4") == 0
+    (folder / "noisy.sh").write_text(SCRIPT.replace("$2$", "2.$"), encoding="utf-8")
+    # what was edited has lost its gain, and is trained anew
+    assert compare(COMMAND, "--pairs", "4", "--json") == 3
+    captured_output = capsys.readouterr()
+    stated_names = re.findall(r"tempopt resume (noisy-\S+)", captured_output.out + captured_output.err)
+    result = json.loads(captured_output.out[captured_output.out.index("\n{") :])
+    assert result["comparison"]["outcome"] == "not_shown"
+    assert cli.main(["list", "--json"]) == 0
+    assert {study["study"] for study in json.loads(capsys.readouterr().out)} == set(stated_names)
+    assert len(set(stated_names)) == 2
+    assert cli.main(["resume", stated_names[0], "--no-report"]) == 0
+
+
+def test_the_first_test_is_after_the_fewest_pairs_and_the_last_after_the_most(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert compare(COMMAND, "--pairs", "5..20") == 0
+    assert "; 5 fresh seeds" in capsys.readouterr().out
+    assert compare(WITHOUT_EFFECT, "--pairs", "5..12") == 3
+    assert "; 12 fresh seeds" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["1..4", "4..", "8..4", "4..1001", "four"])
+def test_pairs_that_are_no_range_are_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare(COMMAND, "--pairs", text) == 2
+    assert capsys.readouterr().err
+    assert not Path("tempopt.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "message"),
+    [
+        ("sh -c 'echo at fault >&2; exit 7' {seed} {gain}", 1, "exit code 7. It printed last:\nat fault"),
+        ("echo loss 1 {seed} {gain}", 1, "without a value behind 'val_bpb' in its output"),
+        ("sh noisy.sh {gain}", 2, "{seed} is missing"),
+        ("sh noisy.sh {seed} {gains}", 2, 'Unknown placeholder "{gains}". Did you mean "{gain}"?'),
+        ("sh noisy.sh {seed}", 2, "gain never reached the program"),
+        ("no-such-program {seed} {gain}", 2, 'there is no program "no-such-program"'),
+        ("sh 'noisy.sh {seed} {gain}", 2, "Check the quotes"),
+    ],
+)
+def test_a_command_that_gives_no_value_is_answered_in_words(
+    command: str, code: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compare(command) == code
+    assert message in capsys.readouterr().err
+
+
+def test_values_that_are_not_finite_are_no_gain(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "sh -c 'test $1 = 1.5 && echo val_bpb 2 || echo val_bpb nan' - {gain} {seed}"
+    assert compare(command, "--pairs", "4") in (3, 4)
+    assert "gain=1.25 diverged on 4 of 4 seeds" in capsys.readouterr().out
+
+
+def test_a_command_that_prints_very_much_is_read_to_its_last_value(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = "sh -c 'yes val_bpb 7 | head -c 6000000; sh noisy.sh $0 $1' {seed} {gain}"
+    assert compare(command, "--pairs", "4", "--json") == 0
+    (variant,) = json.loads(capsys.readouterr().out)["comparison"]["variants"]
+    assert 0.2 < abs(variant["gain"]) < 0.3
+    assert all(path.stat().st_size < 4_000_000 for path in folder.rglob("log.txt"))
+
+
+@pytest.mark.long
+def test_a_command_that_hangs_is_ended_and_named(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--set", "study.lease=1", "--set", "study.max_attempts=1", "--pairs", "2"]
+    assert compare("sleep 1000{seed}{gain}", *words) == 1
+    captured_output = capsys.readouterr()
+    assert "has made no step" in captured_output.out
+    assert "No verdict: no pair of runs" in captured_output.out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--vary", "gain=1,2"], "Give a study spec, or --command"),
+        (["recall", "--metric", "loss", "--vary", "lr=1,2"], "are for --command"),
+        (["recall", "--command", COMMAND], "recall was given as well"),
+        (["--command", COMMAND, "--name", "mine"], "--name mine was given as well"),
+        (["--command", COMMAND], "--command needs --metric, --direction, --vary as well"),
+    ],
+)
+def test_a_command_and_a_spec_exclude_each_other(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["compare", *words]) == 2
+    assert message in capsys.readouterr().err
