@@ -50,6 +50,7 @@ class ModuleInfo:
         data_arguments: Init arguments of that.
         other_data: Import paths of the other data modules there.
         loaders: Which of ``train``, ``val`` and ``test`` dataloaders there are, on either.
+        temperature_arguments: Temperature parameters that are init arguments of the module.
     """
 
     class_path: str
@@ -60,6 +61,7 @@ class ModuleInfo:
     data_arguments: list[ModuleArgument]
     other_data: list[str]
     loaders: list[str]
+    temperature_arguments: list[str] = field(default_factory=list)
 
 
 def inspect_module(import_path: str) -> ModuleInfo:
@@ -101,6 +103,7 @@ def inspect_module(import_path: str) -> ModuleInfo:
         data_arguments=_describe_arguments(data) if data else [],
         other_data=[_path(data_class) for data_class in data_classes[1:]],
         loaders=sorted(loaders(cls) | (loaders(data) if data else set())),
+        temperature_arguments=[name for name in Arguments.names_of(cls) if name in TEMPERATURE_PARAMETERS],
     )
 
 
