@@ -63,8 +63,12 @@ from tempopt.training.named_values import NamedValues, attach_attention_temperat
 from tempopt.training.ranks import ALONE, BuffersCallback, RankEnvironment, Ranks, StopSignals
 from tempopt.training.steps import current_step, total_steps
 from tempopt.training.trackers import Trackers
+from tempopt.training.weights import weight_sums
 
 BEAT_SECONDS = 0.25
+
+MAX_VALIDATIONS = 4
+"""Validations until one logs the metric: a module may log it, if it is costly, at some of them only."""
 
 # A person who wants a logger says so in the spec; the rest is the agent's business.
 LEAN: dict[str, Any] = {
@@ -114,7 +118,11 @@ class Run:
         self.wishes = StopSignals(ranks, self._poll_stop, interval_seconds=request.checkpoint_every)
         self.wishes.keeps = self._checkpoints is not None
         self._callback = ReportCallback(
-            metric=request.program.metric, on_report=self._report, on_heartbeat=self._beat, wishes=self.wishes
+            metric=request.program.metric,
+            on_report=self._report,
+            on_heartbeat=self._beat,
+            wishes=self.wishes,
+            sum_weights=self._sum_weights,
         )
         self._keeping = CheckpointCallback(
             self._checkpoints,
@@ -149,8 +157,13 @@ class Run:
 
     @property
     def logged(self) -> dict[str, float]:
-        """Everything that the newest validation of the training logged; empty before the first."""
+        """Everything that the newest validation of the training with the metric logged; empty before the first."""
         return self._callback.metrics
+
+    @property
+    def has_validated(self) -> bool:
+        """Whether the training has validated."""
+        return self._callback.validated_weights is not None
 
     @property
     def diverged_at(self) -> int | None:
@@ -229,8 +242,11 @@ class Run:
                 stack.enter_context(use_test_loaders(self.owner))
             if evaluation.temperature is not None:
                 stack.enter_context(self._other_plan(evaluation.temperature))
-            self.trainer.validate(self.module, datamodule=self.datamodule, verbose=False)
-        metrics = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
+            for _ in range(MAX_VALIDATIONS):
+                self.trainer.validate(self.module, datamodule=self.datamodule, verbose=False)
+                metrics = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
+                if self.request.program.metric in metrics:
+                    break
         metric_of(metrics, self.request.program.metric)
         guard_values(evaluation, metrics)
         return metrics
@@ -266,6 +282,11 @@ class Run:
         if self._control is not None:
             control = self._control.reported_curves(is_observed=self.request.observe)
         return {**(self._units if self._observed is None else self._observed).curves, **learned, **control}
+
+    def _sum_weights(self) -> list[float]:
+        """Return sums over the weights; the named temperatures, which evaluations set, are no part of them."""
+        temperatures = [attachment.tensor for attachment in self.values.attachments.values()]
+        return weight_sums(self.module, ignored=temperatures)
 
     @property
     def _device(self) -> torch.device:
@@ -431,15 +452,19 @@ class Run:
             tempered.progress == 1.0 or isinstance(tempered.plan.schedule, Constant) for tempered in scheduled
         )
         metrics_by_key: dict[tuple[str, str, str], dict[str, float]] = {}
-        if self._callback.has_report_at(step):
-            metrics_by_key["validate", "final" if has_ended else self.request.program.validate_at, "None"] = (
-                self.logged
-            )
+        # weights that came in behind the last validation, as averaged ones do, have another value
+        has_report = self._callback.has_report_at(step)
+        validated_key = ("validate", "final" if has_ended else self.request.program.validate_at, "None")
+        if has_report and self._callback.validated_weights == self._sum_weights():
+            metrics_by_key[validated_key] = self.logged
         metrics_by_name: dict[str, dict[str, float]] = {}
         for evaluation in self._requested_evaluations():
             key = (evaluation.on, "final" if has_ended else evaluation.at, repr(evaluation.temperature))
-            if key not in metrics_by_key:
+            if key not in metrics_by_key or not set(evaluation.guards) <= metrics_by_key[key].keys():
                 metrics_by_key[key] = self.evaluate(evaluation)
+                value = metrics_by_key[key][self.request.program.metric]
+                if has_report and key == validated_key and is_finite(value):
+                    self._callback.record_report(step, value, metrics_by_key[key])
             if not self.wishes.exchange(
                 diverged=not is_finite(metrics_by_key[key][self.request.program.metric])
             ):
