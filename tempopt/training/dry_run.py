@@ -354,6 +354,8 @@ def _require_trained(run: Run) -> dict[str, float]:
             f'"{run.request.program.metric}" was NaN or infinite, with {run.request.parameters}. '
             "Look at the data and at the ranges that are searched, the learning rate's first."
         )
+    if run.length_fault:
+        raise SpecError(f"trainer: {run.length_fault}")
     if not run.has_validated:
         raise SpecError(
             "The validation never ran. Give the data module a val_dataloader and the module a "

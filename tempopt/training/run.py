@@ -61,7 +61,7 @@ from tempopt.training.messages import (
 from tempopt.training.module import TemperedModule
 from tempopt.training.named_values import NamedValues, attach_attention_temperature
 from tempopt.training.ranks import ALONE, BuffersCallback, RankEnvironment, Ranks, StopSignals
-from tempopt.training.steps import current_step, total_steps
+from tempopt.training.steps import current_step, other_length, total_steps
 from tempopt.training.trackers import Trackers
 from tempopt.training.weights import weight_sums
 
@@ -113,6 +113,7 @@ class Run:
         )
         self.learned = build_learned_callback(self.tempered, self.values.attachments, request, ranks)
         self._notes: list[str] = []
+        self._total_steps = 0
         self._code = run_code(self.module, self.datamodule)
         self._checkpoints = self._own_checkpoints()
         self.wishes = StopSignals(ranks, self._poll_stop, interval_seconds=request.checkpoint_every)
@@ -157,7 +158,7 @@ class Run:
 
     @property
     def logged(self) -> dict[str, float]:
-        """Everything that the newest validation of the training with the metric logged; empty before the first."""
+        """Everything that the training's newest validation with the metric logged; empty before the first."""
         return self._callback.metrics
 
     @property
@@ -270,7 +271,11 @@ class Run:
             seconds=time.monotonic() - self._clock,
             reports=self._callback.reports,
             checkpoint_seconds=self._checkpoints.seconds if self._checkpoints is not None else 0.0,
-            notes=[*self._compile_faults(), *(observer.notes if observer is not None else [])],
+            notes=[
+                *self._compile_faults(),
+                *(observer.notes if observer is not None else []),
+                *([self.length_fault] if state == "complete" and self.length_fault else []),
+            ],
             peak_memory=max((peak for peak in peaks if peak is not None), default=None),
             curves=self._measured_curves() if state == "complete" else {},
             maps=observer.maps if observer is not None and state == "complete" else None,
@@ -283,8 +288,26 @@ class Run:
             control = self._control.reported_curves(is_observed=self.request.observe)
         return {**(self._units if self._observed is None else self._observed).curves, **learned, **control}
 
+    @property
+    def length_fault(self) -> str:
+        """Why schedules have not ended with a training that ended by itself; empty if they have."""
+        num_steps = current_step(self.trainer)
+        schedules = [tempered.plan.schedule for tempered in self._scheduled]
+        is_moving = not all(isinstance(schedule, Constant) for schedule in schedules)
+        # the last batch of a manual optimization may step more than once
+        has_ended = num_steps == self._total_steps or (
+            num_steps > self._total_steps and not self.module.automatic_optimization
+        )
+        if has_ended or not is_moving or self.trainer.should_stop:
+            return ""
+        return other_length(num_steps, self._total_steps)
+
+    @property
+    def _scheduled(self) -> list[TemperatureTarget]:
+        return [self.tempered, *self.values.attachments.values()]
+
     def _sum_weights(self) -> list[float]:
-        """Return sums over the weights; the named temperatures, which evaluations set, are no part of them."""
+        """Return sums over the weights, without the named temperatures, which evaluations set."""
         temperatures = [attachment.tensor for attachment in self.values.attachments.values()]
         return weight_sums(self.module, ignored=temperatures)
 
@@ -385,6 +408,7 @@ class Run:
         return trainer
 
     def _send_start(self, step: int, total_steps: int) -> None:
+        self._total_steps = total_steps
         # a module brings callbacks of its own when training begins
         refuse_control(self.trainer.callbacks, planned=self._target.controls)  # type: ignore[attr-defined]
         self._send(
@@ -447,9 +471,9 @@ class Run:
     def _run_evaluations(self) -> Finished:
         step = current_step(self.trainer)
         # at the end of a plan, or of a constant one, the current temperature is the final one
-        scheduled: list[TemperatureTarget] = [self.tempered, *self.values.attachments.values()]
         has_ended = all(
-            tempered.progress == 1.0 or isinstance(tempered.plan.schedule, Constant) for tempered in scheduled
+            tempered.progress == 1.0 or isinstance(tempered.plan.schedule, Constant)
+            for tempered in self._scheduled
         )
         metrics_by_key: dict[tuple[str, str, str], dict[str, float]] = {}
         # weights that came in behind the last validation, as averaged ones do, have another value

@@ -1,4 +1,4 @@
-"""The value of a run is that of the weights that it ends with, and a report that of the validation at its step."""
+"""The value of a run is that of the weights that it ends with, and each report that of a validation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trainings that do what few do: weights that come in at the end, metrics that are logged now and then, and so on."""
+"""Trainings that do what few do: other weights at the end, metrics that are logged now and then."""
 
 from __future__ import annotations
 
@@ -117,3 +117,40 @@ class HugeMetricNet(Net):
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         self.log("val_loss", torch.tensor(1e120, dtype=torch.float64))
+
+
+class NormedNet(Net):
+    """Has a batch norm, for whose statistics averaging trains another epoch, without steps."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.norm = nn.BatchNorm1d(5)
+
+    def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return F.cross_entropy(self(self.norm(batch[0])), batch[1])
+
+
+class SkippingNet(Net):
+    """Skips what is left of its epochs, from a batch on."""
+
+    def __init__(self, batch: int = 1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.batch = batch
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
+        return -1 if batch_idx == self.batch and self.current_epoch else None
+
+
+class ShrinkingData(WordData):
+    """Gives less from epoch to epoch, as it is loaded again for each."""
+
+    def train_dataloader(self) -> Any:
+        epoch = self.trainer.current_epoch if self.trainer is not None else 0
+        return DataLoader(Words(48 - 12 * min(epoch, 2)), batch_size=12, shuffle=True)
+
+
+class SkippingFirstNet(Net):
+    """Skips what is left of each epoch behind its first batch."""
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
+        return -1 if batch_idx else None
