@@ -101,7 +101,10 @@ def request_for(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunRequest]:
                 "class_path": module if "." in module else f"toy_modules.{module}",
                 "init_args": init or {},
             },
-            data={"class_path": f"toy_modules.{data_class}", "init_args": data or {}},
+            data={
+                "class_path": data_class if "." in data_class else f"toy_modules.{data_class}",
+                "init_args": data or {},
+            },
             trainer={**length, "accelerator": "cpu", **(trainer or {})},
             values={
                 name: {"value": None, "transform": "identity", "as_found": None, **value}
@@ -114,7 +117,7 @@ def request_for(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunRequest]:
         return RunRequest(program=program, **{**request_defaults, **fields})
 
     yield make
-    for name in ("toy_modules", "learned_modules", "hugging_modules"):
+    for name in ("toy_modules", "learned_modules", "hugging_modules", "unusual_modules"):
         sys.modules.pop(name, None)
     # or the next test would get classes whose module is gone
     build._cached_factory.cache_clear()

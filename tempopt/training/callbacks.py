@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import lightning as L
 import numpy as np
 import torch
+from torch import Tensor
 
 from tempopt.attention.attach.learning import HeadTemperatures
 from tempopt.attention.attach.observers import Observe
@@ -297,12 +298,19 @@ class ReportCallback(LightningCheckpoint):
     Its state is the history of reports, which travels in the checkpoint. It is a ``Checkpoint`` so that
     Lightning calls it last, after all that may still log something.
 
+    A validation that does not log the metric is no report, though Lightning keeps the earlier value.
+
     Args:
         metric: Name of the logged metric that counts.
-        on_report: Called with the optimizer step, the metric and all logged numbers after each validation.
+        on_report: Called with the optimizer step, the metric and all logged numbers after each validation
+            that logs it.
         on_heartbeat: Called with the optimizer step after each batch, of training and of validation.
         wishes: Exchanged after each batch and each validation of the training, and after each batch of an
             evaluation at its end.
+        sum_weights: Returns sums by which the weights of the module are told from others.
+
+    Attributes:
+        validated_weights: Those sums, of the weights that the newest validation was of.
     """
 
     def __init__(
@@ -312,14 +320,25 @@ class ReportCallback(LightningCheckpoint):
         on_report: Callable[[int, float, dict[str, float]], None],
         on_heartbeat: Callable[[int], None],
         wishes: StopSignals,
+        sum_weights: Callable[[], list[float]] = list,
     ) -> None:
         self._metric = metric
+        self._sum_weights = sum_weights
+        self._earlier_metrics: dict[str, Tensor] | None = None
+        self.validated_weights: list[float] | None = None
         self._report = on_report
         self._beat = on_heartbeat
         self._wishes = wishes
         self.reports: list[list[float]] = []
         self.metrics: dict[str, float] = {}
         self.diverged_at: int | None = None
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        if self._earlier_metrics is None:
+            # what a checkpoint brought was logged before it
+            self._earlier_metrics = dict(trainer.callback_metrics)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -331,6 +350,18 @@ class ReportCallback(LightningCheckpoint):
         elif self._wishes.stop:
             stop_training(trainer)
         self._beat(current_step(trainer))
+
+    def on_validation_batch_start(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        # averaged weights have come in since validation began
+        if trainer.state.fn == "fit" and batch_idx == 0 and dataloader_idx == 0:
+            self.validated_weights = self._sum_weights()
 
     def on_validation_batch_end(
         self,
@@ -350,14 +381,21 @@ class ReportCallback(LightningCheckpoint):
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.state.fn != "fit" or trainer.sanity_checking or self.diverged_at is not None:
             return
-        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        value = metric_of(metrics, self._metric)
-        self.metrics = metrics
-        if self._wishes.exchange(diverged=not is_finite(value)):
+        # Lightning keeps what earlier validations logged, and makes another tensor of what is logged anew
+        earlier_metrics = self._earlier_metrics or {}
+        self._earlier_metrics = dict(trainer.callback_metrics)
+        metrics = {
+            name: float(tensor)
+            for name, tensor in self._earlier_metrics.items()
+            if tensor is not earlier_metrics.get(name)
+        }
+        value = metrics.get(self._metric)
+        if self._wishes.exchange(diverged=value is not None and not is_finite(value)):
             self.diverged_at = current_step(trainer)
             stop_training(trainer)
             return
-        self.record_report(current_step(trainer), value, metrics)
+        if value is not None:
+            self.record_report(current_step(trainer), value, metrics)
         if self._wishes.stop:
             stop_training(trainer)
 
@@ -366,7 +404,9 @@ class ReportCallback(LightningCheckpoint):
         return bool(self.reports) and self.reports[-1][0] == step
 
     def record_report(self, step: int, value: float, metrics: dict[str, float]) -> None:
-        """Take one validation into the history, and report it."""
+        """Take one validation into the history, in place of another one at its step, and report it."""
+        if self.has_report_at(step):
+            self.reports.pop()
         self.reports.append([step, value])
         self.metrics = metrics
         self._report(step, value, metrics)
@@ -387,6 +427,11 @@ def metric_of(metrics: dict[str, float], metric: str) -> float:
     """
     if metric not in metrics:
         raise SpecError(
-            unknown("metric", metric, sorted(metrics) or ["none"], "Log it in validation_step with self.log.")
+            unknown(
+                "metric",
+                metric,
+                sorted(metrics) or ["none"],
+                "Log it in validation_step with self.log, in evaluations behind the training, too.",
+            )
         )
     return metrics[metric]

@@ -178,7 +178,7 @@ def dry_run(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fini
         run.fit()
     stages.report_stage("trained two steps and validated")
     _refuse_copies(run.module, attached_names)
-    _require_trained(run)
+    metrics = _require_trained(run)
     read_names = _self_test(run, attended_layers, stages)
     with record_key_counts() as evaluation_keys:
         for evaluation in request.evaluations:
@@ -187,7 +187,7 @@ def dry_run(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fini
         stages.report_stage("evaluated as a confirming run")
     check_params_have_effect(request, run.tempered.layers, num_keys | evaluation_keys)
     refuse_unread_generation(run.module, request.space)
-    finished = run.build_finished_message("complete", current_step(run.trainer), {"validate": run.logged})
+    finished = run.build_finished_message("complete", current_step(run.trainer), {"validate": metrics})
     finished = dataclasses.replace(
         finished,
         initial_temperatures=found_temperatures,
@@ -346,18 +346,23 @@ def _refuse_copies(module: L.LightningModule, attached_names: Collection[str]) -
             )
 
 
-def _require_trained(run: LightningRun) -> None:
+def _require_trained(run: LightningRun) -> dict[str, float]:
+    """Return what the validation logged; SpecError if there was none, or the training diverged."""
     if run.diverged_at is not None:
         raise SpecError(
             f"The training diverged in the dry run: by step {run.diverged_at} the loss or "
             f'"{run.request.program.metric}" was NaN or infinite, with {run.request.parameters}. '
             "Look at the data and at the ranges that are searched, the learning rate's first."
         )
-    if not run.logged:
+    if run.length_fault:
+        raise SpecError(f"trainer: {run.length_fault}")
+    if not run.has_validated:
         raise SpecError(
             "The validation never ran. Give the data module a val_dataloader and the module a "
             f'validation_step that logs "{run.request.program.metric}".'
         )
+    # a validation need not log it, as long as a later one does
+    return run.logged or run.evaluate(_VALIDATE)
 
 
 def _require_attention(module: TemperedModule, attended_layers: set[int], space: Collection[str]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import lightning as L
+from lightning.pytorch.callbacks import StochasticWeightAveraging
 from lightning.pytorch.utilities.data import extract_batch_size
 from torch import Tensor
 from torchmetrics import Metric
@@ -32,6 +33,16 @@ def logged_steps(trainer: L.Trainer) -> int:
 def should_log_now(trainer: L.Trainer) -> bool:
     """Return whether ``log_every_n_steps`` has something logged at the current step."""
     return bool(trainer._logger_connector.should_update_logs)
+
+
+def max_epochs_with_steps(trainer: L.Trainer) -> int:
+    """Return ``max_epochs`` without the epoch that weight averaging adds for batch norms."""
+    callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    for callback in callbacks:
+        if isinstance(callback, StochasticWeightAveraging) and hasattr(callback, "_max_epochs"):
+            return callback._max_epochs
+    assert trainer.max_epochs is not None
+    return trainer.max_epochs
 
 
 def epoch_is_over(trainer: L.Trainer) -> bool:

@@ -64,10 +64,14 @@ from tempopt.training.messages import (
 from tempopt.training.module import TemperedModule
 from tempopt.training.named_values import NamedValues, attach_attention_temperature
 from tempopt.training.ranks import ALONE, BuffersCallback, RankEnvironment, Ranks, StopSignals
-from tempopt.training.steps import current_step, total_steps
+from tempopt.training.steps import current_step, other_length, total_steps
 from tempopt.training.trackers import Trackers
+from tempopt.training.weights import weight_sums
 
 BEAT_SECONDS = 0.25
+
+MAX_VALIDATIONS = 4
+"""Validations until one logs the metric: a module may log it, if it is costly, at some of them only."""
 
 # A person who wants a logger says so in the spec; the rest is the agent's business.
 LEAN: dict[str, Any] = {
@@ -112,12 +116,17 @@ class LightningRun:
         )
         self.learned = build_learned_callback(self.tempered, self.values.attachments, request, ranks)
         self._notes: list[str] = []
+        self._total_steps = 0
         self._code = run_code(self.module, self.datamodule)
         self._checkpoints = self._own_checkpoints()
         self.wishes = StopSignals(ranks, self._poll_stop, interval_seconds=request.checkpoint_every)
         self.wishes.keeps = self._checkpoints is not None
         self._callback = ReportCallback(
-            metric=request.program.metric, on_report=self._report, on_heartbeat=self._beat, wishes=self.wishes
+            metric=request.program.metric,
+            on_report=self._report,
+            on_heartbeat=self._beat,
+            wishes=self.wishes,
+            sum_weights=self._sum_weights,
         )
         self._keeping = CheckpointCallback(
             self._checkpoints,
@@ -152,8 +161,13 @@ class LightningRun:
 
     @property
     def logged(self) -> dict[str, float]:
-        """Everything that the newest validation of the training logged; empty before the first."""
+        """Everything that the training's newest validation with the metric logged; empty before the first."""
         return self._callback.metrics
+
+    @property
+    def has_validated(self) -> bool:
+        """Whether the training has validated."""
+        return self._callback.validated_weights is not None
 
     @property
     def diverged_at(self) -> int | None:
@@ -232,8 +246,11 @@ class LightningRun:
                 stack.enter_context(use_test_loaders(self.owner))
             if evaluation.temperature is not None:
                 stack.enter_context(self._other_plan(evaluation.temperature))
-            self.trainer.validate(self.module, datamodule=self.datamodule, verbose=False)
-        metrics = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
+            for _ in range(MAX_VALIDATIONS):
+                self.trainer.validate(self.module, datamodule=self.datamodule, verbose=False)
+                metrics = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
+                if self.request.program.metric in metrics:
+                    break
         metric_of(metrics, self.request.program.metric)
         guard_values(evaluation, metrics)
         return metrics
@@ -257,7 +274,11 @@ class LightningRun:
             seconds=time.monotonic() - self._clock,
             reports=self._callback.reports,
             checkpoint_seconds=self._checkpoints.seconds if self._checkpoints is not None else 0.0,
-            notes=[*self._compile_faults(), *(observer.notes if observer is not None else [])],
+            notes=[
+                *self._compile_faults(),
+                *(observer.notes if observer is not None else []),
+                *([self.length_fault] if state == "complete" and self.length_fault else []),
+            ],
             peak_memory=max((peak for peak in peaks if peak is not None), default=None),
             curves=self._measured_curves() if state == "complete" else {},
             maps=observer.maps if observer is not None and state == "complete" else None,
@@ -269,6 +290,29 @@ class LightningRun:
         if self._control is not None:
             control = self._control.reported_curves(is_observed=self.request.observe)
         return {**(self._units if self._observed is None else self._observed).curves, **learned, **control}
+
+    @property
+    def length_fault(self) -> str:
+        """Why schedules have not ended with a training that ended by itself; empty if they have."""
+        num_steps = current_step(self.trainer)
+        schedules = [tempered.plan.schedule for tempered in self._scheduled]
+        is_moving = not all(isinstance(schedule, Constant) for schedule in schedules)
+        # the last batch of a manual optimization may step more than once
+        has_ended = num_steps == self._total_steps or (
+            num_steps > self._total_steps and not self.module.automatic_optimization
+        )
+        if has_ended or not is_moving or self.trainer.should_stop:
+            return ""
+        return other_length(num_steps, self._total_steps)
+
+    @property
+    def _scheduled(self) -> list[TemperatureTarget]:
+        return [self.tempered, *self.values.attachments.values()]
+
+    def _sum_weights(self) -> list[float]:
+        """Return sums over the weights, without the named temperatures, which evaluations set."""
+        temperatures = [attachment.tensor for attachment in self.values.attachments.values()]
+        return weight_sums(self.module, ignored=temperatures)
 
     @property
     def _device(self) -> torch.device:
@@ -368,6 +412,7 @@ class LightningRun:
         return trainer
 
     def _send_start(self, step: int, total_steps: int) -> None:
+        self._total_steps = total_steps
         # a module brings callbacks of its own when training begins
         refuse_control(self.trainer.callbacks, planned=self._target.controls)  # type: ignore[attr-defined]
         self._send(
@@ -430,20 +475,24 @@ class LightningRun:
     def _run_evaluations(self) -> Finished:
         step = current_step(self.trainer)
         # at the end of a plan, or of a constant one, the current temperature is the final one
-        scheduled: list[TemperatureTarget] = [self.tempered, *self.values.attachments.values()]
         has_ended = all(
-            tempered.progress == 1.0 or isinstance(tempered.plan.schedule, Constant) for tempered in scheduled
+            tempered.progress == 1.0 or isinstance(tempered.plan.schedule, Constant)
+            for tempered in self._scheduled
         )
         metrics_by_key: dict[tuple[str, str, str], dict[str, float]] = {}
-        if self._callback.has_report_at(step):
-            metrics_by_key["validate", "final" if has_ended else self.request.program.validate_at, "None"] = (
-                self.logged
-            )
+        # weights that came in behind the last validation, as averaged ones do, have another value
+        has_report = self._callback.has_report_at(step)
+        validated_key = ("validate", "final" if has_ended else self.request.program.validate_at, "None")
+        if has_report and self._callback.validated_weights == self._sum_weights():
+            metrics_by_key[validated_key] = self.logged
         metrics_by_name: dict[str, dict[str, float]] = {}
         for evaluation in self._requested_evaluations():
             key = (evaluation.on, "final" if has_ended else evaluation.at, repr(evaluation.temperature))
-            if key not in metrics_by_key:
+            if key not in metrics_by_key or not set(evaluation.guards) <= metrics_by_key[key].keys():
                 metrics_by_key[key] = self.evaluate(evaluation)
+                value = metrics_by_key[key][self.request.program.metric]
+                if has_report and key == validated_key and is_finite(value):
+                    self._callback.record_report(step, value, metrics_by_key[key])
             if not self.wishes.exchange(
                 diverged=not is_finite(metrics_by_key[key][self.request.program.metric])
             ):

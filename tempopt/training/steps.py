@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import lightning as L
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 
 from tempopt.errors import SpecError
+from tempopt.training import lightning_internals as internals
 
 
 def current_step(trainer: L.Trainer) -> int:
@@ -33,7 +35,7 @@ def total_steps(trainer: L.Trainer) -> int:
     Raises:
         SpecError: The training has no end that is known beforehand.
     """
-    total = trainer.estimated_stepping_batches
+    total = _estimated_steps(trainer)
     if not math.isfinite(total) or total < 0:
         raise SpecError(
             "The temperature follows the progress of training, and this training has no known end. "
@@ -49,6 +51,34 @@ def total_steps(trainer: L.Trainer) -> int:
             "the trainer one of the two."
         )
     return trainer.max_steps
+
+
+def _estimated_steps(trainer: L.Trainer) -> float:
+    """Return Lightning's estimate, corrected for its callbacks that change what an epoch is."""
+    total = trainer.estimated_stepping_batches
+    max_epochs, num_batches = internals.max_epochs_with_steps(trainer), trainer.num_training_batches
+    callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    schedulers = [callback for callback in callbacks if isinstance(callback, GradientAccumulationScheduler)]
+    has_other_epochs = schedulers or max_epochs != trainer.max_epochs
+    if not has_other_epochs or max_epochs == -1 or not math.isfinite(num_batches):
+        return total
+    accumulated_batches = [
+        schedulers[-1].get_accumulate_grad_batches(epoch) if schedulers else trainer.accumulate_grad_batches
+        for epoch in range(max_epochs)
+    ]
+    num_steps = sum(math.ceil(num_batches / accumulated) for accumulated in accumulated_batches)
+    # in the epoch for batch norms Lightning steps once, at its end, without gradients
+    num_steps += max_epochs != trainer.max_epochs
+    return num_steps if trainer.max_steps == -1 else min(num_steps, trainer.max_steps)
+
+
+def other_length(num_steps: int, total_steps: int) -> str:
+    """Return what to say of a training that took another number of steps than its schedules have."""
+    return (
+        f"The training took {num_steps} steps, and its schedules are laid out over {total_steps}: "
+        f"temperatures {'did not reach' if num_steps < total_steps else 'stayed at'} their end. Where epochs "
+        "differ in length, or a hook skips batches, give trainer.max_steps together with max_epochs: -1."
+    )
 
 
 def _counts_batches(trainer: L.Trainer) -> bool:

@@ -23,7 +23,7 @@ from tempopt.service.template import render_spec_template
 from tempopt.training.build import check_space
 from tempopt.training.describe import inspect_module
 from tempopt.training.messages import Evaluation, RunLabel, RunRequest
-from tempopt.training.run import Run
+from tempopt.training.run import LightningRun
 from tests.toy_study import SMALL
 from tests.training.package_modules import PLAttending, PLAttendingData
 from tests.training.shared_trainings import assert_same_state, check_resume
@@ -107,7 +107,7 @@ def test_a_run_is_that_of_the_same_module_on_lightning(
     request_for: Any, listener: Any, trainer: dict[str, Any]
 ) -> None:
     runs = [
-        Run(make_request(request_for, prefix, trainer=trainer, observe=True), listener())
+        LightningRun(make_request(request_for, prefix, trainer=trainer, observe=True), listener())
         for prefix in ("", "PL")
     ]
     on_lightning, on_other = (run.execute() for run in runs)
@@ -137,7 +137,7 @@ def test_loggers_and_callbacks_of_the_other_package_serve_its_runs(
         folder=str(tmp_path / "search-1"),
         label=RunLabel(**label),
     )
-    Run(request, listener()).execute()
+    LightningRun(request, listener()).execute()
     assert (tmp_path / "mine" / "search-1" / "last.ckpt").is_file()
     assert "temperature/0" in (tmp_path / "s" / "search-1" / "metrics.csv").read_text()
 

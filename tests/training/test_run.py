@@ -13,7 +13,6 @@ import torch
 
 from tempopt.errors import SpecError
 from tempopt.spec.program import Program
-from tempopt.training import callbacks
 from tempopt.training.callbacks import TemperatureCallback
 from tempopt.training.messages import (
     CheckpointRef,
@@ -114,11 +113,13 @@ def test_divergence_ends_the_run_with_the_step_and_reports_no_number_of_it(
 
 
 def test_a_metric_that_nothing_could_be_computed_with_ends_the_run_as_diverged(
-    request_for: Any, listener: Any, monkeypatch: pytest.MonkeyPatch
+    request_for: Any, listener: Any
 ) -> None:
-    monkeypatch.setattr(callbacks, "metric_of", lambda logged, metric: 1e120)
     channel = listener()
-    finished = LightningRun(request_for(), channel).execute()
+    request = request_for(
+        "unusual_modules.HugeMetricNet", data_class="unusual_modules.WordData", compared=True
+    )
+    finished = LightningRun(request, channel).execute()
     assert (finished.state, finished.step) == ("diverged", 4)
     assert channel.messages_of(Report) == []
 
