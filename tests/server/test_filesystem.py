@@ -78,23 +78,27 @@ def test_an_upload_goes_on_where_it_was_when_the_server_is_started_again(
         url = first.enter_context(serve_app(create_app(holder.server.store, checkpoints=checkpoints)))
         monkeypatch.setenv(SERVER, url)
         fs, path = open_filesystem(URL)
-        send, offsets, failed_offsets = fs._send_piece, [], []
+        send = filesystem._request_json
+        offsets: list[int] = []
+        failed_offsets: list[int] = []
 
-        def fake_send(*args: Any) -> Any:
-            offset = args[2]["offset"]
+        def fake_send(server: Any, method: str, path: str, **kwargs: Any) -> Any:
+            if method != "PUT":
+                return send(server, method, path, **kwargs)
+            offset = kwargs["params"]["offset"]
             if len(offsets) == 3 and not failed_offsets:
                 first.close()
                 try:
-                    return send(*args)
+                    return send(server, method, path, **kwargs)
                 except httpx.TransportError:
                     failed_offsets.append(offset)
                     app = create_app(holder.server.store, checkpoints=checkpoints)
                     servers.enter_context(serve_app(app, port=int(url.rpartition(":")[2])))
                     raise
             offsets.append(offset)
-            return send(*args)
+            return send(server, method, path, **kwargs)
 
-        monkeypatch.setattr(fs, "_send_piece", fake_send)
+        monkeypatch.setattr(filesystem, "_request_json", fake_send)
         fs.put_file(str(source), path)
     assert failed_offsets == [3000] and offsets == [0, 1000, 2000, 3000, 4000, 5000], (
         "no piece was sent twice"
@@ -107,19 +111,22 @@ def test_an_upload_of_which_the_server_has_lost_pieces_is_sent_again_from_there(
     holder: HttpAgent, small_pieces: None, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fs, path = open_filesystem(URL)
-    send, offsets = fs._send_piece, []
+    send = filesystem._request_json
+    offsets: list[int] = []
     folder = holder.server.checkpoints / "toy" / RUN
 
-    def fake_send(*args: Any) -> Any:
+    def fake_send(server: Any, method: str, path: str, **kwargs: Any) -> Any:
+        if method != "PUT":
+            return send(server, method, path, **kwargs)
         if len(offsets) == 2:
             (part,) = folder.iterdir()
             os.truncate(part, 1500)
         if len(offsets) == 4:
             shutil.rmtree(folder)
-        offsets.append(args[2]["offset"])
-        return send(*args)
+        offsets.append(kwargs["params"]["offset"])
+        return send(server, method, path, **kwargs)
 
-    monkeypatch.setattr(fs, "_send_piece", fake_send)
+    monkeypatch.setattr(filesystem, "_request_json", fake_send)
     fs.put_file(str(source), path)
     assert offsets == [0, 1000, 2000, 1500, 2500, 0, 1000, 2000, 3000, 4000, 5000]
     assert (folder / FILE).read_bytes() == CONTENT
