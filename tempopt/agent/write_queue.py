@@ -6,19 +6,16 @@ Every change carries its attempt and may arrive twice; the order is kept. Decide
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import math
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, get_args
-
-from pydantic import TypeAdapter
+from typing import Protocol
 
 from tempopt.agent.store_connection import StoreRetryPolicy, StoreUnavailableError
-from tempopt.errors import StudyFailed
+from tempopt.errors import StudyFailed, UsageError
 from tempopt.storage.changes import (
     AttemptLost,
     AttemptReleased,
@@ -27,11 +24,11 @@ from tempopt.storage.changes import (
     RunEnded,
     WriteResult,
 )
+from tempopt.storage.http.wire import change_from_plain, change_to_plain
 from tempopt.storage.liveness import is_dead
 
 LATEST_SECONDS = 30.0
 """No longer is anything kept back, and so often at least an agent at work looks how the study stands."""
-_TYPES: dict[str, type] = {kind.__name__: kind for kind in get_args(Change)}
 _URGENT = (RunEnded, AttemptLost, AttemptReleased)
 
 
@@ -228,17 +225,12 @@ def iter_orphaned_queues(
 
 
 def _line(change: Change) -> str:
-    return json.dumps({"type": type(change).__name__, **dataclasses.asdict(change)}) + "\n"
+    return json.dumps(change_to_plain(change)) + "\n"
 
 
 def _change(line: str) -> Change | None:
     """Return the change on one line, None if its writer died over it."""
     try:
-        fields = json.loads(line)
-        if not isinstance(fields, dict):
-            return None
-        kind = _TYPES[fields.pop("type")]
-        change: Change = TypeAdapter(kind).validate_python(fields)
-    except (ValueError, KeyError, TypeError):
+        return change_from_plain(json.loads(line))
+    except (ValueError, TypeError, UsageError):
         return None
-    return change

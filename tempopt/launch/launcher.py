@@ -78,7 +78,7 @@ class Launcher(abc.ABC):
     A launcher of your own is given as ``package.module:Class`` and tested with
     :class:`tempopt.testing.LauncherTests`. What it owes:
 
-    - an agent runs by :func:`tempopt.launch.supervise.supervise`, with what its task needs on one machine;
+    - an agent runs by :class:`tempopt.launch.supervise.Supervisor`, with what its task needs on one machine;
     - an agent that died (killed, its machine lost) is started again; one that ended by itself is not;
     - an agent is asked to leave in good order, with ``task.grace`` seconds, before its room is taken away.
 

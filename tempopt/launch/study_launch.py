@@ -215,8 +215,7 @@ class StudyLaunch:
 
     def errors(self) -> list[str]:
         """Return why agents have failed, each reason once."""
-        failed = (job for job in self._launcher.jobs(self._ids) if job.state == "failed")
-        return list(dict.fromkeys(exit_reason(job) for job in failed))
+        return _reasons([job for job in self._launcher.jobs(self._ids) if job.state == "failed"])
 
     def _forget(self, ids: Sequence[str]) -> None:
         if self._launcher.survives_command and ids:
@@ -225,13 +224,12 @@ class StudyLaunch:
     def _cancel_and_explain(self, failed: Sequence[Job]) -> TempoptError:
         """Cancel what is left of the agents, and return the error that tells why."""
         self.cancel()
-        reasons = list(dict.fromkeys(exit_reason(job) for job in failed))
-        if not reasons:
+        if not failed:
             return StudyFailed(
                 f"Every agent has left, and the study is not done. To go on: tempopt resume {self._name}"
             )
         kind = UsageError if any(job.code == USAGE for job in failed) else StudyFailed
-        return kind("\n".join(reasons))
+        return kind("\n".join(_reasons(failed)))
 
 
 def check_shared_database(launcher: Launcher, store: Store) -> None:
@@ -242,6 +240,10 @@ def check_shared_database(launcher: Launcher, store: Store) -> None:
             "file that only one machine can safely write. Give --storage postgresql://user@host/database "
             "or mysql://user@host/database."
         )
+
+
+def _reasons(failed: Sequence[Job]) -> list[str]:
+    return list(dict.fromkeys(map(exit_reason, failed)))
 
 
 def exit_reason(job: Job) -> str:

@@ -158,8 +158,3 @@ def _start_agent(task: Task, output: int | None) -> subprocess.Popen[bytes]:
         # Ctrl-C in a terminal is for the process that launched it to handle
         start_new_session=True,
     )
-
-
-def supervise(task: Task) -> ExitInfo:
-    """Run a task's agent to its end; see :class:`Supervisor`."""
-    return Supervisor(task).run()

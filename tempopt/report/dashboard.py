@@ -1,36 +1,28 @@
-"""Optuna's dashboard over a store, on the loopback address, with tempopt's notes, plots and exports.
+"""Optuna's dashboard over a store, on the loopback address, with tempopt's notes and plots.
 
 Uses the public API of Optuna and optuna-dashboard alone.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
 import threading
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from socketserver import ThreadingMixIn
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import optuna
-from optuna.artifacts import FileSystemArtifactStore, get_all_artifact_meta, upload_artifact
-from optuna.artifacts.exceptions import ArtifactNotFound
 from optuna.storages import RDBStorage
 from optuna_dashboard import get_note, save_note, save_plotly_graph_object, wsgi
 
-from tempopt.errors import NothingToPlot, StorageError, StudyFailed, UsageError
-from tempopt.report import export
+from tempopt.errors import NothingToPlot, StorageError, UsageError
 from tempopt.report.note import belongs_to_tempopt, render_note
-from tempopt.report.page.html import render_report
 from tempopt.report.page.sections import plot_keys
 from tempopt.report.plots import PLOTS
 from tempopt.report.plots.style import GROUND
-from tempopt.report.study_result import StudyResult, load
+from tempopt.report.study_result import load
 from tempopt.storage import urls
 from tempopt.storage.opening import open_store
 from tempopt.storage.rows import StudySummary
@@ -74,8 +66,7 @@ class Dashboard:
             self._store.load_study(name)
         self._name, self._note = name, note
         self._storage = open_storage(url, self._store.url)
-        self._artifacts = open_artifacts(self._store.url)
-        self._server = _listen(port, _local_only(wsgi(self._storage, artifact_store=self._artifacts)))
+        self._server = _listen(port, _local_only(wsgi(self._storage)))
         self.url = f"http://{HOST}:{self._server.server_port}"
         self._is_closed = threading.Event()
         self._publisher = threading.Thread(target=self._publish_all, name="tempopt-notes", daemon=True)
@@ -106,7 +97,7 @@ class Dashboard:
                 summaries = self._store.list_studies()
                 for summary in sorted(summaries, key=lambda summary: summary.study.name != self._name):
                     if not self._is_closed.is_set():
-                        publish(self._store, self._storage, self._artifacts, summary)
+                        publish(self._store, self._storage, summary)
             except Exception as error:
                 # the dashboard stays useful without the newest plots
                 message = f"The notes and plots could not be written: {error}"
@@ -137,18 +128,8 @@ def open_storage(url: str, driver_url: str) -> RDBStorage:
         ) from None
 
 
-def open_artifacts(driver_url: str) -> FileSystemArtifactStore:
-    """Open the folder that holds the artifacts of a database's studies, in the user's cache."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "tempopt" / "artifacts" / hashlib.sha256(driver_url.encode()).hexdigest()[:16]
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return FileSystemArtifactStore(str(folder))
-
-
-def publish(
-    store: Store, storage: RDBStorage, artifacts: FileSystemArtifactStore, summary: StudySummary
-) -> bool:
-    """Write note, plots and artifacts of a study that has changed; return whether it had.
+def publish(store: Store, storage: RDBStorage, summary: StudySummary) -> bool:
+    """Write the note and the plots of a study that has changed; return whether it had.
 
     A note that a person wrote or changed is left alone.
     """
@@ -170,8 +151,6 @@ def publish(
     note, old_note = render_note(result), get_note(study)
     if note != old_note and (not old_note.strip() or belongs_to_tempopt(old_note)):
         save_note(study, note)
-    if result.state == "done":
-        _upload(study, artifacts, result)
     study.set_user_attr(STAMP, stamp)
     return True
 
@@ -193,32 +172,6 @@ def _lay_out(figure: go.Figure, title: str) -> go.Figure:
         font={"size": 11},
         legend={"y": -0.2, "yanchor": "top"},
     )
-
-
-def _upload(study: optuna.Study, artifacts: FileSystemArtifactStore, result: StudyResult) -> None:
-    """Upload the report and the recommended configuration, once for each round of the confirmation."""
-    present = {
-        meta.filename for meta in get_all_artifact_meta(study) if _is_present(artifacts, meta.artifact_id)
-    }
-    number = result.round + 1
-    renderings: dict[str, Callable[[], str]] = {
-        f"report-{number}.html": lambda: render_report(result, plotlyjs="cdn"),
-        f"recommended-{number}.yaml": lambda: export.to_yaml(result),
-    }
-    with TemporaryDirectory() as folder:
-        for name in renderings.keys() - present:
-            path = Path(folder) / name
-            with contextlib.suppress(StudyFailed):
-                path.write_text(renderings[name](), encoding="utf-8")
-                upload_artifact(artifact_store=artifacts, file_path=str(path), study_or_trial=study)
-
-
-def _is_present(artifacts: FileSystemArtifactStore, artifact_id: str) -> bool:
-    try:
-        artifacts.open_reader(artifact_id).close()
-    except ArtifactNotFound:
-        return False
-    return True
 
 
 # ---- the server

@@ -7,8 +7,8 @@ from typing import Any, Literal
 from tempopt.report.decision import decide
 from tempopt.report.findings import find, render_lines
 from tempopt.report.study_result import StudyResult
-from tempopt.storage.liveness import display_state, is_dead
-from tempopt.storage.rows import StudySummary, TicketState
+from tempopt.storage.liveness import summary_state
+from tempopt.storage.rows import TICKET_STATES, StudySummary
 
 AnswerKind = Literal["gain_shown", "not_shown", "none_yet", "no_verdict"]
 """``gain_shown``: the confirmation shows a gain, and guards are kept; ``not_shown``: it does not;
@@ -17,17 +17,14 @@ AnswerKind = Literal["gain_shown", "not_shown", "none_yet", "no_verdict"]
 
 def summary_json(summary: StudySummary) -> dict[str, Any]:
     """Return the documented data of ``tempopt list --json`` about one study."""
-    counts: dict[TicketState, int] = {"waiting": 0, "running": 0, "done": 0, "failed": 0, "withdrawn": 0}
-    for states in summary.tickets.values():
-        for state, count in states.items():
-            counts[state] += count
     study = summary.study
-    num_agents = sum(not is_dead(agent) for agent in summary.agents)
+    state, num_agents = summary_state(summary)
+    counts = {**dict.fromkeys(TICKET_STATES, 0), **summary.counts}
     return {
         "study": study.name,
         "metric": study.spec["study"]["metric"],
         "direction": study.spec["study"]["direction"],
-        "state": display_state(study.state, num_agents),
+        "state": state,
         "agents": num_agents,
         "created": study.created.isoformat(),
         "tickets": {"requested": sum(counts.values()), **counts},

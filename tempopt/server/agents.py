@@ -63,8 +63,10 @@ router = APIRouter(
 )
 
 
-def _at_desk(shared: ServerState, study: str, do: Callable[[StudySession], T], *, id: int | None = None) -> T:
-    """Return what is done at the desk of a study; where the database is, is not told to agents."""
+def _in_session(
+    shared: ServerState, study: str, do: Callable[[StudySession], T], *, id: int | None = None
+) -> T:
+    """Return what is done in the session of a study; where the database is, is not told to agents."""
     try:
         return shared.study_sessions.run_with_reload(study, do, id=id)
     except StudyNotFound:
@@ -94,20 +96,23 @@ def join(body: JoinRequest, request: Request, principal: Asking, shared: Shared)
     annotate_audit(request, study=body.study, detail=body.agent)
     principal.check(body.study)
 
-    def do(desk: StudySession) -> JoinResponse:
+    def do(session: StudySession) -> JoinResponse:
         study = shared.store.load_study(body.study)
         if study.state == "paused":
             raise UsageError(
                 f'Study "{body.study}" was paused. Let it go on first: tempopt resume {body.study}'
             )
-        desk.register_agent(full_name(body.agent, principal), body.session)
+        session.register_agent(full_name(body.agent, principal), body.session)
         # where checkpoints lie is the server's business
         public_study: dict[str, Any] = serialize(dataclasses.replace(study, checkpoints=None))
         return JoinResponse(
-            study=public_study, codes=sorted(desk.cache.codes), snapshot=desk.snapshot(), server=__version__
+            study=public_study,
+            codes=sorted(session.cache.codes),
+            snapshot=session.snapshot(),
+            server=__version__,
         )
 
-    return _at_desk(shared, body.study, do)
+    return _in_session(shared, body.study, do)
 
 
 @router.post("/sync", summary="Tell of runs, renew their leases, take a ticket")
@@ -120,12 +125,12 @@ async def sync(body: SyncRequest, request: Request, principal: Asking, shared: S
     agent = full_name(body.agent, principal)
 
     def work(looking: bool) -> SyncResponse | None:
-        def do(desk: StudySession) -> SyncResponse | None:
+        def do(session: StudySession) -> SyncResponse | None:
             if not body.dead:
-                desk.register_agent(agent, body.session)
-            return desk.sync(agent, body, is_long_poll=looking)
+                session.register_agent(agent, body.session)
+            return session.sync(agent, body, is_long_poll=looking)
 
-        return _at_desk(shared, body.study, do, id=body.study_id)
+        return _in_session(shared, body.study, do, id=body.study_id)
 
     answer = await run_in_threadpool(work, False)
     assert answer is not None
@@ -154,8 +159,8 @@ async def _wait_for_answer(
     def notify() -> None:
         loop.call_soon_threadsafe(news.set)
 
-    desk = await run_in_threadpool(shared.study_sessions.get, study)
-    desk.listeners.add(notify)
+    session = await run_in_threadpool(shared.study_sessions.get, study)
+    session.listeners.add(notify)
     try:
         while _in_vain(answer) and (seconds_left := deadline - time.monotonic()) > 0:
             try:
@@ -168,7 +173,7 @@ async def _wait_for_answer(
                 return answer
             answer = await run_in_threadpool(look) or answer
     finally:
-        desk.listeners.discard(notify)
+        session.listeners.discard(notify)
         mark_long_poll(request, time.monotonic() - began)
     return answer
 
@@ -180,8 +185,8 @@ def leave(body: Leave, request: Request, principal: Asking, shared: Shared) -> L
     principal.check(body.study)
     agent = full_name(body.agent, principal)
 
-    def do(desk: StudySession) -> LeaveResponse:
-        desk.register_agent(agent, body.session)
-        return LeaveResponse(released=desk.release_agent(agent, body.session))
+    def do(session: StudySession) -> LeaveResponse:
+        session.register_agent(agent, body.session)
+        return LeaveResponse(released=session.release_agent(agent, body.session))
 
-    return _at_desk(shared, body.study, do, id=body.study_id)
+    return _in_session(shared, body.study, do, id=body.study_id)

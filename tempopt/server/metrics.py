@@ -11,7 +11,8 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from tempopt.storage.liveness import display_state, is_dead
+from tempopt.storage.liveness import summary_state
+from tempopt.storage.rows import STANDINGS, TICKET_STATES
 from tempopt.storage.store import Store
 
 _BUCKETS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 30.0)
@@ -40,25 +41,16 @@ class Metrics(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the metrics as of now."""
         rows = self._store.list_studies()
-        states = Counter(
-            display_state(row.study.state, sum(not is_dead(agent) for agent in row.agents)) for row in rows
-        )
-        yield _gauge("studies", "Studies by state", "state", {**dict.fromkeys(_STATES, 0), **states})
-        tickets: Counter[str] = Counter()
-        for summary in rows:
-            for counts in summary.tickets.values():
-                tickets.update(counts)
-        yield _gauge("tickets", "Tickets by state", "state", {**dict.fromkeys(_TICKETS, 0), **tickets})
+        states = Counter(summary_state(row)[0] for row in rows)
+        yield _gauge("studies", "Studies by state", "state", {**dict.fromkeys(STANDINGS, 0), **states})
+        tickets = sum((row.counts for row in rows), Counter())
+        yield _gauge("tickets", "Tickets by state", "state", {**dict.fromkeys(TICKET_STATES, 0), **tickets})
         totals = self._store.totals()
         hours: dict[str, float] = defaultdict(float)
         for row in rows:
             if (total := totals.get(row.study.id)) is not None:
-                hours[row.study.owner] += (total.gpu_seconds or total.seconds) / 3600.0
+                hours[row.study.owner] += total.hours
         yield _gauge("gpu_hours", "Hours of GPUs, else of training, by user", "user", hours)
-
-
-_STATES = ("running", "waiting", "paused", "done")
-_TICKETS = ("waiting", "running", "done", "failed", "withdrawn")
 
 
 def _gauge(name: str, about: str, label: str, values: Any) -> GaugeMetricFamily:

@@ -6,13 +6,13 @@ knows a session, and one that is ended is ended everywhere.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import secrets
 from datetime import UTC, datetime, timedelta
 
 from fastapi import Request, Response
 
+from tempopt.server.tokens import digest
 from tempopt.storage.access_rows import SessionRow
 from tempopt.storage.store import Store
 
@@ -24,7 +24,7 @@ _MAX_DIGITS = 5
 
 def token_of(store: Store, secret: str) -> str | None:
     """Return the id of the token that a session was begun with, None if there is no such session now."""
-    row = store.session(_digest(secret)) if _SECRET.fullmatch(secret) else None
+    row = store.session(digest(secret)) if _SECRET.fullmatch(secret) else None
     return None if row is None or row.expires <= datetime.now(UTC) else row.token
 
 
@@ -37,17 +37,13 @@ def begin(store: Store, token: str, *, until: datetime | None) -> tuple[str, dat
     """
     secret, now = secrets.token_urlsafe(32), datetime.now(UTC)
     expires = now + LIFE if until is None else min(now + LIFE, until)
-    store.add_session(SessionRow(digest=_digest(secret), token=token, created=now, expires=expires))
+    store.add_session(SessionRow(digest=digest(secret), token=token, created=now, expires=expires))
     return secret, expires
 
 
 def end(store: Store, secret: str) -> None:
     """End a session, on every server."""
-    store.end_session(_digest(secret))
-
-
-def _digest(secret: str) -> str:
-    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+    store.end_session(digest(secret))
 
 
 def _cookie(request: Request) -> str:

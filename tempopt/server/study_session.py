@@ -248,13 +248,13 @@ class StudySession:
             id: max(change.attempt for change in ticket_changes)
             for id, ticket_changes in changes_by_ticket.items()
         }
-        self._know(attempts)
+        self._refresh_if_behind(attempts)
         unknown = changes_by_ticket.keys() - self.cache.tickets.keys()
         client.listeners.abandon(sorted(unknown))
         counted_reports: dict[int, dict[int, float]] = {}
         for id in changes_by_ticket.keys() - unknown:
             if (row := self._find_held_ticket(agent, id, attempts[id])) is not None:
-                counted_reports[id] = self._should_prune(
+                counted_reports[id] = self._find_counted_reports(
                     client, agent, row, request.runs.get(id), changes_by_ticket[id]
                 )
         pruned_steps = {
@@ -262,7 +262,7 @@ class StudySession:
         }
         for change in changes:
             if change.ticket_id not in unknown:
-                self._tell(client, agent, change, counted_reports.get(change.ticket_id), request)
+                self._apply_change(client, agent, change, counted_reports.get(change.ticket_id), request)
         patience = initial_lease_seconds(self.spec.study.lease)
         for id, renewal in request.renew.items():
             client.outbox.renew(id, renewal.attempt, min(request.lease, patience), step=renewal.step)
@@ -270,7 +270,7 @@ class StudySession:
             client.flush()
         return pruned_steps
 
-    def _know(self, attempts: Mapping[int, int]) -> None:
+    def _refresh_if_behind(self, attempts: Mapping[int, int]) -> None:
         """Refresh tickets of the cached study from the store if an agent knows of newer ones."""
         rows = {id: self.cache.tickets.get(id) for id in attempts}
         if None in rows.values():
@@ -292,7 +292,7 @@ class StudySession:
             return None
         return row
 
-    def _should_prune(
+    def _find_counted_reports(
         self,
         client: LocalStudyClient,
         agent: str,
@@ -307,25 +307,25 @@ class StudySession:
             reports = self._load_reports(row)
         reports |= {change.step: change.value for change in changes if isinstance(change, MetricReported)}
         reports = dict(sorted(reports.items()))
-        judgement = self._pruning_states.get(row.id)
-        if judgement is None or (judgement.agent, judgement.attempt) != (agent, row.attempt):
-            judgement = self._pruning_states[row.id] = _PruningState(agent, row.attempt)
-        if judgement.end is None and reports and max(reports) > judgement.last_checked_step:
-            judgement.end = client.find_pruning_step(
-                row, reports, _total(row, run), after=judgement.last_checked_step
+        pruning = self._pruning_states.get(row.id)
+        if pruning is None or (pruning.agent, pruning.attempt) != (agent, row.attempt):
+            pruning = self._pruning_states[row.id] = _PruningState(agent, row.attempt)
+        if pruning.end is None and reports and max(reports) > pruning.last_checked_step:
+            pruning.end = client.find_pruning_step(
+                row, reports, _total(row, run), after=pruning.last_checked_step
             )
-            judgement.last_checked_step = max(reports)
-            if judgement.end is not None:
-                judgement.value = reports[judgement.end]
-        if judgement.end is not None:
-            reports = {step: value for step, value in reports.items() if step <= judgement.end}
+            pruning.last_checked_step = max(reports)
+            if pruning.end is not None:
+                pruning.value = reports[pruning.end]
+        if pruning.end is not None:
+            reports = {step: value for step, value in reports.items() if step <= pruning.end}
         return reports
 
     def _load_reports(self, row: TicketRow) -> dict[int, float]:
         measurements = self._store.measurements(self.study.id, [row.id], names=["report"])
         return reports_by_ticket(measurements).get(row.id, {})
 
-    def _tell(
+    def _apply_change(
         self,
         client: LocalStudyClient,
         agent: str,
@@ -340,21 +340,21 @@ class StudySession:
             # the store knows whether it is another's by now, or was written before
             client.outbox.add(change)
             return
-        judgement = self._pruning_states[row.id]
+        pruning = self._pruning_states[row.id]
         match change:
             case RunStarted():
                 client.report_run_started(change, {})
                 self.cache.codes.add(change.code)
             case MetricReported():
-                if judgement.end is None or change.step <= judgement.end:
+                if pruning.end is None or change.step <= pruning.end:
                     client.outbox.add(change)
             case CheckpointRecorded():
                 client.keep(row, change.checkpoint, trained_seconds=0.0)
             case RunEnded():
                 change = self._cap_spent_time(change, row)
                 outcomes = change.outcomes
-                if judgement.end is not None:
-                    value = judgement.value if math.isfinite(judgement.value) else None
+                if pruning.end is not None:
+                    value = pruning.value if math.isfinite(pruning.value) else None
                     outcomes = to_pruned_outcome(outcomes, value)
                 total = _total(row, request.runs.get(row.id))
                 change = dataclasses.replace(change, outcomes=outcomes)
@@ -525,7 +525,7 @@ class _Logged(NullObserver):
 
 
 class StudySessionRegistry:
-    """One desk for each study with agents; threads may share them.
+    """One session for each study with agents; threads may share them.
 
     Args:
         store: Where studies are.
@@ -537,11 +537,11 @@ class StudySessionRegistry:
         self._checkpoints = checkpoints
         self._started = time.monotonic()
         self._lock = threading.Lock()
-        self._desks: OrderedDict[str, StudySession] = OrderedDict()
+        self._study_sessions: OrderedDict[str, StudySession] = OrderedDict()
         self._opening = threading.Lock()
 
     def get(self, name: str, *, id: int | None = None) -> StudySession:
-        """Return the desk of a study.
+        """Return the session of a study.
 
         Args:
             id: Id that the study had when the caller saw it; None: whatever it has.
@@ -549,41 +549,41 @@ class StudySessionRegistry:
         Raises:
             StudyNotFound: There is no study of that name, or it is another one by now.
         """
-        desk = self._desks.get(name)
-        if desk is None:
+        session = self._study_sessions.get(name)
+        if session is None:
             # a study is read once, however many agents come for it at the same moment
             with self._opening:
-                desk = self._desks.get(name) or self._open_session(name)
+                session = self._study_sessions.get(name) or self._open_session(name)
         with self._lock:
-            if name in self._desks:
-                self._desks.move_to_end(name)
-        if id is not None and desk.study.id != id:
+            if name in self._study_sessions:
+                self._study_sessions.move_to_end(name)
+        if id is not None and session.study.id != id:
             raise StudyNotFound(f'The study "{name}" was deleted, and another one of that name begun.')
-        return desk
+        return session
 
     def _open_session(self, name: str) -> StudySession:
         study = self._store.load_study(name)
-        desk = StudySession(self._store, study, checkpoints=self._checkpoints, started=self._started)
+        session = StudySession(self._store, study, checkpoints=self._checkpoints, started=self._started)
         with self._lock:
-            self._desks[name] = desk
-            while len(self._desks) > _MAX_SESSIONS:
-                self._desks.popitem(last=False)
-        return desk
+            self._study_sessions[name] = session
+            while len(self._study_sessions) > _MAX_SESSIONS:
+                self._study_sessions.popitem(last=False)
+        return session
 
     def close(self, name: str) -> None:
         """Forget what is known of a study; it is read anew when an agent comes for it."""
         with self._lock:
-            self._desks.pop(name, None)
+            self._study_sessions.pop(name, None)
 
     def run_with_reload(self, name: str, do: Callable[[StudySession], T], *, id: int | None = None) -> T:
-        """Return what is done at the desk of a study.
+        """Return what is done in the session of a study.
 
         Raises:
             StudyNotFound: There is no such study any more.
         """
-        desk = self.get(name, id=id)
+        session = self.get(name, id=id)
         try:
-            return do(desk)
+            return do(session)
         except StudyNotFound:
             self.close(name)
             raise

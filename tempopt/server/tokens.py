@@ -92,8 +92,8 @@ def first_token(store: Store) -> str | None:
 
 
 def digest(token: str) -> str:
-    """Return what is kept of a token."""
-    return hashlib.sha256(token.encode()).hexdigest()
+    """Return what is kept of a token, or of a browser's session."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def token_matches_row(token: str, row: TokenRow) -> bool:

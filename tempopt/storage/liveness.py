@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from tempopt.storage.rows import StudyStanding, StudyState, TicketRow
+from tempopt.storage.rows import StudyStanding, StudyState, StudySummary, TicketRow
 
 _PROC = Path("/proc")
 _departed_agents: set[str] = set()
@@ -98,6 +98,12 @@ def _exists(pid: int) -> bool:
     except PermissionError:
         pass
     return True
+
+
+def summary_state(summary: StudySummary) -> tuple[StudyStanding, int]:
+    """Return how a study stands, and the number of agents at work on it."""
+    num_agents = sum(not is_dead(agent) for agent in summary.agents)
+    return display_state(summary.study.state, num_agents), num_agents
 
 
 def display_state(state: StudyState, agents: int) -> StudyStanding:

@@ -297,18 +297,16 @@ def _end(connection: Connection, ends: Mapping[int, TrialEnd]) -> None:
         if end.value is not None
     ]
     upsert(connection, _VALUES, values, key=("trial_id", "objective"), replace=("value", "value_type"))
-    attributes = [
-        {"trial_id": trial_id, "key": key, "value_json": json.dumps(value)}
-        for trial_id, end in ends.items()
-        for key, value in end.attributes().items()
-    ]
-    upsert(connection, _ATTRIBUTES, attributes, key=("trial_id", "key"), replace=("value_json",))
-    constraints = [
-        {"trial_id": trial_id, "key": key, "value_json": json.dumps(value)}
-        for trial_id, end in ends.items()
-        for key, value in end.constraint_attributes().items()
-    ]
-    upsert(connection, _SYSTEM_ATTRIBUTES, constraints, key=("trial_id", "key"), replace=("value_json",))
+    for table, attributes_by_trial in (
+        (_ATTRIBUTES, {trial_id: end.attributes() for trial_id, end in ends.items()}),
+        (_SYSTEM_ATTRIBUTES, {trial_id: end.constraint_attributes() for trial_id, end in ends.items()}),
+    ):
+        rows = [
+            {"trial_id": trial_id, "key": key, "value_json": json.dumps(value)}
+            for trial_id, attributes in attributes_by_trial.items()
+            for key, value in attributes.items()
+        ]
+        upsert(connection, table, rows, key=("trial_id", "key"), replace=("value_json",))
     # The state last, since a reader takes a trial that has ended for complete.
     for state in sorted({end.state for end in ends.values()}):
         trial_ids = [trial_id for trial_id, end in ends.items() if end.state == state]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -17,12 +18,14 @@ SEARCH_KINDS: tuple[Literal["baseline", "constant", "search"], ...] = ("baseline
 SAMPLED_KINDS: tuple[Kind, ...] = SEARCH_KINDS
 """The kinds whose parameters are sampled when a ticket is begun; those of the others come with it."""
 TicketState = Literal["waiting", "running", "done", "failed", "withdrawn"]
+TICKET_STATES: tuple[TicketState, ...] = get_args(TicketState)
 TERMINAL_STATES: tuple[TicketState, ...] = ("done", "failed", "withdrawn")
 """The states in which nothing is left to do for a ticket."""
 Outcome = Literal["complete", "pruned", "diverged", "failed"]
 StudyState = Literal["running", "paused", "done"]
 StudyStanding = Literal["running", "waiting", "paused", "done"]
 """How a study stands: ``waiting`` is one that may be worked on while no agent is at work on it."""
+STANDINGS: tuple[StudyStanding, ...] = get_args(StudyStanding)
 Parameters = dict[str, Any]
 """A parameter set: name to value."""
 PriorRuns = Sequence[Mapping[str, Any]]
@@ -120,6 +123,11 @@ class StudySummary:
     tickets: dict[Kind, dict[TicketState, int]]
     agents: tuple[str, ...] = ()
 
+    @property
+    def counts(self) -> Counter[TicketState]:
+        """Number of tickets by state."""
+        return sum(map(Counter, self.tickets.values()), Counter())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyTotals:
@@ -136,6 +144,11 @@ class StudyTotals:
     highest: float | None
     seconds: float
     gpu_seconds: float
+
+    @property
+    def hours(self) -> float:
+        """Hours of GPUs, or of training where no run used one."""
+        return (self.gpu_seconds or self.seconds) / 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

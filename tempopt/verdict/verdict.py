@@ -89,7 +89,6 @@ class Verdict:
         total: The winner against τ = 1: against the baseline and its twin, both of which it has to beat.
         over_baseline: The winner against the best that is known at τ = 1; None if none of its runs is left.
         over_twin: The winner against its own other parameters at τ = 1; None if none of these runs is left.
-        twin_over_baseline: The twin against the baseline; None if of one of them no run is left.
         params: The winner's parameters.
         baseline_params: The baseline's.
         twin_params: The twin's.
@@ -121,7 +120,6 @@ class Verdict:
     total: PairedResult
     over_baseline: PairedResult | None
     over_twin: PairedResult | None
-    twin_over_baseline: PairedResult | None
     params: dict[str, Any]
     baseline_params: dict[str, Any]
     twin_params: dict[str, Any]
@@ -294,7 +292,6 @@ def _conclude_round(
         total=total,
         over_baseline=over_baseline,
         over_twin=evidence.compare(winner, evidence.runs("twin")),
-        twin_over_baseline=evidence.compare(evidence.runs("twin"), evidence.runs("baseline")),
         params=arms["search"],
         baseline_params=arms["baseline"],
         twin_params=arms.get("twin", arms["baseline"]),

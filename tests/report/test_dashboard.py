@@ -12,12 +12,11 @@ from pathlib import Path
 
 import optuna
 import pytest
-from optuna.artifacts import download_artifact, get_all_artifact_meta
 from optuna_dashboard import get_note, save_note
 
 from tempopt.errors import StudyNotFound, UsageError
 from tempopt.report import dashboard
-from tempopt.report.dashboard import Dashboard, open_artifacts, open_storage, publish
+from tempopt.report.dashboard import Dashboard, open_storage, publish
 from tempopt.report.note import belongs_to_tempopt
 from tempopt.report.plots import PLOTS
 from tempopt.storage.opening import open_store
@@ -33,10 +32,9 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def few_plots(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Draw two of the plots, and keep artifacts in a folder of the test."""
+def few_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw two of the plots."""
     monkeypatch.setattr(dashboard, "plot_keys", lambda result: ("history", "schedule"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -47,12 +45,11 @@ def url(template: Path, tmp_path: Path) -> str:
 
 
 class Stores:
-    """The three places that the dashboard writes to and reads from."""
+    """The two places that the dashboard writes to and reads from."""
 
     def __init__(self, url: str) -> None:
         self.store = open_store(url, create=False)
         self.storage = open_storage(self.store.url, self.store.url)
-        self.artifacts = open_artifacts(self.store.url)
 
     @property
     def study(self) -> optuna.Study:
@@ -61,7 +58,7 @@ class Stores:
     def publish(self, *, new_version: bool = False) -> bool:
         (summary,) = self.store.list_studies()
         row = replace(summary.study, version=summary.study.version + new_version)
-        return publish(self.store, self.storage, self.artifacts, replace(summary, study=row))
+        return publish(self.store, self.storage, replace(summary, study=row))
 
 
 @pytest.fixture
@@ -72,7 +69,7 @@ def stores(url: str) -> Iterator[Stores]:
     stores.store.close()
 
 
-def test_note_plots_and_artifacts_are_read_by_the_public_calls(stores: Stores, tmp_path: Path) -> None:
+def test_note_and_plots_are_read_by_the_public_calls(stores: Stores) -> None:
     assert stores.publish()
     study = stores.study
     assert "### What was found" in get_note(study) and belongs_to_tempopt(get_note(study))
@@ -82,18 +79,12 @@ def test_note_plots_and_artifacts_are_read_by_the_public_calls(stores: Stores, t
         parts = sum(name.startswith(prefix) for name in attributes)
         text = "".join(attributes[f"{prefix}{index}"] for index in range(parts))
         assert json.loads(text)["layout"]["title"]["text"] == PLOTS[key].title
-    files = {meta.filename: meta for meta in get_all_artifact_meta(study)}
-    assert sorted(files) == ["recommended-1.yaml", "report-1.html"]
-    target, artifact_id = tmp_path / "report.html", files["report-1.html"].artifact_id
-    download_artifact(artifact_store=stores.artifacts, file_path=str(target), artifact_id=artifact_id)
-    assert "Content-Security-Policy" in target.read_text()
 
 
-def test_a_study_without_news_is_written_once_and_its_files_are_not_repeated(stores: Stores) -> None:
+def test_a_study_without_news_is_written_once(stores: Stores) -> None:
     assert stores.publish()
     assert not stores.publish()
     assert stores.publish(new_version=True)
-    assert len(get_all_artifact_meta(stores.study)) == 2
 
 
 @pytest.mark.parametrize("text", ["mine", "  "])

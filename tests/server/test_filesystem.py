@@ -70,19 +70,22 @@ def test_an_upload_of_which_the_server_has_lost_pieces_is_sent_again_from_there(
     holder: HttpAgent, small_pieces: None, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fs, path = open_filesystem(URL)
-    send, offsets = fs._send_piece, []
+    send = filesystem._request_json
+    offsets: list[int] = []
     folder = holder.server.checkpoints / "toy" / RUN
 
-    def fake_send(*args: Any) -> Any:
+    def fake_send(server: Any, method: str, path: str, **kwargs: Any) -> Any:
+        if method != "PUT":
+            return send(server, method, path, **kwargs)
         if len(offsets) == 2:
             (part,) = folder.iterdir()
             os.truncate(part, 1500)
         if len(offsets) == 4:
             shutil.rmtree(folder)
-        offsets.append(args[2]["offset"])
-        return send(*args)
+        offsets.append(kwargs["params"]["offset"])
+        return send(server, method, path, **kwargs)
 
-    monkeypatch.setattr(fs, "_send_piece", fake_send)
+    monkeypatch.setattr(filesystem, "_request_json", fake_send)
     fs.put_file(str(source), path)
     assert offsets == [0, 1000, 2000, 1500, 2500, 0, 1000, 2000, 3000, 4000, 5000]
     assert (folder / FILE).read_bytes() == CONTENT

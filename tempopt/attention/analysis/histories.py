@@ -57,11 +57,6 @@ class Trend:
     high: float
 
     @property
-    def rises(self) -> bool:
-        """Whether the whole interval is above 0."""
-        return self.low > 0.0
-
-    @property
     def falls(self) -> bool:
         """Whether the whole interval is below 0."""
         return self.high < 0.0

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from statistics import geometric_mean
 from typing import Any
 
 import plotly.graph_objects as go
@@ -71,10 +71,7 @@ class PlanShown:
     @property
     def level(self) -> tuple[float, ...]:
         """The schedule itself: the geometric mean over the layers at each progress."""
-        return tuple(
-            math.exp(sum(map(math.log, column)) / len(column))
-            for column in zip(*self.temperatures, strict=True)
-        )
+        return tuple(map(geometric_mean, zip(*self.temperatures, strict=True)))
 
     def caption(self) -> str:
         """Return how to read it and what it says."""

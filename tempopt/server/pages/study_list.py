@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import get_args
 
 from tempopt.errors import StudyNotFound, TempoptError
 from tempopt.report.study_lines import outcome_label
 from tempopt.report.study_result import load
 from tempopt.report.study_summary import answer_kind
-from tempopt.storage.liveness import display_state, is_dead
-from tempopt.storage.rows import KINDS, StudyRow, StudyStanding, StudySummary, StudyTotals, TicketState
+from tempopt.storage.liveness import summary_state
+from tempopt.storage.rows import (
+    KINDS,
+    STANDINGS,
+    StudyRow,
+    StudyStanding,
+    StudySummary,
+    StudyTotals,
+    TicketState,
+)
 from tempopt.storage.store import Store
 
 PER_PAGE = 100
 FRESH_SECONDS = 2.0
 """Rows that were read are shown for so long before they are read again."""
 _MAX_ANSWERS = 1000
-_ORDER: tuple[StudyStanding, ...] = get_args(StudyStanding)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +89,7 @@ class StudyList:
             if not self._read_at or time.monotonic() - self._read_at >= FRESH_SECONDS:
                 totals = self._store.totals()
                 rows = [_row(summary, totals) for summary in reversed(self._store.list_studies())]
-                self._rows = sorted(rows, key=lambda row: _ORDER.index(row.state))
+                self._rows = sorted(rows, key=lambda row: STANDINGS.index(row.state))
                 self._read_at = time.monotonic()
             return self._rows
 
@@ -113,18 +119,15 @@ class StudyList:
 def _row(summary: StudySummary, totals: dict[int, StudyTotals]) -> Row:
     study = summary.study
     total = totals.get(study.id, StudyTotals(lowest=None, highest=None, seconds=0.0, gpu_seconds=0.0))
-    num_agents = sum(not is_dead(agent) for agent in summary.agents)
-    counts: Counter[TicketState] = Counter()
-    for states in summary.tickets.values():
-        counts.update(states)
+    state, num_agents = summary_state(summary)
     return Row(
         study=study,
-        state=display_state(study.state, num_agents),
+        state=state,
         num_agents=num_agents,
         stage="" if study.state == "done" else _next_stage(summary),
-        counts=counts,
+        counts=summary.counts,
         best=total.highest if study.spec["study"]["direction"] == "maximize" else total.lowest,
-        hours=(total.gpu_seconds or total.seconds) / 3600,
+        hours=total.hours,
         is_on_gpu=total.gpu_seconds > 0,
     )
 

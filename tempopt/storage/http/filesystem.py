@@ -107,7 +107,7 @@ class ServerFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 chunk = source.read(piece)
                 params = {"upload": upload, "offset": offset, "total": size}
                 answer: dict[str, Any] | None = _retry_while_unreachable(
-                    partial(self._send_piece, server, path, params, chunk), self._url
+                    partial(_request_json, server, "PUT", path, params=params, content=chunk), self._url
                 )
                 if answer is None:
                     # another server, or one whose folder was cleared, has less of it than was sent
@@ -125,13 +125,6 @@ class ServerFileSystem(AbstractFileSystem):  # type: ignore[misc]
                     if time.monotonic() > deadline:
                         raise OSError(f"The server {self._url} does not bring the file to its object store.")
                     time.sleep(_JOINED_PAUSE_SECONDS)
-
-    def _send_piece(
-        self, server: ServerConnection, path: str, params: dict[str, Any], chunk: bytes
-    ) -> dict[str, Any] | None:
-        """Send a piece; return how much has come, None if pieces before it are missing."""
-        answer: dict[str, Any] | None = _request_json(server, "PUT", path, params=params, content=chunk)
-        return answer
 
     def get_file(self, rpath: str, lpath: str, *args: Any, **options: Any) -> None:
         """Fetch a file; what is broken off goes on where it was.
