@@ -21,7 +21,7 @@ from tempopt.program.process_tree import adopt_orphans, kill_descendants, reap_c
 from tempopt.program.program_run import ProgramRun
 from tempopt.program.run_folder import RunFolder
 from tempopt.run_handle import ATTACHED, RUN_FILE
-from tempopt.spec.command import Command
+from tempopt.spec.command import CommandTemplate
 from tempopt.spec.program import CommandProgram
 from tempopt.training.messages import Channel, Failed, Finished, ProgramRequest
 
@@ -47,7 +47,7 @@ class CommandRun(ProgramRun):
     def __init__(self, request: ProgramRequest, program: CommandProgram, channel: Channel) -> None:
         super().__init__(request, channel)
         self._program = program
-        self._command = Command.parse(program.command)
+        self._command = CommandTemplate.parse(program.command)
         self._variables, self._words = self._command.fill(request.parameters, request.seed)
         self._path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         self._reader = None if program.pattern is None else ValueReader(program.pattern)
@@ -100,7 +100,9 @@ class CommandRun(ProgramRun):
 
     def _environment(self, run_file: Path) -> dict[str, str]:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(_PRIVATE)}
-        return environment | {"PATH": self._path, RUN_FILE: str(run_file)} | self._variables
+        # what is printed is a sign of life, and to be seen while it runs
+        defaults = {"PYTHONUNBUFFERED": "1"}
+        return defaults | environment | {"PATH": self._path, RUN_FILE: str(run_file)} | self._variables
 
     def _watch(self, process: subprocess.Popen[bytes], log: CappedLog, folder: RunFolder) -> None:
         assert process.stdout is not None

@@ -59,6 +59,7 @@ class Decision:
         untested: Ordinary parameters to train with at the baseline that differ from the spec's, by name
             ``value`` and ``spec``; no run compares them.
         also: What is to be known besides, most important first.
+        is_about_temperature: Whether the gain is one of temperatures.
     """
 
     outcome: Outcome
@@ -80,6 +81,7 @@ class Decision:
     is_winner_replaced: bool = False
     untested: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     also: tuple[str, ...] = ()
+    is_about_temperature: bool = True
 
     @property
     def headline(self) -> str:
@@ -98,7 +100,8 @@ class Decision:
     @property
     def word(self) -> str:
         """The outcome in a few words."""
-        return "No gain of temperature shown" if self.untested and not self.is_change else WORDS[self.outcome]
+        has_other_gains = self.is_about_temperature and bool(self.untested) and not self.is_change
+        return "No gain of temperature shown" if has_other_gains else WORDS[self.outcome]
 
     def _values(self) -> str:
         if self.before is None or self.after is None:
@@ -116,7 +119,7 @@ class Decision:
         return {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in data.items()
-            if name not in ("is_change", "is_winner_replaced")
+            if name not in ("is_change", "is_winner_replaced", "is_about_temperature")
         }
 
 
@@ -147,6 +150,7 @@ def decide(result: StudyData, storage: str = "") -> Decision | None:
         earlier_seeds=earlier_seeds(result, verdict.round),
         untested=untested_parameters(result.spec, advice),
         also=tuple(islice(remarks(result, verdict, storage), _MAX_REMARKS)),
+        is_about_temperature=result.spec.attends or bool(result.spec.temperatures),
     )
 
 
