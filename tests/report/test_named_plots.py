@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from statistics import fmean
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tempopt.report.page.sections import pictures, stat_tiles
 from tempopt.report.plots import PLOTS
 from tempopt.report.study_result import StudyResult
 from tests.report.made_study import World, make
@@ -113,6 +115,24 @@ def test_a_temperature_without_a_searched_end_has_no_panel_of_first_and_last() -
         attends=False,
     )
     assert PLOTS["landscape"].data(make(single_world).result()).temperature.name == "head"
+
+
+def test_no_text_speaks_of_attention_or_of_one_where_its_temperature_is_not_searched(
+    result: StudyResult,
+) -> None:
+    all_pictures = pictures(result)
+    assert ("entropy" in {picture.key for picture in all_pictures}) == result.spec.attends
+    if result.spec.attends:
+        return
+    texts = [
+        text
+        for picture in all_pictures
+        for text in (picture.title, picture.caption, picture.absent, json.dumps(picture.figure))
+    ]
+    texts += [text for tile in stat_tiles(result) for text in tile]
+    texts += [column for picture in all_pictures if picture.table for column in picture.table.columns]
+    for text in texts:
+        assert "τ" not in text and "\\u03c4" not in text and "ttention" not in text, text
 
 
 def test_names_of_parameters_stand_on_two_lines_and_are_whole(result: StudyResult) -> None:

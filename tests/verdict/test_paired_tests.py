@@ -347,6 +347,14 @@ def test_what_is_the_same_in_all_arms_keeps_nothing() -> None:
     assert (paired_test.gain, paired_test.p_value) == (0, 1)
 
 
+def test_one_added_pair_that_turns_the_sign_shows_nothing() -> None:
+    negative_stage = StageDifferences(
+        differences=(-0.01, -0.0101, -0.0102, -0.0099, -0.01, -0.0101, -0.0102, -0.0099)
+    )
+    result = paired_test([0.2], test="t", direction="maximize", alpha=0.005, earlier=[negative_stage])
+    assert result.gain > 0 and result.p_value == 1.0 and not result.significant
+
+
 @pytest.mark.parametrize("exploded", [1e3, 1e8, 1e12])
 def test_a_run_that_explodes_makes_no_ties_of_the_others(exploded: float) -> None:
     gains = [0.11, 0.09, 0.12, 0.1, 0.08, 0.13, 0.1, exploded]
