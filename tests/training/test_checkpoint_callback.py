@@ -167,7 +167,7 @@ def test_every_checkpoint_is_exact_for_a_stream_that_knows_its_position(
 ) -> None:
     options = {"data_class": "StreamData", "trainer": {"max_steps": 12}}
     request = request_for(parameters=HOT, checkpoints=str(tmp_path), **options)
-    assert assert_exact_from_every_checkpoint(request, listener)
+    assert assert_exact_from_every_checkpoint(request, listener, stride=2)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_a_run_that_was_killed_goes_on_from_its_last_validation(
     request = request_for(data={"workers": workers}, parameters=HOT)
     reference_run = Run(request, listener())
     expected = full_state(reference_run, reference_run.execute())
-    for die_at in (3, 11) if workers else (3, 8, 9, 17):
+    for die_at in (3, 9):
         checkpointed_request = dataclasses.replace(request, checkpoints=str(tmp_path / str(die_at)))
         channel, resumed_channel = listener(die_at=die_at), listener()
         with pytest.raises(SystemExit):
