@@ -109,6 +109,7 @@ def test_a_study_that_was_terminated_goes_on_to_the_end_it_would_have_had(
     ("method", "fatal", "is_after"),
     [
         ("create_study", 1, True),
+        ("add_tickets", 1, True),
         ("add_tickets", 2, False),
         ("take_ticket", 2, True),
         ("begin", 9, True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
@@ -141,3 +142,24 @@ def test_a_worker_that_makes_no_step_is_ended_and_its_run_done_again(undisturbed
     assert any("made no step for" in note for note in watcher.notes)
     assert sum(t.failures for t in tickets()) == 1
     assert is_same_study(read_study(load_study(URL, "toy")), undisturbed_run)
+
+
+def test_a_damaged_checkpoint_is_told_of_and_the_one_before_it_used(
+    undisturbed_run: EndedStudy, tmp_path: Path
+) -> None:
+    # four steps a validation, so that two checkpoints are there when the study is cut off
+    def truncate_checkpoint(snapshot: Any) -> bool:
+        return any(view.kind == "search" and (view.step or 0) >= 12 for view in snapshot.workers)
+
+    def leave() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        search(toy_spec(), storage=URL, workers=1, observer=Watcher(truncate_checkpoint, leave))
+    (row,) = [t for t in tickets() if t.state == "waiting" and t.checkpoints]
+    newest = Path(row.checkpoints[0].url.removeprefix("file://"))
+    newest.write_bytes(newest.read_bytes()[:-100])
+    watcher = Watcher()
+    resumed_run = read_study(resume("toy", storage=URL, workers=1, observer=watcher))
+    assert any("damaged" in note for note in watcher.notes)
+    assert is_same_study(resumed_run, undisturbed_run)

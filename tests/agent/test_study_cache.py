@@ -163,6 +163,16 @@ def test_a_study_whose_search_was_withdrawn_is_over_when_its_runs_are(
     assert cache.is_finished() and not cache.has_startable_ticket()
 
 
+def test_what_others_have_given_back_waits_here_too(store: Store, cache: StudyCache) -> None:
+    other_ticket = take(store, cache, "another")
+    cache.refresh()
+    assert cache.tickets[other_ticket.id].state == "running"
+    store.release(1, ["another"])
+    cache.refresh()
+    assert (cache.tickets[other_ticket.id].state, cache.tickets[other_ticket.id].agent) == ("waiting", None)
+    assert take(store, cache, "third").id == other_ticket.id
+
+
 def test_a_gain_is_told_once_what_it_is_compared_with_is_settled(
     store: Store, cache: StudyCache, spec: StudySpec
 ) -> None:

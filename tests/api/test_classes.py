@@ -287,6 +287,15 @@ def test_a_class_that_is_no_longer_what_its_source_says_is_refused(
         spec(model=main.Model)
 
 
+def test_a_class_of_a_timed_cell_has_a_source(cells: Run) -> None:
+    body = "from tempopt.testing.toys import Toy\nclass Model(Toy):\n    def used(self):\n        return 7\n"
+    main = cells("def get_ipython():\n    return __builtins__['__import__']('IPython').get_ipython()\n")
+    shell = sys.modules["IPython"].get_ipython()
+    shell.run_cell_magic = lambda magic, line, cell: exec(compile(cell, "<timed exec>", "exec"), vars(main))
+    cells(f"get_ipython().run_cell_magic('time', '', {body!r})")
+    assert load_module(spec(model=main.Model).model["class_path"]).Model.used(None) == 7
+
+
 def test_a_class_without_source_is_refused(cells: Run) -> None:
     main = cells("from tempopt.testing.toys import Toy\nexec('class Model(Toy): pass')")
     with pytest.raises(SpecError, match="Model, which has no source that can be read"):

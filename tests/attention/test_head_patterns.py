@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +133,22 @@ def test_learned_layers_keep_the_pattern() -> None:
     slope = (loss(1.5 * math.exp(step)) - loss(1.5 * math.exp(-step))).item() / (2 * step)
     assert gradients is not None
     assert gradients[0] == pytest.approx(slope, rel=1e-2)
+
+
+def test_it_is_tested_copied_pickled_and_taken_off_with_the_model() -> None:
+    inputs, model = text(None), llama("sdpa")
+    plain = model(**inputs)[0]
+    parameters = {"head_pattern": "exp", "head_ratio": RATIO}
+    attachment = attach(model, parameters, example=lambda: model(**inputs)[0])
+    assert attachment.tested
+    hot = model(**inputs)[0]
+    assert (hot - plain).abs().max() > 1e-2
+    assert torch.equal(copy.deepcopy(model)(**inputs)[0], hot)
+    assert torch.equal(pickle.loads(pickle.dumps(model))(**inputs)[0], hot)
+    attachment.use({"head_pattern": "uniform"})
+    assert torch.equal(model(**inputs)[0], plain)
+    attachment.detach()
+    assert torch.equal(model(**inputs)[0], plain)
 
 
 # ---- the attention interface of transformers

@@ -154,6 +154,25 @@ def test_unknown_keys_wrong_types_and_impossible_ranges_get_a_line_each(
         assert fragment in message
 
 
+def test_a_module_in_the_current_folder_is_found_and_a_missing_one_is_named(
+    run_refused: Runner, folder: Path
+) -> None:
+    (folder / "mine.py").write_text("from toy_modules import Toy\n\n\nclass Mine(Toy):\n    pass\n")
+    message = run_refused(
+        "check",
+        "toy.yaml",
+        *_set("model.class_path=mine.Mine", "model.lr=fast", "model.logz=x"),
+        *_set("data.class_path=mind.Data"),
+    )
+    for fragment in (
+        'model.lr: given the text "fast". Allowed for mine.Mine: float.',
+        'model: Unknown argument of mine.Mine "logz". Did you mean "logs"?',
+        'data.class_path: Unknown module "mind". Did you mean "mine"? Known: mine. '
+        f"Looked in {folder} and among what is installed; install it, go to its folder,",
+    ):
+        assert fragment in message
+
+
 PLAIN = """\
 import toy_modules
 from torch import nn

@@ -85,14 +85,6 @@ def test_ctrl_c_is_not_tried_again_and_leaves_no_half_of_a_connection(connect_to
     assert (init.call_count, shutdown.call_count) == (1, 1)
 
 
-def test_a_message_is_one_line_and_a_long_one_keeps_its_ends() -> None:
-    from tempopt.launch.ray_connection import summarize_error
-
-    assert summarize_error(RuntimeError("two\n  lines ")) == "two lines"
-    message = summarize_error("a" * 500 + " " + "z" * 500)
-    assert len(message) < 650 and message.startswith("a" * 200) and message.endswith("z" * 400)
-
-
 @pytest.mark.parametrize(
     ("message", "advice"),
     [

@@ -191,14 +191,3 @@ def test_a_name_that_has_the_parameters_stands_for_them(make_comparison: Any, al
     vary = {"lr": [0.1, 0.3, 0.5], "dropout": [0.2]}
     text = "\n".join(full_lines(make_comparison(gaining_worth(), vary=vary, all_pairs=all_pairs)))
     assert "lr=0.3,dropout=0.2: " in text and "lr=0.3, dropout=0.2" not in text
-
-
-@pytest.mark.parametrize("all_pairs", [True, False])
-def test_equal_differences_are_said_to_be_equal(make_comparison: Any, all_pairs: bool) -> None:
-    def worth(arm: str, pair: int) -> float:
-        return 0.5 + pair / 8 + (arm == "B") / 4
-
-    sets = [{}, {"lr": 0.1}]
-    lines = full_lines(make_comparison(worth, *sets, study__seeds={"confirm": 2}, all_pairs=all_pairs))
-    assert "differences are equal" in "\n".join(lines)
-    assert "too few seeds" not in "\n".join(lines)

@@ -82,30 +82,6 @@ def test_a_gain_is_shown_against_the_baseline_and_against_the_twin(tuned_result:
     assert figure.layout.showlegend
 
 
-def test_what_is_a_share_of_the_gain_has_its_interval_in_the_table(tuned_result: StudyResult) -> None:
-    data = PLOTS["differences"].data(tuned_result)
-    assert tuned_result.verdict is not None and tuned_result.verdict.inference_only is not None
-    share = tuned_result.verdict.inference_only.share
-    assert share is not None
-    expected = f"{100 * share.ratio:.0f} % ({100 * share.low:.0f} to {100 * share.high:.0f} %)"
-    rows = {row[0]: row for row in data.table().rows}
-    assert rows["inference only"][-1] == expected
-    assert rows["winner over inference only"][-1] is None
-    assert f"reaches {expected} of the total gain" in data.caption()
-
-
-def test_many_seeds_lie_closer_and_every_comparison_keeps_its_name() -> None:
-    data = PLOTS["differences"].data(make(World(study={"seeds": {"confirm": 40}})).result())
-    figure = PLOTS["differences"].figure(data)
-    names = list(figure.layout.yaxis.ticktext)
-    assert names[-len(data.others) - 1 :] == [data.mean.name, *(row.name for row in data.others)]
-    numbers = [int(name.removeprefix("seed ")) for name in names if name.startswith("seed ")]
-    assert numbers == list(range(1, 41, 3))
-    assert len(figure.data[0].x) == 40
-    assert max(figure.data[0].y) < figure.data[1].y[0]
-    assert figure.layout.height < 800
-
-
 def test_each_constant_has_a_row_with_its_estimate_and_its_interval(confirmed_result: StudyResult) -> None:
     verdict = confirmed_result.verdict
     assert (
@@ -115,20 +91,6 @@ def test_each_constant_has_a_row_with_its_estimate_and_its_interval(confirmed_re
     # each by itself: of both together the gain is that of one, and the interval that of the other
     assert rows["against the best constant"] == verdict.over_constant.paired
     assert rows["against a constant of its own"] == verdict.over_constant_twin.paired
-
-
-def test_pairs_that_were_added_go_on_counting_the_seeds() -> None:
-    result = make(World(more_pairs=4)).result()
-    data = PLOTS["differences"].data(result)
-    assert [seed for seed, _ in data.pairs] == list(range(12))
-    first = PLOTS["differences"].data(make(World()).result())
-    assert data.pairs[:8] == first.pairs
-    assert data.mean.test.confidence == pytest.approx(0.975)
-    parts = {row.test.confidence for row in data.others if row.name.startswith("without")}
-    assert list(parts) == pytest.approx([0.95])
-    assert (
-        "97.5 % intervals, those of the winner's parts 95 %, from before seeds were added" in data.caption()
-    )
 
 
 def test_a_search_that_has_chosen_one_is_said_to_have_nothing_to_compare() -> None:

@@ -14,7 +14,7 @@ import pytest
 from tempopt.report.decision import Decision, decide
 from tempopt.report.finding import GAIN
 from tempopt.report.findings import find
-from tempopt.report.study_lines import decision_lines, glossary, outcome_label, screen_lines, statements
+from tempopt.report.study_lines import decision_lines, outcome_label, screen_lines
 from tempopt.report.study_result import StudyResult
 from tempopt.storage.rows import Measurement, TicketRow
 from tempopt.storage.ticket_queries import arms_of
@@ -304,24 +304,3 @@ def test_a_gain_whose_winner_breaks_a_guard_is_not_said_without_it(confirmed_res
     )
     assert outcome_label(broken_result) == "Gain shown, but a guard is not kept"
     assert decision_lines(broken_result)[0].startswith("Gain shown: val_accuracy 0.")
-
-
-def test_a_statement_that_begins_with_a_temperature_keeps_its_letter(confirmed_result: StudyResult) -> None:
-    statement_lines = [line for _, lines in statements(confirmed_result) for line in lines]
-    (choice,) = [line for line in statement_lines if "has the best mean of" in line]
-    assert choice.startswith("τ = 0.")
-
-
-def test_terms_say_what_the_first_screen_shows_and_no_more(
-    confirmed_result: StudyResult, searching_result: StudyResult
-) -> None:
-    assert (
-        "τ is the temperature of attention" in glossary(searching_result)[0]
-        and len(glossary(searching_result)) == 1
-    )
-    assert "n0" not in " ".join(glossary(confirmed_result))
-    assert confirmed_result.verdict is not None
-    scaled_params = {**confirmed_result.verdict.params, "length_scaling": "log_n", "n0": 16}
-    verdict = dataclasses.replace(confirmed_result.verdict, params=scaled_params)
-    terms_text = " ".join(glossary(dataclasses.replace(confirmed_result, verdict=verdict)))
-    assert "log_n multiplies it by ln n / ln n0" in terms_text and "Fresh seeds" in terms_text

@@ -7,11 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
-from tempopt.report import study_lines
 from tempopt.report.decision import decide
-from tempopt.report.export import to_yaml
 from tempopt.report.study_result import StudyResult
 from tempopt.storage.rows import TicketRow
 from tempopt.verdict.pairs import more_pairs
@@ -74,17 +71,6 @@ def test_a_gain_that_an_earlier_verdict_showed_still_holds_and_is_what_to_do(two
     assert any(line.startswith("  the winner of the search over τ = 1: ") for line in other_lines)
     # what the latest verdict excludes is told all the same
     assert any("a gain of the winner above" in line and "97.5 %" in line for line in other_lines)
-
-
-def test_export_and_report_take_the_recommendation_that_stays_valid(two_rounds: Any) -> None:
-    first_result, second_result = two_rounds(0)
-    assert yaml.safe_load(to_yaml(second_result)) == yaml.safe_load(to_yaml(first_result))
-    assert "This is what verdict 1 recommends" in to_yaml(second_result).replace("\n#  ", "")
-    assert study_lines.outcome_label(second_result) == "Gain shown"
-    # the decision is that of the verdict that stays valid
-    assert study_lines.decision_lines(second_result)[:3] == study_lines.decision_lines(first_result)[:3]
-    statements = study_lines.statements(second_result)
-    assert any(text.startswith("Verdict 1 (round 0): gain shown") for text, _ in statements)
 
 
 def test_earlier_verdicts_are_data_for_programs(two_rounds: Any) -> None:

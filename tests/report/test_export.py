@@ -35,11 +35,6 @@ TRIAL_PARAMS = {
 }
 
 
-def without_data(values: dict[str, Any]) -> dict[str, Any]:
-    """Return values by name without those of the data module."""
-    return {name: value for name, value in values.items() if not name.startswith("data.")}
-
-
 @pytest.fixture
 def best_of(make_spec: Any, make_ticket: Any, result_of: Any) -> Any:
     """Return a maker of a study whose one complete trial has the parameters TRIAL_PARAMS."""
@@ -338,23 +333,6 @@ def test_what_weights_cannot_hold_is_said_and_the_callbacks_of_the_study_stay(be
     assert result.spec.trainer["callbacks"] == callback
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_lightning_cli_reads_the_yaml(best_of: Any, own_module: None, tmp_path: Path) -> None:
-    from lightning.pytorch.cli import LightningCLI
-
-    sections = {
-        "model": {"class_path": "own_module.Tempered", "init_args": {"d_model": 8}},
-        "data": None,
-        "trainer": QUIET,
-    }
-    result = best_of({**sections, "search": without_data(SEARCHED)}, without_data(TRIAL_PARAMS))
-    (tmp_path / "winner.yaml").write_text(to_yaml(result))
-    cli = LightningCLI(run=False, args=["--config", "winner.yaml"], save_config_callback=None)
-    hparams = cli.model.hparams
-    assert (hparams["schedule"], hparams["temperature_init"], hparams["lr"]) == ("linear", 2.5, 1e-05)
-    assert cli.trainer.gradient_clip_val == 0.5
-
-
 @pytest.mark.parametrize("transform", ["identity", "inverse", "log_inverse"])
 def test_a_constant_is_told_as_the_module_stores_it(transform: Any) -> None:
     init_args = {"path": "criterion.t", "transform": transform, "parameters": {"temperature_init": 0.1}}
@@ -373,13 +351,3 @@ def test_a_constant_is_told_as_the_module_stores_it(transform: Any) -> None:
 def test_what_changes_needs_its_callback(fields: dict[str, Any]) -> None:
     init_args = {"path": "criterion.t", "transform": "identity", "parameters": {"temperature_init": 0.1}}
     assert not list(constants([{"class_path": VALUE, "init_args": {**init_args, **fields}}]))
-
-
-def test_comments_are_of_a_length_that_people_read_and_name_no_command_that_wrote_them(
-    make_spec: Any, whole_study: Any, result_of: Any, measure_baseline: Any
-) -> None:
-    result = result_of(make_spec(), whole_study, measure_baseline(whole_study), state="done")
-    for text in (to_yaml(result), to_python(result), to_yaml(result, winner=True)):
-        comments = [line for line in text.splitlines() if line.startswith("#")]
-        assert "What to do: " in "".join(comments) and "As code" not in text
-        assert max(map(len, comments)) <= 110

@@ -78,7 +78,3 @@ def test_a_limit_is_rounded_away_from_what_it_allows(value: float, upper: str, l
     test = PairedTest(gain=-0.001, ci_low=-0.011, ci_high=0.0094, p_value=1.0, n_pairs=12, alpha=0.05)
     assert limit(value, test) == upper
     assert limit(value, test, ROUND_FLOOR) == lower
-
-
-def test_without_a_comparison_a_limit_has_three_digits() -> None:
-    assert (limit(0.012341), limit(123.4), limit(1.5)) == ("0.0124", "124", "1.50")

@@ -42,16 +42,6 @@ def test_a_guard_that_is_kept_is_told_with_its_interval(
     )
 
 
-def test_a_winner_that_breaks_a_guard_is_not_recommended(
-    make_spec: Any, result_of: Any, whole_study: list[TicketRow]
-) -> None:
-    guard_line, winner_line = guard_lines_of(result(make_spec, result_of, whole_study, 2.4))
-    assert guard_line.startswith("guard on val_loss (limit +5 %): broken: +20.0 % (95 % interval +")
-    assert winner_line == (
-        "the winner is not recommended: it breaks the guard on val_loss (+20.0 %, limit +5 %)."
-    )
-
-
 def test_programs_get_the_guards_as_plain_data(
     make_spec: Any, result_of: Any, whole_study: list[TicketRow]
 ) -> None:

@@ -135,15 +135,6 @@ def test_no_text_speaks_of_attention_or_of_one_where_its_temperature_is_not_sear
         assert "τ" not in text and "\\u03c4" not in text and "ttention" not in text, text
 
 
-def test_the_baseline_is_called_so_in_plots(result: StudyResult) -> None:
-    history = {trace.name for trace in PLOTS["history"](result).data}
-    assert {"baseline", "best constants"} <= history
-    ticks = PLOTS["differences"](result).layout.yaxis.ticktext
-    assert "mean, against baseline" in ticks
-    caption = PLOTS["differences"].data(result).caption()
-    assert caption.startswith("Each dot is a seed that neither searched nor chose: the winner minus the temp")
-
-
 def test_names_of_parameters_stand_on_two_lines_and_are_whole(result: StudyResult) -> None:
     ticks = PLOTS["importance"](result).layout.yaxis.ticktext
     assert "contrast<br>temperature_init" in ticks and "head<br>schedule" in ticks

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tempopt.report.export import to_yaml
-from tempopt.report.formatting import baseline_label, baseline_name, baseline_values
+from tempopt.report.formatting import baseline_name, baseline_values
 from tempopt.report.study_lines import glossary
 from tempopt.report.study_result import StudyResult
 from tempopt.storage.rows import TicketRow
@@ -47,33 +47,6 @@ def run_named_study(
     simulation = SimulatedStudy(make_spec(sections, trials=6, learned=False), worth).run()
     result: StudyResult = result_of(simulation.spec, simulation.rows, state="done")
     return result
-
-
-@pytest.mark.parametrize(
-    ("sections", "name", "values", "label"),
-    [
-        ({"search": ATTENTION}, "τ = 1", "", "τ = 1"),
-        (named_sections("contrast"), "contrast = 1.414 as found", "", "baseline"),
-        (
-            named_sections("contrast", "head"),
-            "the temperatures as found",
-            " (contrast = 1.414, head = 2.828)",
-            "baseline",
-        ),
-        (
-            named_sections("contrast", attention=True),
-            "the temperatures as found",
-            " (τ = 1, contrast = 1.414)",
-            "baseline",
-        ),
-    ],
-    ids=["attention", "one", "two", "attention and one"],
-)
-def test_the_baseline_has_the_name_of_what_is_searched(
-    sections: dict[str, Any], name: str, values: str, label: str, make_spec: Any
-) -> None:
-    spec = make_spec(sections)
-    assert (baseline_name(spec), baseline_values(spec), baseline_label(spec)) == (name, values, label)
 
 
 def test_of_a_temperature_that_the_module_trains_the_baseline_says_so(make_spec: Any) -> None:

@@ -129,15 +129,6 @@ def test_a_value_that_the_plan_does_not_read_makes_no_difference(confirmed_resul
     )
 
 
-def test_a_best_tenth_of_few_trials_is_called_a_hint(confirmed_result: StudyResult) -> None:
-    data = PLOTS["importance"].data(confirmed_result)
-    best = math.ceil(confirmed_result.trials["complete"] / 10)
-    assert best < 5
-    assert f"The best tenth are {best} trials here" in data.caption()
-    assert "best tenth is one trial here" in replace(data, trials=9).caption()
-    assert "here" not in replace(data, trials=50).caption()
-
-
 def test_many_trials_are_thinned_no_record_is_lost_and_the_best_tenth_is_that_of_all() -> None:
     result = make(World(trials=2500, confirmed=False, reports=0, ends=["complete"])).result()
     history, landscape = (PLOTS[key].data(result) for key in ("history", "landscape"))
@@ -149,20 +140,6 @@ def test_many_trials_are_thinned_no_record_is_lost_and_the_best_tenth_is_that_of
     assert landscape.best == (sum(schedule(0.0) > schedule(1.0) for schedule in ends), 250)
     assert f"{len(history.trials)} of 2500 trials are drawn" in history.caption()
     assert f"{len(landscape.points)} of 2500 trials are drawn" in landscape.caption()
-
-
-def test_a_run_away_loss_hides_neither_constant_nor_baseline(confirmed_result: StudyResult) -> None:
-    data = PLOTS["history"].data(confirmed_result)
-    assert data.baseline is not None and data.baseline.sd is not None
-    outlier = replace(data.trials[0], value=-1e6, outcome="complete")
-    data = replace(
-        data, trials=(outlier, *data.trials[1:]), constant=-3.0, baseline=replace(data.baseline, sd=5.0)
-    )
-    low, high = PLOTS["history"].figure(data).layout.yaxis.range
-    assert data.baseline is not None and data.baseline.sd is not None
-    assert -100 < low < data.baseline.mean - data.baseline.sd
-    assert high > data.baseline.mean + data.baseline.sd
-    assert low < -3.0 < high
 
 
 def test_a_trial_that_is_far_off_is_drawn_at_the_edge_with_its_value(confirmed_result: StudyResult) -> None:
@@ -322,14 +299,6 @@ def test_ticks_of_temperatures_are_few_and_round(low: float, high: float) -> Non
     assert 2 <= len(ticks) <= 13
     assert all(low <= tick <= high and len(f"{tick:g}") <= 5 for tick in ticks)
     assert ticks == sorted(set(ticks))
-
-
-def test_what_acts_beside_the_temperature_is_said(confirmed_result: StudyResult) -> None:
-    beside = {"length_scaling": "log_n", "n0": 16.0, "entropy_lambda": 0.25}
-    winner = {"temperature_init": 0.5, "schedule": "constant", "lr": 0.1, "normaliser": "softmax", **beside}
-    data = PLOTS["schedule"].data(replace(confirmed_result, verdict=None, winner=winner))
-    assert data.beside == beside
-    assert "more than this curve shows: length_scaling=log_n, n0=16, entropy_lambda=0.25." in data.caption()
 
 
 def test_the_plan_of_a_piecewise_winner_has_its_knots(searching_result: StudyResult) -> None:

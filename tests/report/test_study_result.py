@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -113,16 +113,6 @@ def test_trials_are_counted_by_their_end(make_spec: Any, make_ticket: Any, resul
     assert loss is not None and loss.value == 0.7
 
 
-def test_the_baseline_is_the_baseline_arm(make_spec: Any, make_ticket: Any, result_of: Any) -> None:
-    baseline = [make_ticket("baseline", i, value) for i, value in enumerate([0.4, 0.6])]
-    assert result_of(make_spec(), baseline).to_json()["baseline"] == {
-        "mean": pytest.approx(0.5),
-        "sd": pytest.approx(0.02**0.5),
-        "n": 2,
-    }
-    assert result_of(make_spec(), baseline[:1]).to_json()["baseline"] == {"mean": 0.4, "sd": None, "n": 1}
-
-
 def test_a_finished_study_has_its_answers(
     make_spec: Any, whole_study: list[TicketRow], result_of: Any, measure_baseline: Any
 ) -> None:
@@ -156,21 +146,6 @@ def test_a_finished_study_has_its_answers(
     assert data["decision"]["outcome"] == "gain" and data["decision"]["change"] == verdict["gain"]
 
 
-def test_agents_at_work_are_those_whose_leases_live(make_spec: Any, make_ticket: Any, result_of: Any) -> None:
-    def held_row(number: int, agent: str, lease: float) -> TicketRow:
-        fields = {"state": "running", "agent": agent, "lease": lease}
-        return cast(TicketRow, make_ticket("search", number, **fields))
-
-    expired_rows = [held_row(0, "a", -1.0), make_ticket("search", 1, 0.5, agent="b")]
-    working = [held_row(2, "c", 10.0), held_row(3, "c", 20.0), held_row(4, "d", 0.5)]
-    for stored_state, shown_state in (("running", "waiting"), ("paused", "paused")):
-        idle = result_of(make_spec(), expired_rows, state=stored_state)
-        assert (idle.state, idle.agents) == (shown_state, 0)
-        busy = result_of(make_spec(), expired_rows + working, state=stored_state)
-        assert (busy.state, busy.agents) == ("running", 2)
-    assert result_of(make_spec(), expired_rows, state="done").state == "done"
-
-
 def test_what_was_withdrawn_is_neither_waiting_nor_to_come(
     make_spec: Any, make_ticket: Any, result_of: Any
 ) -> None:
@@ -182,17 +157,6 @@ def test_what_was_withdrawn_is_neither_waiting_nor_to_come(
     assert count.waiting == count.running == count.failed == 0
     assert sum(result.trials.values()) == 1
     assert result.tickets["confirm"].requested == 0
-
-
-def test_the_winner_is_known_once_choosing_is_over(
-    make_spec: Any, whole_study: list[TicketRow], result_of: Any
-) -> None:
-    search_rows = [t for t in whole_study if t.kind not in ("choose", "confirm")]
-    choose_rows = [t for t in whole_study if t.kind == "choose"]
-    spec = make_spec()
-    assert result_of(spec, search_rows).winner is None
-    assert result_of(spec, [*search_rows, *choose_rows]).winner == {"temperature_init": 5.0}
-    assert result_of(spec, [*search_rows, *choose_rows]).verdict is None
 
 
 def test_a_study_is_loaded_from_the_store(make_spec: Any, tmp_path: Path) -> None:

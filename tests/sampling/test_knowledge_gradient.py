@@ -242,10 +242,6 @@ def test_where_all_has_been_trained_something_is_still_asked_for() -> None:
     assert len({(shared_seed(t.number, 2), t.params["x"]) for t in trials}) == 8
 
 
-def test_values_that_are_given_are_kept() -> None:
-    assert ask(strategy(), start(8), fixed={"x": 0.5})["x"] == 0.5
-
-
 def test_where_early_values_tell_all_bad_runs_are_ended_and_good_ones_are_not() -> None:
     sampler, trials = strategy(), start(16, noise=0.001)
     best = max(trials, key=lambda t: t.value or 0.0).params

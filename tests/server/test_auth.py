@@ -16,7 +16,7 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.testclient import TestClient
 
-from tempopt.errors import mask_secrets
+from tempopt.errors import UsageError, mask_secrets
 from tempopt.server.app import create_app
 from tempopt.server.auth_throttle import AuthThrottle
 from tempopt.server.authenticator import FRESH_SECONDS, SCOPES
@@ -317,6 +317,15 @@ def test_tokens_over_http_never_tell_what_verifies_them(running_server: RunningS
     assert row.expires is not None and row.expires - row.created == timedelta(days=30)
     assert token_entry == {name: value for name, value in token_reply.items() if name != "token"}
     assert admin["name"] == "admin" and row.digest not in str((admin, token_entry))
+
+
+@pytest.mark.parametrize(
+    ("name", "scopes"), [("", ["view"]), ("a b", ["view"]), ("-a", ["view"]), ("a", []), ("a", ["root"])]
+)
+def test_a_token_needs_a_name_and_scopes(store: Store, name: str, scopes: list[str]) -> None:
+    with pytest.raises(UsageError):
+        create_token(store, name=name, scopes=scopes)
+    assert store.tokens() == []
 
 
 def test_the_first_token_is_made_once(store: Store) -> None:

@@ -108,10 +108,6 @@ def test_inverse_layer_divides_the_logits_by_the_number_of_the_layer() -> None:
     assert factors == pytest.approx(geometric(np.arange(12) + 1.0))
 
 
-def test_u_over_two_layers_is_flat() -> None:
-    assert ULayers(layer_ratio=5.0).factors(2) == pytest.approx((1.0, 1.0))
-
-
 @pytest.mark.parametrize("kind", [LinearHeads, ExponentialHeads, AlternatingHeads])
 def test_heads_of_a_ratio_and_of_its_inverse_are_the_same_in_another_order(kind: Any) -> None:
     factors, inverse_factors = (make(kind, ratio).factors(8) for ratio in (5.0, 0.2))

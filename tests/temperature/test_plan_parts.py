@@ -78,17 +78,6 @@ def test_the_mean_level_is_the_geometric_mean_over_training(parameters: dict[str
     assert fine.min() - 1e-9 <= math.log(mean_level(parameters)) <= fine.max() + 1e-9
 
 
-@given(levels, levels)
-def test_the_mean_level_of_a_line_is_the_one_of_a_closed_form(first: float, last: float) -> None:
-    parameters = {"schedule": "linear", "temperature_init": first, "temperature_final": last}
-    if math.isclose(first, last, rel_tol=1e-3):
-        expected = math.sqrt(first * last)
-    else:
-        # the mean of log x over [first, last]
-        expected = math.exp((last * math.log(last) - first * math.log(first)) / (last - first) - 1)
-    assert mean_level(parameters) == pytest.approx(expected, rel=0.03)
-
-
 @given(plans(), levels)
 def test_a_constant_in_place_of_a_schedule_leaves_everything_else(
     parameters: dict[str, Any], level: float

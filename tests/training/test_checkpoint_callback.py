@@ -112,7 +112,7 @@ def full_state(run: LightningRun, finished: Finished) -> dict[str, Any]:
     }
 
 
-def assert_exact_from_every_checkpoint(request: RunRequest, listener: Any) -> list[int]:
+def assert_exact_from_every_checkpoint(request: RunRequest, listener: Any, stride: int = 1) -> list[int]:
     """Resume from checkpoints all over a run, and return the batches behind which a run could write one."""
     evaluations = [Evaluation(name="test", on="test", at="current")]
     request = dataclasses.replace(request, evaluations=evaluations)
@@ -127,7 +127,7 @@ def assert_exact_from_every_checkpoint(request: RunRequest, listener: Any) -> li
         send(message),
     )
     assert same(full_state(run, run.execute()), expected)
-    for saved in channel.saved[:: max(1, len(channel.saved) // 6)]:
+    for saved in channel.saved[::stride]:
         resumed_channel = listener()
         resumed_run = LightningRun(dataclasses.replace(request, attempt=2, resume=[saved]), resumed_channel)
         resumed_state = full_state(resumed_run, resumed_run.execute())
@@ -159,7 +159,7 @@ def test_every_checkpoint_is_exact_whatever_the_module_goes_by(
     trainer: dict[str, Any],
 ) -> None:
     request = request_for(module, init=init, trainer=trainer, parameters=HOT, checkpoints=str(tmp_path))
-    assert assert_exact_from_every_checkpoint(request, listener)
+    assert assert_exact_from_every_checkpoint(request, listener, stride=3)
 
 
 def test_every_checkpoint_is_exact_for_a_stream_that_knows_its_position(
@@ -167,7 +167,7 @@ def test_every_checkpoint_is_exact_for_a_stream_that_knows_its_position(
 ) -> None:
     options = {"data_class": "StreamData", "trainer": {"max_steps": 12}}
     request = request_for(parameters=HOT, checkpoints=str(tmp_path), **options)
-    assert assert_exact_from_every_checkpoint(request, listener)
+    assert assert_exact_from_every_checkpoint(request, listener, stride=2)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_a_run_that_was_killed_goes_on_from_its_last_validation(
     request = request_for(data={"workers": workers}, parameters=HOT)
     reference_run = LightningRun(request, listener())
     expected = full_state(reference_run, reference_run.execute())
-    for die_at in (3, 11) if workers else (3, 8, 9, 17):
+    for die_at in (3, 9):
         checkpointed_request = dataclasses.replace(request, checkpoints=str(tmp_path / str(die_at)))
         channel, resumed_channel = listener(die_at=die_at), listener()
         with pytest.raises(SystemExit):

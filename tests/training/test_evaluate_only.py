@@ -18,6 +18,7 @@ from tempopt import (
     AttachCallback,
     AttachError,
     LoadCallback,
+    SpecError,
     UsageError,
     attach,
     bake,
@@ -327,3 +328,9 @@ def test_the_callback_loads_weights_before_a_temperature_is_attached(writer: Eva
     for path in ("folder", "weights.pt"):
         assert loss(EvaluatedWriter(), LoadCallback(path)) == at_one
         assert loss(EvaluatedWriter(), LoadCallback(path), AttachCallback(plan)) == at_three
+
+
+def test_weights_of_another_model_are_refused(request_for: Any, listener: Any, tmp_path: Path) -> None:
+    torch.save({"weight": torch.ones(2)}, tmp_path / "other.pt")
+    with pytest.raises(SpecError, match="--weights: .*is of another model than Toy"):
+        Run(request_for(weights=str(tmp_path / "other.pt")), listener()).execute()

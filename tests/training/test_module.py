@@ -204,14 +204,9 @@ def test_the_temperature_is_no_part_of_the_weights() -> None:
 @pytest.mark.parametrize(
     ("kind", "others"),
     [
-        ({"length_scaling": "clipped_log_n"}, [{"n0": 3.0}, {"n0": 5.0}]),
         ({"length_scaling": "log_n_power"}, [{"n0": 3.0, "length_power": 0.5}, {"length_power": 2.0}]),
-        ({"length_scaling": "yarn"}, [{"n0": 3.0}, {"n0": 2.0, "length_slope": 0.3}]),
         ({"length_scaling": "llama4"}, [{"n0": 3.0}, {"n0": 2.0, "length_slope": 0.3}]),
-        ({"normaliser": "top_k"}, [{"top_k": 2}, {"top_k": 3}, {"top_k": 4}]),
-        ({"normaliser": "threshold"}, [{"min_weight": 0.1}, {"min_weight": 0.2}, {"min_weight": 0.3}]),
         ({"local_share": 1.0, "window": 1}, [{"window": 2}, {"window": 3}]),
-        ({"normaliser": "sparsemax"}, [{"temperature_init": 0.5}]),
     ],
 )
 def test_one_graph_serves_all_of_a_kind(kind: dict[str, Any], others: list[dict[str, Any]]) -> None:

@@ -309,6 +309,24 @@ def test_the_widened_range_is_one_that_a_spec_accepts_with_all_else_as_it_was(fi
     assert (wider.low, wider.high, wider.log) == (0.0822, 4.0, False)
 
 
+def test_a_comparison_whose_pairs_gain_all_alike_leaves_the_number_of_pairs_to_the_other(
+    judge: Any, make_confirm_rows: Any
+) -> None:
+    gains = noisy_gains(0.02)
+    sections = {"search": {**TAU, "lr": {"low": 0.1, "high": 1.0}}}
+    params = {"search": {"temperature_init": 2.0, "lr": 0.1}}
+
+    def recommend(twin: list[float]) -> Any:
+        arms = {"search": [0.5 + gain for gain in gains], "baseline": [0.5] * 8, "twin": twin}
+        return judge(make_confirm_rows(params, **arms), (), sections, min_gain=0.05).recommendation
+
+    alone, beside = recommend([0.5] * 8), recommend([0.49 + gain for gain in gains])
+    assert alone.action == beside.action == "more_pairs"
+    assert alone.more_pairs.pairs == beside.more_pairs.pairs
+    # the twin is as good on every pair: no number of pairs shows a gain over it
+    assert recommend([0.5 + gain for gain in gains]).action == "change_nothing"
+
+
 @pytest.mark.parametrize(
     ("parts", "action", "groups"),
     [

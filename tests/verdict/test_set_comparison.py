@@ -227,6 +227,27 @@ def test_more_pairs_make_a_second_verdict_that_rests_on_all(carry_out: Any, run_
         assert variant.answer.paired.gain == pytest.approx(sum(gain for _, gain in gains) / 10)
 
 
+@pytest.mark.parametrize(
+    ("sets", "settings"),
+    [
+        ([{}, {"temperature_init": 1}], {}),
+        # nothing reads it
+        ([{}, {"temperature_final": 3.0}], {}),
+        ([{"temperature_init": 2}, {"temperature_init": 2.0, "schedule": "constant"}], {}),
+        ([{}, {"data.batch_size": 32.0}], {}),
+        ([{}, {"trainer.max_steps": 100}], {}),
+        ([{}, {"lr": 1}], {"model__init_args": {"lr": 1.0}}),
+        ([{}, {"temperature_init": 2}], {"model__init_args": {"temperature_init": 2.0}}),
+        ([{"optimizer.lr": 1}, {}], {"model__init_args": {"optimizer": {"lr": 1}}}),
+    ],
+)
+def test_a_variant_that_trains_the_same_as_the_reference_is_refused(
+    sets: list[Any], settings: dict[str, Any]
+) -> None:
+    with pytest.raises(SpecError, match="B trains the same as A, so there is nothing to compare"):
+        check_comparison(make_comparison(*sets, **settings))
+
+
 def test_variants_that_train_the_same_are_refused_and_others_are_not() -> None:
     with pytest.raises(SpecError, match="D trains the same as B"):
         check_comparison(make_comparison({}, {"lr": 1}, {"lr": 2}, {"lr": 1.0}))
