@@ -4,6 +4,7 @@ import copy
 import io
 import math
 import pickle
+from typing import Any
 
 import lightning as L
 import pytest
@@ -373,3 +374,68 @@ def test_the_entropy_of_a_layer_is_the_mean_over_its_calls() -> None:
     attach(model, {"entropy_lambda": 0.3}, example=lambda: model(x))
     gradient = torch.autograd.grad(model(x).square().mean(), [model.query.weight])[0]
     torch.testing.assert_close(gradient - plain, expected)
+
+
+# ---- code that is no Python
+
+
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).unsqueeze(1).chunk(3, dim=-1)
+        return nn.functional.scaled_dot_product_attention(q, k, v).squeeze(1)
+
+
+def attending_inputs() -> torch.Tensor:
+    return torch.randn(BATCH, TOKENS, WIDTH, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_a_scripted_model_is_refused_and_a_traced_one_keeps_its_temperature() -> None:
+    model, x = nn.Sequential(Attending(), nn.Linear(WIDTH, WIDTH)), attending_inputs()
+    attach(model, {"temperature_init": 3.0}, example=lambda: model(x))
+    with pytest.raises(AttachError, match=r"torch.jit.script would leave it out.*tempopt.bake"):
+        torch.jit.script(model)
+    assert torch.equal(torch.jit.trace(model, x)(x), model(x))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.parametrize("has_example", [True, False])
+@pytest.mark.parametrize("kind", ["script", "trace", "export"])
+def test_attention_in_a_graph_is_refused_and_other_graphs_are_left_alone(
+    kind: str, has_example: bool
+) -> None:
+    x = attending_inputs()
+    convert: Any = {
+        "script": torch.jit.script,
+        "trace": lambda module: torch.jit.trace(module, x),
+        "export": lambda module: torch.export.export(module, (x,)).module(),
+    }[kind]
+    model = nn.Sequential(Attending(), convert(Attending()))
+    example = (lambda: model(x)) if has_example else None
+    with pytest.raises(AttachError, match=r'"1" attends by .*attach before it is scripted or exported'):
+        attach(model, {"temperature_init": 3.0}, example=example)
+    if kind != "export":
+        model = nn.Sequential(Attending(), convert(nn.Linear(WIDTH, WIDTH)))
+        before = model(x)
+        attachment = attach(model, {"temperature_init": 3.0}, example=lambda: model(x))
+        assert attachment.layers == ["0"] and not torch.allclose(model(x), before)
+        assert model.training and model[1].training
+
+
+class HardRouter(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Linear(WIDTH, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.router(x).softmax(-1).argmax(-1, keepdim=True)
+
+
+def test_a_router_of_which_the_largest_alone_counts_is_refused_with_that_reason() -> None:
+    model, x = HardRouter(), attending_inputs()
+    with pytest.raises(AttachError, match=r'"router" did not move the output.*only its largest is used'):
+        attach(model, {"temperature_init": 3.0}, layers=["router"], example=lambda: model(x))

@@ -177,6 +177,14 @@ class AttachedModule(nn.Module):
                 binding.state.create((parameter.device, wide_type(parameter)))
                 break
 
+    def __prepare_scriptable__(self) -> Any:
+        # the compiler of TorchScript would read the code of the class without temperatures
+        raise AttachError(
+            "A temperature is attached to this model, and torch.jit.script would leave it out. Write it into "
+            "the weights first (tempopt.bake), or use torch.jit.trace or torch.export, which keep the "
+            "temperature in force."
+        )
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         # The class exists only here: say how to make it again from one that can be imported.
         reduced: Any = super().__reduce_ex__(protocol)

@@ -116,6 +116,7 @@ def discover(
     trace = _Trace()
     if forward is not None:
         trace = _trace_forward(model, forward)
+    trace.opaque |= set(_compiled_attention(model))
     fused_names = _find_by_code(model, asks=is_whole and forward is None)
     patterns = trace.patterns()
     known_layers = [
@@ -224,6 +225,16 @@ def _find_by_code(model: nn.Module, *, asks: bool) -> set[str]:
     return names
 
 
+def _compiled_attention(model: nn.Module) -> Iterator[tuple[str, str]]:
+    """Yield the names of modules whose attention is in a graph, and what the graph is."""
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule) and hasattr(module, "inlined_graph"):
+            if re.search(r"aten::(softmax|scaled_dot_product)", str(module.inlined_graph)):
+                yield name, "TorchScript"
+        elif isinstance(module, torch.fx.GraphModule) and "aten.scaled_dot_product" in module.code:
+            yield name, "torch.export"
+
+
 def _implementation(module: nn.Module) -> str | None:
     return getattr(module.__dict__.get("config"), "_attn_implementation", None)
 
@@ -238,7 +249,7 @@ def _code_names(kind: type[nn.Module]) -> frozenset[str]:
     pending: list[Any] = [kind.forward]
     while pending:
         function = inspect.unwrap(pending.pop())
-        if not isinstance(function, types.FunctionType) or function.__module__.startswith("torch."):
+        if not isinstance(function, types.FunctionType) or str(function.__module__).startswith("torch."):
             continue
         for name in _names_of(function.__code__) - names:
             names.add(name)
@@ -374,8 +385,9 @@ class _Trace:
         for name, kernel in sorted(self.opaque):
             raise AttachError(
                 f'"{name}" attends by {kernel}, whose logits cannot be reached from outside: it would stay '
-                "at temperature 1 while the rest is tempered. Have it call scaled_dot_product_attention, or "
-                "name the layers that are to have a temperature (layers=[...])."
+                "at temperature 1 while the rest is tempered. Have it call scaled_dot_product_attention "
+                "(attach before it is scripted or exported), or name the layers that are to have a "
+                "temperature (layers=[...])."
             )
         if _OUTSIDE in self.patterns():
             raise AttachError(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from tempopt.attention.attach.call_mode import use_oracle
+from tempopt.attention.attach.call_mode import binding_of, use_oracle
 from tempopt.attention.attach.call_state import CallState
 from tempopt.attention.attach.example_inputs import Forward
 from tempopt.attention.attach.outputs import (
@@ -157,6 +157,10 @@ class _Test:
             for enclosing in enclosing_modules(name, base.inside)
         }
         result_change = distance(hot.result, base.result)
+        binding = binding_of(self.model.get_submodule(name))
+        if binding is not None and binding.pattern.is_gate and not result_change:
+            reason = "The softmax behind it has one entry in this forward, or only its largest is used."
+            raise AttachError(_unmoved_message(name, reason))
         if not changes.get(name, result_change):
             reason = "No query of this forward has more than one key to attend to: try a longer batch."
             raise AttachError(_unmoved_message(name, reason))
