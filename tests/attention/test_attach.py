@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from tempopt.attention.attach.attachment import Attachment, attach, detach
-from tempopt.attention.attach.query_rows import query_rows
 from tempopt.errors import AttachError
 from tempopt.temperature import TemperatureParameters
 
@@ -23,6 +22,12 @@ NEUTRAL = TemperatureParameters()
 LINEAR = TemperatureParameters(
     temperature_init=4.0, temperature_final=0.5, schedule="linear", layer_pattern="exp", layer_ratio=4.0
 )
+
+
+def scale_queries(attention: nn.MultiheadAttention, factor: float) -> None:
+    with torch.no_grad():
+        for parameter in (attention.in_proj_weight, attention.in_proj_bias):
+            parameter[:WIDTH] *= factor
 
 
 class Classifier(L.LightningModule):
@@ -136,8 +141,8 @@ def test_each_layer_gets_the_temperature_of_the_plan(progress) -> None:
     attachment = attach(model, LINEAR)
     attachment.set_progress(progress)
     level = 4.0 + (0.5 - 4.0) * progress
-    for layer, temperature in zip(query_rows(baked), (level / 2, level * 2), strict=True):
-        layer.scale_(1 / temperature)
+    for layer, temperature in zip(baked.encoder.layers, (level / 2, level * 2), strict=True):
+        scale_queries(layer.self_attn, 1 / temperature)
     x = batches(1)[0][0]
     torch.testing.assert_close(model(x), baked(x), rtol=1e-6, atol=1e-6)
 
@@ -273,8 +278,8 @@ def test_lightning_trains_and_reloads_an_attached_module(tmp_path) -> None:
 def test_it_goes_through_ddp(tmp_path) -> None:
     plain, attached = classifier(), classifier()
     attach(attached, TemperatureParameters(temperature_init=0.5))
-    for layer in query_rows(plain):
-        layer.scale_(2.0)
+    for layer in plain.encoder.layers:
+        scale_queries(layer.self_attn, 2.0)
     x = batches(1)[0][0]
     meeting = f"file://{tmp_path}/rendezvous"
     torch.distributed.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)

@@ -28,11 +28,9 @@ from lightning_modules import (
     QKNormLM,
     SourceData,
     SourceLM,
-    StockDigits,
     TaughtDigits,
 )
 from tempopt import ValueCallback
-from tempopt.attention.attach.query_rows import query_rows
 
 Fit = Callable[..., L.Trainer]
 Validate = Callable[..., tuple[float, torch.Tensor]]
@@ -159,15 +157,3 @@ def test_testing_logs_the_metric_of_the_test_split(
     trainer = L.Trainer(logger=False, enable_progress_bar=False, accelerator="cpu")
     (logged,) = trainer.test(module_class(), datamodule=DigitsData(), verbose=False)
     assert list(logged) == [f"test_{metric}"] and logged[f"test_{metric}"] > 0.0
-
-
-# behind QK-norm a temperature that is baked in is undone, though there are rows
-@pytest.mark.parametrize(
-    "module_class",
-    [*(module_class for module_class in TEMPERED if module_class is not QKNormLM), StockDigits],
-)
-def test_every_layer_has_query_rows_that_a_temperature_can_be_baked_into(
-    module_class: type[L.LightningModule],
-) -> None:
-    module = module_class()
-    assert len(query_rows(module)) == module.hparams.get("num_layers", 1)

@@ -238,7 +238,7 @@ def _attached_class(base_class: Any) -> type[AttachedModule]:
             logits = base_class.forward(self, *args, **kwargs)
             binding.state.note_active(binding.name)
             return temper(logits, binding.state.numbers(binding.numbers, logits).inverse_temperature)
-        mode = OracleMode(self, binding) if binding.state.uses_oracle else CallMode(self, binding)
+        mode = (binding.state.mode or CallMode)(self, binding)
         with _innermost(mode) if binding.nests else mode:
             output = base_class.forward(self, *args, **kwargs)
         mode.check()
@@ -697,13 +697,13 @@ def _innermost(mode: CallMode) -> Iterator[None]:
 
 
 @contextmanager
-def use_oracle(state: CallState) -> Iterator[None]:
-    """Compute the calls with :class:`OracleMode` for a while."""
-    state.uses_oracle = True
+def use_mode(state: CallState, mode: type[CallMode]) -> Iterator[None]:
+    """Compute the calls with another mode for a while."""
+    state.mode = mode
     try:
         yield
     finally:
-        state.uses_oracle = False
+        state.mode = None
 
 
 def _read_fused_arguments(

@@ -40,11 +40,12 @@ from tempopt.attention.attach.call_mode import (
 from tempopt.attention.attach.feature_tracer import FeatureTracer
 from tempopt.attention.attach.outputs import iter_nested_tensors
 from tempopt.attention.attach.preserve_state import preserve_model_state, preserve_rng_state
-from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE, Layers, lineage
 from tempopt.attention.functional.logits import visible
 from tempopt.errors import AttachError
 
 Forward = Callable[[], Any]
+Layers = Sequence[str] | Literal["auto"]
+AS_TEMPERED_MODULE = "write the module as a tempopt.TemperedModule whose attention calls self.attend"
 
 # Behind these begins another part of a network: what they make is no logits of what they are given.
 _MAPS = frozenset(
@@ -139,6 +140,12 @@ def discover(
         raise _create_refusal(model, layers, known_layers, trace, has_forward=forward is not None)
     _refuse_nested(selected, known_layers)
     return selected
+
+
+def lineage(name: str) -> list[str]:
+    """Return the name and the names of all that it is in: ``a.b.c``, ``a.b``, ``a``."""
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
 
 
 def _matches(layer: AttentionLayer, pattern: str) -> bool:
