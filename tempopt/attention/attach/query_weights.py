@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -54,6 +55,10 @@ class _RecordingMode(CallMode):
         self._record(query, key)
         return super().attend(query, key, *args, **kwargs)
 
+    def attend_with_weights(self, q: Tensor, k: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        self._record(q, k)
+        return super().attend_with_weights(q, k, *args, **kwargs)
+
     def product(self, func: Any, args: Any, kwargs: Any, head_dim: int | None) -> Any:
         self._record(*operands_of(func, args, kwargs)[:2])
         return super().product(func, args, kwargs, head_dim)
@@ -85,10 +90,13 @@ def find_query_parts(model: nn.Module, state: CallState, forward: Forward) -> di
         untempered: set[int] = set()
         for layer, *factors in state.operands:
             sources = [_nearest_parameters(factor) for factor in factors]
-            is_second = bool(tempered & sources[1].keys()) or bool(untempered & sources[0].keys())
+            first_ids = sources[0].keys()
+            is_second = not tempered & first_ids and bool(untempered & first_ids)
             tempered |= sources[is_second].keys()
             untempered |= sources[not is_second].keys()
             layer_parts = parts.setdefault(layer, {})
+            if not any(sources):  # a mask that a product makes
+                continue
             for part in _proportional_parts(factors[is_second], sources[is_second], owners):
                 key = id(part.module._parameters[part.name])
                 query = part.query | layer_parts[key].query if key in layer_parts else part.query
@@ -159,16 +167,23 @@ def _proportional_parts(
     generator = torch.Generator().manual_seed(0)
     direction = torch.randn(query.shape, generator=generator).to(query)
     gradients = torch.autograd.grad(query, parameters, direction, retain_graph=True) if parameters else ()
-    derivative = sum(
+    # by each parameter, the derivative along it
+    slopes = [
         float((gradient.double() * (parameter.detach().double() + plus)).sum())
         for gradient, (parameter, plus) in zip(gradients, sources.values(), strict=True)
-    )
+    ]
     size = float((query.detach().double() * direction.double()).sum())
-    if not parameters or abs(derivative - size) > _TOLERANCE * abs(size):
+    # of a product of two parameters either may be scaled
+    subsets = [range(len(slopes)), *combinations(range(len(slopes)), len(slopes) - 1)] if slopes else []
+    fitting = [
+        subset for subset in subsets if abs(sum(slopes[i] for i in subset) - size) <= _TOLERANCE * abs(size)
+    ]
+    if not fitting:
         raise AttachError(
             "Its query is not proportional to parameters, as behind a norm without a weight (QK-norm)."
         )
-    for gradient, (parameter, plus) in zip(gradients, sources.values(), strict=True):
+    for index in fitting[0]:
+        gradient, (parameter, plus) = gradients[index], list(sources.values())[index]
         owner = owners.get(id(parameter), [])
         if len(owner) != 1:
             names = ", ".join(f"{name}.{key}".lstrip(".") for name, _, key in owner)
