@@ -4,6 +4,7 @@ import copy
 import io
 import math
 import pickle
+from typing import Any
 
 import lightning as L
 import pytest
@@ -13,7 +14,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from tempopt.attention.attach.attachment import Attachment, attach, detach
-from tempopt.attention.attach.query_rows import query_rows
 from tempopt.errors import AttachError
 from tempopt.temperature import TemperatureParameters
 
@@ -22,6 +22,12 @@ NEUTRAL = TemperatureParameters()
 LINEAR = TemperatureParameters(
     temperature_init=4.0, temperature_final=0.5, schedule="linear", layer_pattern="exp", layer_ratio=4.0
 )
+
+
+def scale_queries(attention: nn.MultiheadAttention, factor: float) -> None:
+    with torch.no_grad():
+        for parameter in (attention.in_proj_weight, attention.in_proj_bias):
+            parameter[:WIDTH] *= factor
 
 
 class Classifier(L.LightningModule):
@@ -135,8 +141,8 @@ def test_each_layer_gets_the_temperature_of_the_plan(progress) -> None:
     attachment = attach(model, LINEAR)
     attachment.set_progress(progress)
     level = 4.0 + (0.5 - 4.0) * progress
-    for layer, temperature in zip(query_rows(baked), (level / 2, level * 2), strict=True):
-        layer.scale_(1 / temperature)
+    for layer, temperature in zip(baked.encoder.layers, (level / 2, level * 2), strict=True):
+        scale_queries(layer.self_attn, 1 / temperature)
     x = batches(1)[0][0]
     torch.testing.assert_close(model(x), baked(x), rtol=1e-6, atol=1e-6)
 
@@ -272,8 +278,8 @@ def test_lightning_trains_and_reloads_an_attached_module(tmp_path) -> None:
 def test_it_goes_through_ddp(tmp_path) -> None:
     plain, attached = classifier(), classifier()
     attach(attached, TemperatureParameters(temperature_init=0.5))
-    for layer in query_rows(plain):
-        layer.scale_(2.0)
+    for layer in plain.encoder.layers:
+        scale_queries(layer.self_attn, 2.0)
     x = batches(1)[0][0]
     meeting = f"file://{tmp_path}/rendezvous"
     torch.distributed.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)
@@ -373,3 +379,68 @@ def test_the_entropy_of_a_layer_is_the_mean_over_its_calls() -> None:
     attach(model, {"entropy_lambda": 0.3}, example=lambda: model(x))
     gradient = torch.autograd.grad(model(x).square().mean(), [model.query.weight])[0]
     torch.testing.assert_close(gradient - plain, expected)
+
+
+# ---- code that is no Python
+
+
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).unsqueeze(1).chunk(3, dim=-1)
+        return nn.functional.scaled_dot_product_attention(q, k, v).squeeze(1)
+
+
+def attending_inputs() -> torch.Tensor:
+    return torch.randn(BATCH, TOKENS, WIDTH, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_a_scripted_model_is_refused_and_a_traced_one_keeps_its_temperature() -> None:
+    model, x = nn.Sequential(Attending(), nn.Linear(WIDTH, WIDTH)), attending_inputs()
+    attach(model, {"temperature_init": 3.0}, example=lambda: model(x))
+    with pytest.raises(AttachError, match=r"torch.jit.script would leave it out.*tempopt.bake"):
+        torch.jit.script(model)
+    assert torch.equal(torch.jit.trace(model, x)(x), model(x))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.parametrize("has_example", [True, False])
+@pytest.mark.parametrize("kind", ["script", "trace", "export"])
+def test_attention_in_a_graph_is_refused_and_other_graphs_are_left_alone(
+    kind: str, has_example: bool
+) -> None:
+    x = attending_inputs()
+    convert: Any = {
+        "script": torch.jit.script,
+        "trace": lambda module: torch.jit.trace(module, x),
+        "export": lambda module: torch.export.export(module, (x,)).module(),
+    }[kind]
+    model = nn.Sequential(Attending(), convert(Attending()))
+    example = (lambda: model(x)) if has_example else None
+    with pytest.raises(AttachError, match=r'"1" attends by .*attach before it is scripted or exported'):
+        attach(model, {"temperature_init": 3.0}, example=example)
+    if kind != "export":
+        model = nn.Sequential(Attending(), convert(nn.Linear(WIDTH, WIDTH)))
+        before = model(x)
+        attachment = attach(model, {"temperature_init": 3.0}, example=lambda: model(x))
+        assert attachment.layers == ["0"] and not torch.allclose(model(x), before)
+        assert model.training and model[1].training
+
+
+class HardRouter(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Linear(WIDTH, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.router(x).softmax(-1).argmax(-1, keepdim=True)
+
+
+def test_a_router_of_which_the_largest_alone_counts_is_refused_with_that_reason() -> None:
+    model, x = HardRouter(), attending_inputs()
+    with pytest.raises(AttachError, match=r'"router" did not move the output.*only its largest is used'):
+        attach(model, {"temperature_init": 3.0}, layers=["router"], example=lambda: model(x))

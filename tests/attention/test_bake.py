@@ -232,14 +232,14 @@ def test_powers_of_two_are_kept_to_the_bit_and_others_up_to_rounding(family: str
             assert torch.equal(first_output(model), attached)
 
 
-def test_where_names_do_not_tell_what_makes_the_query_an_example_has_to() -> None:
+def test_what_makes_the_query_is_told_by_an_example() -> None:
     model = make_model("GPTNeoX")
     attach(model, {"temperature_init": 0.5}, example=None)
     before = copy.deepcopy(model.state_dict())
-    with pytest.raises(AttachError, match=r"cannot be told from their names.*example=lambda: model\(batch\)"):
+    with pytest.raises(AttachError, match=r"is told by a forward.*example=lambda: model\(batch\)"):
         bake(model, example=None)
     # one token sees nothing but itself, whatever the temperature
-    with pytest.raises(AttachError, match="cannot be told from their names"):
+    with pytest.raises(AttachError, match="is told by a forward over more than one token"):
         bake(model, example=lambda: model(torch.ones(1, 1, dtype=torch.long))[0])
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert bake(model, example=lambda: model(torch.arange(1, 8)[None])[0])
@@ -269,7 +269,7 @@ def test_parameters_that_cannot_hold_a_temperature_are_refused() -> None:
     unscaled = make_model("Qwen3", **FAMILIES["Qwen3"])
     for layer in unscaled.layers:
         layer.self_attn.q_norm = nn.RMSNorm(4, elementwise_affine=False)
-    for model, reason in ((tied, "is shared by"), (unscaled, "has no weight that could take it")):
+    for model, reason in ((tied, "is shared by"), (unscaled, "norm without a weight")):
         attach(model, {"temperature_init": 0.5}, example=None)
         with pytest.raises(AttachError, match=rf"{reason}.*tempopt.load_checkpoint"):
             bake(model)

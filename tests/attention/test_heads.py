@@ -15,10 +15,21 @@ from lightning_modules import AssociativeRecall
 from lightning_modules.associative_recall import draw_recall
 from tempopt.attention.modules.head_gates import AttendGates, HeadGates, ProjectionGates, least_important
 from tempopt.errors import AttachError, SpecError, UsageError
-from tests.attention.test_query_rows import Conv1D
 
 M, H, L = 8, 4, 2
 Example = tuple[Tensor, Tensor]
+
+
+class Conv1D(nn.Module):
+    """As in transformers: the weight is (input, output)."""
+
+    def __init__(self, output: int, wide: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(wide, output) * 0.3)
+        self.bias = nn.Parameter(torch.randn(output))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight + self.bias
 
 
 class CausalAttention(nn.Module):

@@ -34,7 +34,6 @@ from lightning_modules import (
     QKNormLM,
     SourceData,
     SourceLM,
-    StockDigits,
     TaughtDigits,
 )
 from lightning_modules.associative_recall import draw_recall
@@ -44,7 +43,6 @@ from lightning_modules.grouped import Grouped
 from lightning_modules.optimisation import warmup_cosine
 from lightning_modules.transformer import rotate
 from tempopt import SpecError, ValueCallback
-from tempopt.attention.attach.query_rows import query_rows
 from tempopt.spec.load import load_spec
 from tempopt.spec.study_spec import StudySpec
 
@@ -189,18 +187,6 @@ def test_testing_logs_the_metric_of_the_test_split(
     trainer = L.Trainer(logger=False, enable_progress_bar=False, accelerator="cpu")
     (logged,) = trainer.test(module_class(), datamodule=DigitsData(), verbose=False)
     assert list(logged) == [f"test_{metric}"] and logged[f"test_{metric}"] > 0.0
-
-
-# behind QK-norm a temperature that is baked in is undone, though there are rows
-@pytest.mark.parametrize(
-    "module_class",
-    [*(module_class for module_class in TEMPERED if module_class is not QKNormLM), StockDigits],
-)
-def test_every_layer_has_query_rows_that_a_temperature_can_be_baked_into(
-    module_class: type[L.LightningModule],
-) -> None:
-    module = module_class()
-    assert len(query_rows(module)) == module.hparams.get("num_layers", 1)
 
 
 # ---- One metric per group

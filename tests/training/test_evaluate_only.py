@@ -333,4 +333,4 @@ def test_the_callback_loads_weights_before_a_temperature_is_attached(writer: Eva
 def test_weights_of_another_model_are_refused(request_for: Any, listener: Any, tmp_path: Path) -> None:
     torch.save({"weight": torch.ones(2)}, tmp_path / "other.pt")
     with pytest.raises(SpecError, match="--weights: .*is of another model than Toy"):
-        Run(request_for(weights=str(tmp_path / "other.pt")), listener()).execute()
+        LightningRun(request_for(weights=str(tmp_path / "other.pt")), listener()).execute()

@@ -15,11 +15,16 @@ from torch import nn
 from tempopt.attention.attach.baked_marker import is_attached, refuse_baked
 from tempopt.attention.attach.call_mode import CallBinding, bind, binding_of, bindings, unbind
 from tempopt.attention.attach.call_state import CallState
-from tempopt.attention.attach.discovery import AttentionLayer, NeedsExampleError, discover
+from tempopt.attention.attach.discovery import (
+    AS_TEMPERED_MODULE,
+    AttentionLayer,
+    Layers,
+    NeedsExampleError,
+    discover,
+)
 from tempopt.attention.attach.example_inputs import Forward, infer_example_inputs, infer_partial_inputs
 from tempopt.attention.attach.learning import HeadTemperatures
 from tempopt.attention.attach.observers import Observe, check_temperatures
-from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE, Layers
 from tempopt.attention.attach.self_check import UnfitError, self_test
 from tempopt.class_loading import load_schedule
 from tempopt.errors import AttachError, unknown

@@ -177,6 +177,14 @@ class AttachedModule(nn.Module):
                 binding.state.create((parameter.device, wide_type(parameter)))
                 break
 
+    def __prepare_scriptable__(self) -> Any:
+        # the compiler of TorchScript would read the code of the class without temperatures
+        raise AttachError(
+            "A temperature is attached to this model, and torch.jit.script would leave it out. Write it into "
+            "the weights first (tempopt.bake), or use torch.jit.trace or torch.export, which keep the "
+            "temperature in force."
+        )
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         # The class exists only here: say how to make it again from one that can be imported.
         reduced: Any = super().__reduce_ex__(protocol)
@@ -230,7 +238,7 @@ def _attached_class(base_class: Any) -> type[AttachedModule]:
             logits = base_class.forward(self, *args, **kwargs)
             binding.state.note_active(binding.name)
             return temper(logits, binding.state.numbers(binding.numbers, logits).inverse_temperature)
-        mode = OracleMode(self, binding) if binding.state.uses_oracle else CallMode(self, binding)
+        mode = (binding.state.mode or CallMode)(self, binding)
         with _innermost(mode) if binding.nests else mode:
             output = base_class.forward(self, *args, **kwargs)
         mode.check()
@@ -689,13 +697,13 @@ def _innermost(mode: CallMode) -> Iterator[None]:
 
 
 @contextmanager
-def use_oracle(state: CallState) -> Iterator[None]:
-    """Compute the calls with :class:`OracleMode` for a while."""
-    state.uses_oracle = True
+def use_mode(state: CallState, mode: type[CallMode]) -> Iterator[None]:
+    """Compute the calls with another mode for a while."""
+    state.mode = mode
     try:
         yield
     finally:
-        state.uses_oracle = False
+        state.mode = None
 
 
 def _read_fused_arguments(

@@ -72,7 +72,8 @@ class CallState:
         final: Temperature of each layer at the end of the plan, which a model is evaluated with.
         layers: What each layer reads.
         active: Names of the layers that have attended since it was cleared; None records none.
-        uses_oracle: Whether the calls are computed by the means of the self-test.
+        mode: The function mode that computes the calls; None for the one that tempers them.
+        operands: What a mode has recorded: layers, with the queries and keys of each call.
     """
 
     def __init__(self, num_layers: int) -> None:
@@ -88,7 +89,8 @@ class CallState:
         self.head_factors = HeadFactors()
         self.loss_scale = 1.0
         self.active: set[str] | None = None
-        self.uses_oracle = False
+        self.mode: Any = None
+        self.operands: list[tuple[int, Tensor, Tensor]] = []
         self._entropy_weight = 0.0
         self._limit = 0.0
         self._learning = False

@@ -40,11 +40,12 @@ from tempopt.attention.attach.call_mode import (
 from tempopt.attention.attach.feature_tracer import FeatureTracer
 from tempopt.attention.attach.outputs import iter_nested_tensors
 from tempopt.attention.attach.preserve_state import preserve_model_state, preserve_rng_state
-from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE, Layers, lineage
 from tempopt.attention.functional.logits import visible
 from tempopt.errors import AttachError
 
 Forward = Callable[[], Any]
+Layers = Sequence[str] | Literal["auto"]
+AS_TEMPERED_MODULE = "write the module as a tempopt.TemperedModule whose attention calls self.attend"
 
 # Behind these begins another part of a network: what they make is no logits of what they are given.
 _MAPS = frozenset(
@@ -116,6 +117,7 @@ def discover(
     trace = _Trace()
     if forward is not None:
         trace = _trace_forward(model, forward)
+    trace.opaque |= set(_compiled_attention(model))
     fused_names = _find_by_code(model, asks=is_whole and forward is None)
     patterns = trace.patterns()
     known_layers = [
@@ -138,6 +140,12 @@ def discover(
         raise _create_refusal(model, layers, known_layers, trace, has_forward=forward is not None)
     _refuse_nested(selected, known_layers)
     return selected
+
+
+def lineage(name: str) -> list[str]:
+    """Return the name and the names of all that it is in: ``a.b.c``, ``a.b``, ``a``."""
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
 
 
 def _matches(layer: AttentionLayer, pattern: str) -> bool:
@@ -224,6 +232,16 @@ def _find_by_code(model: nn.Module, *, asks: bool) -> set[str]:
     return names
 
 
+def _compiled_attention(model: nn.Module) -> Iterator[tuple[str, str]]:
+    """Yield the names of modules whose attention is in a graph, and what the graph is."""
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule) and hasattr(module, "inlined_graph"):
+            if re.search(r"aten::(softmax|scaled_dot_product)", str(module.inlined_graph)):
+                yield name, "TorchScript"
+        elif isinstance(module, torch.fx.GraphModule) and "aten.scaled_dot_product" in module.code:
+            yield name, "torch.export"
+
+
 def _implementation(module: nn.Module) -> str | None:
     return getattr(module.__dict__.get("config"), "_attn_implementation", None)
 
@@ -238,7 +256,7 @@ def _code_names(kind: type[nn.Module]) -> frozenset[str]:
     pending: list[Any] = [kind.forward]
     while pending:
         function = inspect.unwrap(pending.pop())
-        if not isinstance(function, types.FunctionType) or function.__module__.startswith("torch."):
+        if not isinstance(function, types.FunctionType) or str(function.__module__).startswith("torch."):
             continue
         for name in _names_of(function.__code__) - names:
             names.add(name)
@@ -374,8 +392,9 @@ class _Trace:
         for name, kernel in sorted(self.opaque):
             raise AttachError(
                 f'"{name}" attends by {kernel}, whose logits cannot be reached from outside: it would stay '
-                "at temperature 1 while the rest is tempered. Have it call scaled_dot_product_attention, or "
-                "name the layers that are to have a temperature (layers=[...])."
+                "at temperature 1 while the rest is tempered. Have it call scaled_dot_product_attention "
+                "(attach before it is scripted or exported), or name the layers that are to have a "
+                "temperature (layers=[...])."
             )
         if _OUTSIDE in self.patterns():
             raise AttachError(

@@ -18,21 +18,26 @@ _CLOSED = 1e-4
 @contextmanager
 def preserve_model_state(model: nn.Module) -> Iterator[None]:
     """Have a model in eval mode with all its branches open for a while, and leave it as it was."""
-    states = [(module, dict(vars(module)), dict(module._buffers)) for module in model.modules()]
+    # of what is in TorchScript the values of buffers are put back, as those of all others
+    python_modules = [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
+    states = [(module, dict(vars(module)), dict(module._buffers)) for module in python_modules]
+    is_training = [(module, module.training) for module in model.modules()]
     closed_parameters = [parameter for parameter in model.parameters() if _is_closed(parameter)]
     # Metrics keep their states in plain attributes.
     loose_tensors = [
-        value for module in model.modules() for value in vars(module).values() if isinstance(value, Tensor)
+        value for module in python_modules for value in vars(module).values() if isinstance(value, Tensor)
     ]
     tensors = [*closed_parameters, *model.buffers(), *loose_tensors]
     saved_values = [(tensor, tensor.detach().clone()) for tensor in tensors]
     try:
-        for module, _, _ in states:
+        for module, _ in is_training:
             # Not by eval(): of some modules it does more, as merging weights.
             module.training = False
         _open(closed_parameters)
         yield
     finally:
+        for module, training in is_training:
+            module.training = training
         for module, attributes, buffers in states:
             _replace(vars(module), attributes)
             _replace(module._buffers, buffers)

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from tempopt.attention.attach.call_mode import use_oracle
+from tempopt.attention.attach.call_mode import OracleMode, binding_of, use_mode
 from tempopt.attention.attach.call_state import CallState
+from tempopt.attention.attach.discovery import AS_TEMPERED_MODULE
 from tempopt.attention.attach.example_inputs import Forward
 from tempopt.attention.attach.outputs import (
     Outputs,
@@ -25,7 +26,6 @@ from tempopt.attention.attach.outputs import (
     tensors,
 )
 from tempopt.attention.attach.preserve_state import preserve_model_state, preserve_rng_state
-from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE
 from tempopt.errors import AttachError
 
 # Neighbours differ, so that a layer that has the temperature of another is found. No powers of two, so that
@@ -135,7 +135,7 @@ class _Test:
     def first_unequal(self, temperatures: Mapping[int, float], base: Outputs, grad: bool) -> int | None:
         """Return the first layer of which something around it is not as by other means, None if all is."""
         tempered = self.observe(temperatures, grad=grad)
-        with use_oracle(self.state):
+        with use_mode(self.state, OracleMode):
             expected = self.observe(temperatures, grad=grad)
         for index, name in enumerate(self.names):
             for enclosing in enclosing_modules(name, tempered.inside):
@@ -157,6 +157,10 @@ class _Test:
             for enclosing in enclosing_modules(name, base.inside)
         }
         result_change = distance(hot.result, base.result)
+        binding = binding_of(self.model.get_submodule(name))
+        if binding is not None and binding.pattern.is_gate and not result_change:
+            reason = "The softmax behind it has one entry in this forward, or only its largest is used."
+            raise AttachError(_unmoved_message(name, reason))
         if not changes.get(name, result_change):
             reason = "No query of this forward has more than one key to attend to: try a longer batch."
             raise AttachError(_unmoved_message(name, reason))
