@@ -164,9 +164,13 @@ def _example(name: str, as_found: float | None) -> str:
 def notes_on(spec: StudySpec) -> list[str]:
     """Return what is allowed and may yet be a slip, one sentence each."""
     study, expected = spec.study, direction_of(spec.study.metric)
+    notes = []
+    if study.not_resumed is not None:
+        notes.append(f"A resumed run starts again from its first step: {study.not_resumed}.")
     if expected in (None, study.direction):
-        return []
+        return notes
     return [
+        *notes,
         f'study.direction is {study.direction}, but by its name "{study.metric}" is one to {expected}. Check '
-        "that it is meant."
+        "that it is meant.",
     ]

@@ -48,6 +48,7 @@ from tempopt.training.messages import Channel, Evaluation, Finished, LocalChanne
 from tempopt.training.module import TemperedModule
 from tempopt.training.named_values import NamedValues, other_temperatures
 from tempopt.training.ranks import ALONE, Ranks
+from tempopt.training.resume_check import find_resume_fault
 from tempopt.training.run import Run
 from tempopt.training.steps import current_step
 
@@ -201,6 +202,9 @@ def dry_run(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fini
     second_run.fit()
     second_run.detach()
     stages.report_stage("trained a step with the Trainer of the spec")
+    not_resumed = find_resume_fault(eager_request, ranks, _SHORT)
+    finished = dataclasses.replace(finished, not_resumed=not_resumed)
+    stages.report_stage("resumed a training from a checkpoint")
     if request.learns or finished.trained:
         finished = _learnable(finished, eager_request, ranks)
         stages.report_stage("learned the temperatures for two steps")
