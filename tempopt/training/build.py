@@ -79,11 +79,16 @@ class ProgramFactory:
 
         from tempopt.training.loggers import loggers_given
         from tempopt.training.module import TemperedModule
+        from tempopt.training.usual_callbacks import without_screens
 
         faults: list[str] = []
         model = _section("model", program.model, L.LightningModule, faults)
         data = _section("data", program.data, L.LightningDataModule, faults) if program.data else None
         trainer_args = {name: value for name, value in program.trainer.items() if name != "logger"}
+        try:
+            trainer_args["callbacks"] = without_screens(trainer_args.get("callbacks"))
+        except SpecError as error:
+            faults.append(str(error))
         trainer = _section("trainer", {"init_args": trainer_args}, L.Trainer, faults)
         self.loggers, logger_faults = loggers_given(program.trainer.get("logger"))
         faults += logger_faults

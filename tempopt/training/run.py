@@ -36,6 +36,7 @@ from tempopt.training.callbacks import (
     TemperatureCallback,
     TemperatureTarget,
     metric_of,
+    of_a_single_loader,
     seed_generators,
 )
 from tempopt.training.checkpoints import CheckpointCallback, RunCheckpoints
@@ -64,6 +65,7 @@ from tempopt.training.plain_data import reading_as_data
 from tempopt.training.ranks import ALONE, BuffersCallback, RankEnvironment, Ranks, StopSignals
 from tempopt.training.steps import current_step, other_length, total_steps
 from tempopt.training.trackers import Trackers
+from tempopt.training.usual_callbacks import prepare_own_callbacks, usual_callbacks
 from tempopt.training.weights import weight_sums
 
 BEAT_SECONDS = 0.25
@@ -253,6 +255,7 @@ class Run:
             for _ in range(MAX_VALIDATIONS):
                 self.trainer.validate(self.module, datamodule=self.datamodule, verbose=False)
                 metrics = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
+                metrics |= of_a_single_loader(metrics, [self.request.program.metric, *evaluation.guards])
                 if self.request.program.metric in metrics:
                     break
         metric_of(metrics, self.request.program.metric)
@@ -407,11 +410,16 @@ class Run:
         callbacks += self._trackers.callbacks
         if self._target.controls:
             callbacks.append(PlannedControl(self._target, tempered=self.tempered))
+        has_logger = bool(options.get("logger"))
+        prepare_own_callbacks(self.module, has_logger=has_logger)
+        run_name = Path(self.request.folder or "dry-run").name
         trainer = L.Trainer(
             **{
                 **options,
                 "callbacks": [
-                    *callbacks_given(options.get("callbacks"), Path(self.request.folder or "dry-run").name),
+                    *usual_callbacks(
+                        callbacks_given(options.get("callbacks"), run_name), has_logger=has_logger
+                    ),
                     *callbacks,
                     self._callback,
                     self._keeping,

@@ -12,8 +12,10 @@ from typing import Any
 import lightning as L
 import numpy as np
 import torch
+from lightning.pytorch.callbacks import LearningRateMonitor, Timer, TQDMProgressBar
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 
@@ -358,3 +360,87 @@ class MiscountedData(WordData):
 
     def train_dataloader(self) -> Any:
         return DataLoader(Words(), batch_size=12, sampler=ShortOrder(48))
+
+
+class Bar(TQDMProgressBar):
+    """A bar of somebody's own."""
+
+
+class Clock(Timer):
+    """Ends a training after two seconds."""
+
+    def __init__(self) -> None:
+        super().__init__(duration="00:00:00:02")
+
+
+class ShowingNet(Net):
+    """Brings callbacks of its own."""
+
+    def __init__(self, clock: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.clock = clock
+
+    def configure_callbacks(self) -> Any:
+        return [LearningRateMonitor(), TQDMProgressBar(), *([Clock()] if self.clock else [])]
+
+
+class AveragingNet(Net):
+    """Validates with an average of its backbone that it keeps itself.
+
+    Args:
+        both: Whether it logs what the backbone itself gives, too.
+        counts: Whether its metric counts answers.
+        averages: Whether it validates with the average at all.
+    """
+
+    def __init__(
+        self, both: bool = False, counts: bool = False, averages: bool = True, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.both, self.counts, self.averages = both, counts, averages
+        self.average = AveragedModel(self.backbone, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.average.update_parameters(self.backbone)
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        x, y = batch
+        logits = self.head((self.average if self.averages else self.backbone)(x).mean(1))
+        self.log(
+            "val_loss", (logits.argmax(1) == y).float().mean() if self.counts else F.cross_entropy(logits, y)
+        )
+        if self.both:
+            self.log("own_loss", self.loss(batch))
+
+
+class TwoLoaderData(WordData):
+    """Has two loaders for validation and one for testing."""
+
+    def val_dataloader(self) -> Any:
+        return [DataLoader(Words(24, seed), batch_size=12) for seed in (3, 5)]
+
+
+class TwoLoaderNet(Net):
+    """Validates on several loaders."""
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
+        self.log("val_loss", self.loss(batch))
+
+
+class ScaledNet(Net):
+    """Has a temperature on its logits, within bounds of its own.
+
+    Args:
+        bounds: ``forward``: where it is read; ``place``: where it is held; none.
+    """
+
+    def __init__(self, bounds: str = "none", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.bounds = bounds
+        self.register_buffer("tau", torch.tensor(0.5))
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Any:
+        if self.bounds == "place":
+            self.tau.clamp_(0.1, 10.0)
+        tau = self.tau.clamp(0.1, 10.0) if self.bounds == "forward" else self.tau
+        return F.cross_entropy(self(batch[0]) / tau, batch[1])
