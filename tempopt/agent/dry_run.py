@@ -80,6 +80,7 @@ def run_dry_run(
     checked_spec = spec.with_dry_run_results(
         finished.initial_temperatures,
         not_learned=finished.not_learned,
+        not_resumed=finished.not_resumed,
         evaluated=finished.evaluated,
         trained=finished.trained,
     )

@@ -251,6 +251,7 @@ def check(
             f"Temperatures act at: {', '.join(started.layers) or _NO_LAYERS}.",
             f"A run takes {started.total_steps} steps.",
         ]
+    lines += spec.notes
     runs = runs_text(planned_runs(spec))
     lines.append(f"{runs[0].upper()}{runs[1:]}. How long that takes, and what it can show: tempopt plan.")
     return lines

@@ -6,11 +6,12 @@ by training/build.py, which imports it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tempopt.errors import SpecError
 from tempopt.spec.compared_sets import comparison_problems, in_every_set
-from tempopt.spec.lightning_config import length_problems
+from tempopt.spec.lightning_config import LOGGER_CALLBACKS, SCREEN_CALLBACKS, length_problems
 from tempopt.spec.program_section import program_problems
 from tempopt.spec.search_space import parse_sets, unused_temperature_params
 from tempopt.spec.sections import direction_of
@@ -165,12 +166,27 @@ def _example(name: str, as_found: float | None) -> str:
 # ---- likely slips
 
 
+def _callback_names(callbacks: object) -> list[str]:
+    entries = callbacks if isinstance(callbacks, list) else [callbacks]
+    paths = [entry.get("class_path") if isinstance(entry, Mapping) else entry for entry in entries]
+    return [path.rpartition(".")[2] for path in paths if isinstance(path, str)]
+
+
 def notes_on(spec: StudySpec) -> list[str]:
     """Return what is allowed and may yet be a slip, one sentence each."""
     study, expected = spec.study, direction_of(spec.study.metric)
+    notes = []
+    if study.not_resumed is not None:
+        notes.append(f"A resumed run starts again from its first step: {study.not_resumed}.")
+    left_out = SCREEN_CALLBACKS if spec.trainer.get("logger") else (*SCREEN_CALLBACKS, *LOGGER_CALLBACKS)
+    for name in _callback_names(spec.trainer.get("callbacks")):
+        if name in left_out:
+            reason = "no screen" if name in SCREEN_CALLBACKS else "no trainer.logger"
+            notes.append(f"trainer.callbacks: {name} is left out, since a run has {reason}.")
     if expected in (None, study.direction):
-        return []
+        return notes
     return [
+        *notes,
         f'study.direction is {study.direction}, but by its name "{study.metric}" is one to {expected}. Check '
-        "that it is meant."
+        "that it is meant.",
     ]

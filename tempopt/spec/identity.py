@@ -48,7 +48,7 @@ def identity_fields(spec: StudySpec) -> dict[str, Any]:
     del data["resources"]
     for name in _LOGGED:
         data["trainer"].pop(name, None)
-    for name in ("name", "not_learned", *_CARE):
+    for name in ("name", "not_learned", "not_resumed", *_CARE):
         del data["study"][name]
     for temperature in data["temperatures"].values():
         # what the module has, and reads, is looked up where a person does not write it

@@ -71,6 +71,10 @@ _NOWHERE = "Nothing has to be written in its place: take it out."
 _CHECKPOINTS = f"tempopt writes checkpoints itself, so that an interrupted run can go on. {_NOWHERE}"
 _SCREEN = f"tempopt shows the progress of all workers itself. {_NOWHERE}"
 
+SCREEN_CALLBACKS = ("RichProgressBar", "TQDMProgressBar", "ProgressBar", "ModelSummary", "RichModelSummary")
+LOGGER_CALLBACKS = ("LearningRateMonitor", "DeviceStatsMonitor", "ThroughputMonitor")
+"""Callbacks that runs leave out: those that show something on a screen, and those that need a logger."""
+
 GOVERNED: dict[str, str] = {
     "barebones": f"it switches off the validation and the checkpoints that tempopt goes by. {_NOWHERE}",
     "default_root_dir": f"the folder of a run follows from its ticket. {_NOWHERE}",

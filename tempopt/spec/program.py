@@ -31,6 +31,7 @@ class Program:
         identity: Identity of the study's spec, which does not depend on the machine; None: what is here.
         weights: Checkpoint of a model that is evaluated and not trained (``tempopt evaluate``), else None.
         compile: Mode of ``torch.compile`` that the steps are compiled in, as in ``default``; None: in none.
+        not_resumed: Why a resumed run starts again from its first step; None: it goes on from a checkpoint.
         compared: Whether given parameter sets are compared, so that there need be no temperature.
     """
 
@@ -44,6 +45,7 @@ class Program:
     identity: str | None = None
     weights: str | None = None
     compile: str | None = None
+    not_resumed: str | None = None
     compared: bool = False
     values: dict[str, dict[str, Any]] = field(default_factory=dict)
     metric_reads_temperature: bool = False

@@ -203,6 +203,7 @@ class StudySection(SpecSection):
             those in which each head of attention has a temperature of its own, and not each layer.
         not_learned: Why the temperatures of the module cannot be learned, as its dry run has found; such a
             study has no runs of that kind.
+        not_resumed: Why a run that is resumed starts again from its first step, as its dry run has found.
         metric_reads_temperature: Whether the metric may change with the number of a named temperature alone,
             since that is part of what is deployed; else such a metric is refused.
         explain: Whether a verdict is explained at once, as ``tempopt explain`` does later: the winner's parts
@@ -286,6 +287,7 @@ class StudySection(SpecSection):
     priority: Annotated[int, Field(ge=-1000, le=1000, description="a whole number from -1000 to 1000")] = 0
     learned: Annotated[Learns, Field(description="true, false or per_head")] = True
     not_learned: Annotated[str | None, Field(description="a text, or null")] = None
+    not_resumed: Annotated[str | None, Field(description="a text, or null")] = None
     metric_reads_temperature: Flag = False
 
     @field_validator("sampler", "pruner")

@@ -288,6 +288,7 @@ class StudySpec(SpecSection):
         temperatures: Mapping[str, float],
         *,
         not_learned: str | None = None,
+        not_resumed: str | None = None,
         evaluated: Collection[str] | None = None,
         trained: Collection[str] | None = None,
     ) -> StudySpec:
@@ -296,6 +297,7 @@ class StudySpec(SpecSection):
         Args:
             temperatures: The named temperatures that the module has.
             not_learned: Why they cannot be learned; None: they can, or it was not tried.
+            not_resumed: Why a resumed run starts again; None: it goes on, or it was not tried.
             evaluated: Names of those that the metric reads in evaluation; None: it was not tried.
             trained: Names of those that the module's own optimizers train; None: it was not tried.
         """
@@ -308,7 +310,11 @@ class StudySpec(SpecSection):
             }
             updates = {key: value for key, value in looked_up.items() if getattr(section, key) is None}
             sections[name] = section.model_copy(update=updates)
-        study = self.study.model_copy(update={"not_learned": self.study.not_learned or not_learned})
+        reasons = {
+            "not_learned": self.study.not_learned or not_learned,
+            "not_resumed": self.study.not_resumed or not_resumed,
+        }
+        study = self.study.model_copy(update=reasons)
         return self.model_copy(update={"temperatures": sections, "study": study})
 
     @property
@@ -337,6 +343,7 @@ class StudySpec(SpecSection):
         return self.with_dry_run_results(
             {name: section.as_found for name, section in sections.items() if section.as_found is not None},
             not_learned=stored_spec.study.not_learned,
+            not_resumed=stored_spec.study.not_resumed,
             evaluated=[name for name, section in sections.items() if section.evaluated],
             trained=[name for name, section in sections.items() if section.trained],
         )
@@ -449,6 +456,7 @@ class StudySpec(SpecSection):
             validate_at=local_spec.study.validate_at,
             data_seed=local_spec.study.seed,
             identity=self.identity(),
+            not_resumed=local_spec.study.not_resumed,
             compared=local_spec.compare is not None,
             compile=local_spec.study.compile,
         )

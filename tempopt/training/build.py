@@ -84,11 +84,16 @@ class ProgramFactory:
         )
         from tempopt.training.loggers import loggers_given
         from tempopt.training.module import TemperedModule
+        from tempopt.training.usual_callbacks import without_screens
 
         faults: list[str] = []
         model = _section("model", program.model, LightningModule, faults)
         data = _section("data", program.data, LightningDataModule, faults) if program.data else None
         trainer_args = {name: value for name, value in program.trainer.items() if name != "logger"}
+        try:
+            trainer_args["callbacks"] = without_screens(trainer_args.get("callbacks"))
+        except SpecError as error:
+            faults.append(str(error))
         package = lightning.pytorch if model is None else lightning_package(model.cls)
         if model and data and (data_package := lightning_package(data.cls)) is not package:
             faults.append(

@@ -419,6 +419,15 @@ class ReportCallback(LightningCheckpoint):
         self.metrics = dict(state_dict["metrics"])
 
 
+def of_a_single_loader(metrics: dict[str, float], names: Sequence[str]) -> dict[str, float]:
+    """Return metrics by the names that Lightning gives them where there are several dataloaders.
+
+    Of several for validation and one for testing the latter logs each under its plain name.
+    """
+    plain_names = {name: name.partition("/dataloader_idx_")[0] for name in names if name not in metrics}
+    return {name: metrics[plain_name] for name, plain_name in plain_names.items() if plain_name in metrics}
+
+
 def metric_of(metrics: dict[str, float], metric: str) -> float:
     """Return the metric that counts from what a validation logged.
 

@@ -24,6 +24,8 @@ from tempopt.training import lightning_internals as internals
 from tempopt.training.callbacks import stop_training
 from tempopt.training.lightning_package import LightningCheckpoint
 from tempopt.training.messages import CheckpointRef, RunRequest
+from tempopt.training.module_state import ModuleModes, optimized_names, regroup_parameters
+from tempopt.training.plain_data import brief, load_as_data
 from tempopt.training.ranks import ALONE, Ranks, StopSignals
 from tempopt.training.steps import current_step, total_steps
 
@@ -42,6 +44,7 @@ class RunCheckpoints:
         run: Identity of the run; a checkpoint of another one is not resumed.
         ranks: Who train the run.
         not_kept: Called with the reason for each that could not be written.
+        unreadable: Called with the reason when one that was written cannot be read.
 
     Attributes:
         seconds: What writing them took so far.
@@ -54,6 +57,7 @@ class RunCheckpoints:
         run: str,
         ranks: Ranks = ALONE,
         not_kept: Callable[[str], None] = lambda reason: None,
+        unreadable: Callable[[str], None] = lambda reason: None,
     ) -> None:
         assert request.checkpoints is not None
         self.seconds = 0.0
@@ -62,6 +66,7 @@ class RunCheckpoints:
         self._run = run
         self._ranks = ranks
         self._on_save_failed = not_kept
+        self._on_unreadable = unreadable
         self._saving = False
         self._step: int | None = None
         self._fetched: Path | None = None
@@ -92,6 +97,9 @@ class RunCheckpoints:
             lambda: self._finalize_save(temporary_path, name, step, fault)
         )
         self.seconds += time.monotonic() - start_time
+        if isinstance(saved, str):
+            self._on_unreadable(saved)
+            return None
         if saved is not None:
             self._step = step
         return saved
@@ -105,11 +113,19 @@ class RunCheckpoints:
 
     def _finalize_save(
         self, temporary_path: Path, name: str, step: int, fault: OSError | None
-    ) -> CheckpointRef | None:
-        """Put what was written where it belongs; None, and a fault noted down, if that cannot be done."""
+    ) -> CheckpointRef | str | None:
+        """Put what was written where it belongs; None, and a fault noted down, if that cannot be done.
+
+        Returns:
+            Where it is, or why it cannot be read.
+        """
         try:
             if fault is not None:
                 raise fault
+            try:
+                load_as_data(temporary_path)
+            except Exception as error:
+                return brief(error)
             size, digest = temporary_path.stat().st_size, _digest(temporary_path)
             self._publish_file(temporary_path, name)
         except OSError as error:
@@ -162,7 +178,7 @@ class RunCheckpoints:
             except Exception as error:
                 _forget(path)
                 reason = (
-                    str(error) if isinstance(error, _UnusableError) else f"cannot be read ({_brief(error)})"
+                    str(error) if isinstance(error, _UnusableError) else f"cannot be read ({brief(error)})"
                 )
                 name = checkpoint.url.rpartition("/")[2]
                 faults.append(f"The checkpoint {name} of step {checkpoint.step} {reason}")
@@ -191,9 +207,9 @@ class RunCheckpoints:
         if _digest(path) != saved.digest:
             raise _UnusableError("is damaged (its bytes are not those that were written)")
         try:
-            content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            content = load_as_data(path)
         except Exception as error:
-            raise _UnusableError(f"cannot be loaded as data ({_brief(error)})") from error
+            raise _UnusableError(f"cannot be loaded as data ({brief(error)})") from error
         if not isinstance(content, dict) or content.get(_RUN) != self._run:
             raise _UnusableError("is of another run")
         return path
@@ -233,11 +249,6 @@ def _forget(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _brief(error: Exception) -> str:
-    # torch's errors go on for a page
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}".removesuffix(": ")
-
-
 class CheckpointCallback(LightningCheckpoint):
     """Write checkpoints when they are due, and one on demand before the run ends.
 
@@ -271,11 +282,21 @@ class CheckpointCallback(LightningCheckpoint):
         self._due = False
         self._validated = False
         self._loaded: dict[str, Any] = {}
+        self._modes: ModuleModes | None = None
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self._loaded:
+            # groups that training has added are not those that the optimizers were made with
+            regroup_parameters(pl_module, trainer.optimizers, self._loaded["optimized"])
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._restore(trainer, pl_module)
         self._wishes.restart()
-        internals.on_batch_over(trainer, self._before_validation, lambda: self._after_batch(trainer))
+        internals.on_batch_over(
+            trainer,
+            lambda is_due: self._before_validation(pl_module, is_due),
+            lambda: self._after_batch(trainer),
+        )
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._validated = True
@@ -286,9 +307,11 @@ class CheckpointCallback(LightningCheckpoint):
         self._due = self._due or self._is_due_at_validation
         self._save_if_due(trainer)
 
-    def _before_validation(self, is_due: bool) -> None:
+    def _before_validation(self, module: L.LightningModule, is_due: bool) -> None:
         # one that is due but has no data calls no hook, and yet is skipped on a resume
         self._validated = is_due
+        # a validation puts all parts into the mode of evaluation until it is over
+        self._modes = ModuleModes.of(module) if is_due else None
 
     def _after_batch(self, trainer: L.Trainer) -> None:
         internals.finish_restart(trainer)
@@ -328,6 +351,10 @@ class CheckpointCallback(LightningCheckpoint):
             "metrics": {name: value.detach().cpu() for name, value in trainer.callback_metrics.items()},
             # a wish to stop waits where min_epochs or min_steps keep it from being obeyed
             "should_stop": trainer.should_stop,
+            # hooks at the begin of an epoch set these, and are not called in its middle
+            "accumulate_grad_batches": trainer.accumulate_grad_batches,
+            "modes": (self._modes or ModuleModes.of(pl_module)).as_dict(),
+            "optimized": optimized_names(pl_module, trainer.optimizers),
         }
         if not pl_module.automatic_optimization:
             # only the module knows whether it is accumulating, and whether each rank for itself
@@ -351,6 +378,10 @@ class CheckpointCallback(LightningCheckpoint):
         state, self._loaded = self._loaded, {}
         if not state:
             return
+        internals.restore_data_position(trainer)
+        internals.resume_weight_averaging(trainer)
+        trainer.accumulate_grad_batches = state["accumulate_grad_batches"]
+        ModuleModes(**state["modes"]).restore(pl_module)
         device = trainer.strategy.root_device
         metrics = {name: value.to(device) for name, value in state["metrics"].items()}
         internals.restore_metrics(trainer, metrics)

@@ -76,6 +76,8 @@ class _SeededOrder:
         self.sampler = self  # where Lightning looks for set_epoch
         self.epoch = 0
         self.start = 0
+        self.num_draws = 0
+        self.num_earlier_draws = 0
 
     def set_epoch(self, epoch: int) -> None:
         if epoch != self.epoch:
@@ -91,16 +93,36 @@ class _SeededOrder:
 
     def __iter__(self) -> Iterator[_Keyed]:
         start, self.start = self.start, 0
-        seed_generators(self._seed, "order", self.epoch)
-        for owner in (self._inner, getattr(self._inner, "sampler", None)):
-            if isinstance(generator := getattr(owner, "generator", None), torch.Generator):
-                generator.manual_seed(torch.initial_seed())
-        # drawn to the end at once: the generators are set anew at every batch
-        batches = list(self._inner)
+        if self.is_stateless:
+            self.num_draws = max(self.num_draws, self.num_earlier_draws)
+        while self.num_draws < self.num_earlier_draws:
+            # a sampler with a generator of its own has moved it
+            self.draw()
+        batches = self.draw()
         for local_index in range(start, math.ceil(len(batches) / self._share)):
             number = local_index * self._size + self._rank
             batch = batches[local_index if self._share == 1 else number % len(batches)]
             yield _Keyed(batch, (self._seed, "items", self.epoch, number))
+
+    @property
+    def is_stateless(self) -> bool:
+        """Whether what is drawn follows from torch's generators alone."""
+        samplers = (self._inner, getattr(self._inner, "sampler", None))
+        return all(
+            sampler is None or type(sampler).__module__.startswith("torch.utils.data") for sampler in samplers
+        )
+
+    def count_batches(self) -> int:
+        return math.ceil(len(self.draw()) / self._share)
+
+    def draw(self) -> list[Any]:
+        """Return what the sampler gives, drawn at once: generators are set anew at every batch."""
+        seed_generators(self._seed, "order", self.epoch)
+        for owner in (self._inner, getattr(self._inner, "sampler", None)):
+            if isinstance(generator := getattr(owner, "generator", None), torch.Generator):
+                generator.manual_seed(torch.initial_seed())
+        self.num_draws += 1
+        return list(self._inner)
 
 
 class SeededLoader(DataLoader[Any]):
@@ -146,16 +168,27 @@ class SeededLoader(DataLoader[Any]):
             self._num_yielded_batches += 1
             yield batch
 
+    def count_batches(self) -> int:
+        """Return how many batches an epoch has, drawn anew."""
+        return self._order.count_batches()
+
     def state_dict(self) -> dict[str, int]:
-        """Return the position: the epoch and the number of batches of it that were given out."""
+        """Return the position: the epoch, the number of batches given out, the orders drawn before."""
+        num_draws = max(self._order.num_draws, self._order.num_earlier_draws)
         if self._num_yielded_batches >= len(self):
-            return {"epoch": self._order.epoch + 1, "batch": 0}
-        return {"epoch": self._order.epoch, "batch": self._num_yielded_batches}
+            return {"epoch": self._order.epoch + 1, "batch": 0, "draws": num_draws}
+        is_drawn = self._num_yielded_batches > 0
+        return {
+            "epoch": self._order.epoch,
+            "batch": self._num_yielded_batches,
+            "draws": num_draws - is_drawn,
+        }
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go on from a position that :meth:`state_dict` returned."""
         self._order.set_epoch(state["epoch"])
         self._order.start = state["batch"]
+        self._order.num_earlier_draws = state["draws"]
 
 
 class ResumableIterableLoader:

@@ -45,9 +45,12 @@ from tempopt.training.callbacks import seed_generators
 from tempopt.training.example_step import first_batch, silent
 from tempopt.training.gpu_memory import is_cuda_oom
 from tempopt.training.messages import Channel, Evaluation, Finished, LocalChannel, RunRequest, Stage
+from tempopt.training.metric_check import require_metric_depends
 from tempopt.training.module import TemperedModule
 from tempopt.training.named_values import NamedValues, other_temperatures
+from tempopt.training.range_check import refuse_bounded, try_lowest
 from tempopt.training.ranks import ALONE, Ranks
+from tempopt.training.resume_check import find_resume_fault
 from tempopt.training.run import LightningRun
 from tempopt.training.steps import current_step
 
@@ -180,6 +183,8 @@ def dry_run(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fini
     _refuse_copies(run.module, attached_names)
     metrics = _require_trained(run)
     read_names = _self_test(run, attended_layers, stages)
+    require_metric_depends(run)
+    refuse_bounded(run, _make_single_batch_loss(run))
     with record_key_counts() as evaluation_keys:
         for evaluation in request.evaluations:
             run.evaluate(evaluation)
@@ -201,6 +206,11 @@ def dry_run(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fini
     second_run.fit()
     second_run.detach()
     stages.report_stage("trained a step with the Trainer of the spec")
+    if try_lowest(eager_request, lambda request: _run_short(request, ranks)):
+        stages.report_stage("trained two steps at the lowest temperatures")
+    not_resumed = find_resume_fault(eager_request, ranks, _SHORT)
+    finished = dataclasses.replace(finished, not_resumed=not_resumed)
+    stages.report_stage("resumed a training from a checkpoint")
     if request.learns or finished.trained:
         finished = _learnable(finished, eager_request, ranks)
         stages.report_stage("learned the temperatures for two steps")

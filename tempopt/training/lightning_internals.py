@@ -94,6 +94,27 @@ def restore_metrics(trainer: L.Trainer, metrics: Mapping[str, Tensor]) -> None:
     trainer._logger_connector._callback_metrics.update(metrics)
 
 
+def restore_data_position(trainer: L.Trainer) -> None:
+    """Have data that were loaded before the checkpoint, as for ``estimated_stepping_batches``, follow it."""
+    loop = trainer.fit_loop
+    if loop._combined_loader_states_to_load and loop._data_fetcher is not None:
+        loop._load_combined_loader_states()
+        iter(loop._data_fetcher)
+
+
+def resume_weight_averaging(trainer: L.Trainer) -> None:
+    """Go on with stochastic weight averaging, which else goes on with the next epoch only."""
+    callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    for callback in callbacks:
+        if isinstance(callback, StochasticWeightAveraging) and callback._scheduler_state is not None:
+            groups = trainer.optimizers[0].param_groups
+            rates = [group["lr"] for group in groups]
+            callback.on_train_epoch_start(trainer, trainer.lightning_module)
+            # a scheduler steps when it is made
+            for group, rate in zip(groups, rates, strict=True):
+                group["lr"] = rate
+
+
 def dump_checkpoint(trainer: L.Trainer) -> dict[str, Any]:
     """Return the checkpoint of a training.
 

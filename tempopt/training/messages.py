@@ -311,6 +311,7 @@ class Finished(RunMessage):
         trained: Of a dry run: the named temperatures that the module's own optimizers train; None if that
             was not tried.
         not_learned: Of a dry run: why its temperatures cannot be learned; None if they can.
+        not_resumed: Of a dry run: why a resumed run starts again; None if it goes on, or was not tried.
         log_lost: Why some of what the run printed is not in its log; empty if all is, None if it printed
             nothing.
     """
@@ -331,6 +332,7 @@ class Finished(RunMessage):
     evaluated: list[str] | None = None
     trained: list[str] | None = None
     not_learned: str | None = None
+    not_resumed: str | None = None
     log_lost: str | None = None
 
 

@@ -33,6 +33,7 @@ from tempopt.training.callbacks import (
     TemperatureCallback,
     TemperatureTarget,
     metric_of,
+    of_a_single_loader,
     seed_generators,
 )
 from tempopt.training.checkpoints import CheckpointCallback, RunCheckpoints
@@ -63,12 +64,16 @@ from tempopt.training.messages import (
 )
 from tempopt.training.module import TemperedModule
 from tempopt.training.named_values import NamedValues, attach_attention_temperature
+from tempopt.training.plain_data import reading_as_data
 from tempopt.training.ranks import ALONE, BuffersCallback, RankEnvironment, Ranks, StopSignals
 from tempopt.training.steps import current_step, other_length, total_steps
 from tempopt.training.trackers import Trackers
+from tempopt.training.usual_callbacks import prepare_own_callbacks, usual_callbacks
 from tempopt.training.weights import weight_sums
 
 BEAT_SECONDS = 0.25
+
+NOT_RESUMED = "A resumed run starts again from its first step:"
 
 MAX_VALIDATIONS = 4
 """Validations until one logs the metric: a module may log it, if it is costly, at some of them only."""
@@ -118,6 +123,7 @@ class LightningRun:
         self._notes: list[str] = []
         self._total_steps = 0
         self._code = run_code(self.module, self.datamodule)
+        self.not_resumed = request.program.not_resumed
         self._checkpoints = self._own_checkpoints()
         self.wishes = StopSignals(ranks, self._poll_stop, interval_seconds=request.checkpoint_every)
         self.wishes.keeps = self._checkpoints is not None
@@ -190,7 +196,7 @@ class LightningRun:
 
     def _train_and_evaluate(self) -> Finished:
         try:
-            resume = self._newest()
+            resume = self.find_checkpoint()
             self._trackers.open(self.module, self.datamodule, self._plan, resume=resume)
             self._notes += self._trackers.new_faults()
             if self.request.program.weights is not None:
@@ -218,7 +224,10 @@ class LightningRun:
             self.module.double()
         limit_val_batches = self.trainer.limit_val_batches
         try:
-            with self._trackers.logging(self.trainer):
+            with (
+                self._trackers.logging(self.trainer),
+                contextlib.nullcontext() if resume is None else reading_as_data(resume),
+            ):
                 self.trainer.fit(
                     self.module,
                     datamodule=self.datamodule,
@@ -249,6 +258,7 @@ class LightningRun:
             for _ in range(MAX_VALIDATIONS):
                 self.trainer.validate(self.module, datamodule=self.datamodule, verbose=False)
                 metrics = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
+                metrics |= of_a_single_loader(metrics, [self.request.program.metric, *evaluation.guards])
                 if self.request.program.metric in metrics:
                     break
         metric_of(metrics, self.request.program.metric)
@@ -263,6 +273,7 @@ class LightningRun:
     ) -> Finished:
         """Return the message that ends this run."""
         metrics_by_name, request, observer = metrics_by_name or {}, self.request, self._observed
+        has_dropped_checkpoints = self._checkpoints is not None and self.not_resumed is not None
         peaks = self._ranks.all_gather(gpu_memory.peak(self._device))
         return Finished(
             ticket=request.ticket,
@@ -278,6 +289,7 @@ class LightningRun:
                 *self._compile_faults(),
                 *(observer.notes if observer is not None else []),
                 *([self.length_fault] if state == "complete" and self.length_fault else []),
+                *([f"{NOT_RESUMED} {self.not_resumed}."] if has_dropped_checkpoints else []),
             ],
             peak_memory=max((peak for peak in peaks if peak is not None), default=None),
             curves=self._measured_curves() if state == "complete" else {},
@@ -336,16 +348,22 @@ class LightningRun:
         request = self.request
         if request.checkpoints is None or request.task != "train" or request.program.weights is not None:
             return None
+        if self.not_resumed is not None:
+            return None
         return RunCheckpoints(
             request,
             run=run_identity(request),
             ranks=self._ranks,
             not_kept=lambda reason: self._send(CheckpointFailed, why=reason),
+            unreadable=lambda reason: self._keep_nothing(f"a checkpoint cannot be read as data ({reason})"),
         )
 
-    def _newest(self) -> Path | None:
+    def find_checkpoint(self) -> Path | None:
+        """Return a local file of the newest usable checkpoint of the request; None: the run begins anew."""
         checkpoints = self._checkpoints
         if checkpoints is None:
+            if self.not_resumed is not None and self.request.attempt > 1:
+                self._notes.append(f"{NOT_RESUMED} {self.not_resumed}.")
             return None
         path, notes = self._ranks.broadcast_from_first(lambda: checkpoints.newest(self.request.resume))
         self._notes += notes
@@ -364,11 +382,12 @@ class LightningRun:
             should_pin=lambda: self._device.type == "cuda",
         )
 
-    def _keep_nothing(self) -> None:
+    def _keep_nothing(self, reason: str = "the training data do not know their position") -> None:
+        self.not_resumed = reason
         self._keeping.checkpoints = None
         self.wishes.keeps = False
         if self.request.attempt > 1:
-            self._notes.append("The training data do not know their position: the run begins again.")
+            self._notes.append(f"{NOT_RESUMED} {reason}.")
 
     def _trainer(self, options: dict[str, Any]) -> L.Trainer:
         ranks = self._ranks
@@ -395,11 +414,16 @@ class LightningRun:
         callbacks += self._trackers.callbacks
         if self._target.controls:
             callbacks.append(PlannedControl(self._target, tempered=self.tempered))
+        has_logger = bool(options.get("logger"))
+        prepare_own_callbacks(self.module, has_logger=has_logger)
+        run_name = Path(self.request.folder or "dry-run").name
         trainer: L.Trainer = package.Trainer(
             **{
                 **options,
                 "callbacks": [
-                    *callbacks_given(options.get("callbacks"), Path(self.request.folder or "dry-run").name),
+                    *usual_callbacks(
+                        callbacks_given(options.get("callbacks"), run_name), has_logger=has_logger
+                    ),
                     *callbacks,
                     self._callback,
                     self._keeping,

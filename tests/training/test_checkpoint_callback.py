@@ -286,4 +286,5 @@ def test_a_run_on_a_stream_that_does_not_know_its_position_begins_again_and_says
         LightningRun(dataclasses.replace(request, attempt=2), restarted_channel).execute()
     (started,) = restarted_channel.messages_of(Started)
     assert started.step == 0
-    assert started.notes == ["The training data do not know their position: the run begins again."]
+    (note,) = started.notes
+    assert "starts again from its first step" in note

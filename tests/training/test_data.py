@@ -72,7 +72,7 @@ def test_the_order_follows_from_seed_and_epoch(make: Any) -> None:
 def test_a_loader_goes_on_from_the_batch_where_it_was_left(done: int) -> None:
     epoch_batches = [*order(SeededLoader(LOADERS["shuffled"](), seed=1), 3)]
     interrupted_loader = SeededLoader(LOADERS["shuffled"](), seed=1)
-    interrupted_loader.load_state_dict({"epoch": 3, "batch": 0})
+    interrupted_loader.load_state_dict({"epoch": 3, "batch": 0, "draws": 3})
     first_batches = list(itertools.islice(iter(interrupted_loader), done))
     resumed_loader = SeededLoader(LOADERS["shuffled"](), seed=1)
     resumed_loader.load_state_dict(interrupted_loader.state_dict())
@@ -80,7 +80,7 @@ def test_a_loader_goes_on_from_the_batch_where_it_was_left(done: int) -> None:
     if done < len(epoch_batches):
         assert [*(batch.tolist() for batch in first_batches), *remaining_batches] == epoch_batches
     else:
-        assert interrupted_loader.state_dict() == {"epoch": 4, "batch": 0}
+        assert interrupted_loader.state_dict() == {"epoch": 4, "batch": 0, "draws": 4}
 
 
 class Stream(IterableDataset[int]):
@@ -140,7 +140,7 @@ def test_a_rank_goes_on_in_the_middle_of_an_epoch() -> None:
     interrupted_loader, resumed_loader = share(), share()
     interrupted_loader.batch_sampler.set_epoch(3)
     list(itertools.islice(interrupted_loader, 2))
-    assert interrupted_loader.state_dict() == {"epoch": 3, "batch": 2}
+    assert interrupted_loader.state_dict() == {"epoch": 3, "batch": 2, "draws": 0}
     resumed_loader.load_state_dict(interrupted_loader.state_dict())
     assert [batch.tolist() for batch in resumed_loader] == epoch_batches[2:]
 

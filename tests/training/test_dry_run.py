@@ -31,6 +31,7 @@ def test_each_part_of_a_dry_run_is_told(request_for: Any, listener: Any, module:
         *tested,
         "evaluated as a confirming run",
         "trained a step with the Trainer of the spec",
+        "resumed a training from a checkpoint",
     ]
     assert all(stage.seconds >= 0 for stage in channel.messages_of(Stage))
 

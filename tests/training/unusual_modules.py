@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import copy
+import enum
+import random
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import lightning as L
+import numpy as np
 import torch
+from lightning.pytorch.callbacks import LearningRateMonitor, Timer, TQDMProgressBar
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 
 class Words(Dataset[tuple[Tensor, Tensor]]):
@@ -154,3 +161,286 @@ class SkippingFirstNet(Net):
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
         return -1 if batch_idx else None
+
+
+class AskingNet(Net):
+    """Asks for the number of steps, for which Lightning makes the data before it loads a checkpoint."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        total = int(self.trainer.estimated_stepping_batches)
+        rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=total)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
+
+
+class EarlyAskingNet(Net):
+    """Asks for the number of steps as soon as there is a Trainer."""
+
+    def setup(self, stage: str) -> None:
+        if stage == "fit":
+            self.total = self.trainer.estimated_stepping_batches
+
+
+class NumpyNet(Net):
+    """Has NumPy's numbers in the states of its scheduler and its optimizer."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        optimizer.param_groups[0]["eps"] = np.float32(1e-6)
+        rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 + 0.5 * np.cos(0.1 * step))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
+
+
+class Phase(enum.Enum):
+    """What a callback is about."""
+
+    WARM = "warm"
+    COLD = "cold"
+
+
+class Opaque:
+    """An object, as none of which a checkpoint can be read."""
+
+
+class Remembering(L.Callback):
+    """Halves the gradients in a phase that it keeps, with values of several types, in its state.
+
+    Args:
+        opaque: Whether an object is in the state, too.
+    """
+
+    def __init__(self, opaque: bool = False) -> None:
+        self.state: dict[str, Any] = {"phase": Phase.WARM, "at": Path("a/b"), "seen": np.arange(3)}
+        if opaque:
+            self.state["object"] = Opaque()
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.state["phase"] = Phase.COLD
+
+    def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: Any, optimizer: Any) -> None:
+        for param in pl_module.parameters():
+            if param.grad is not None and self.state["phase"] is Phase.COLD:
+                param.grad.mul_(-1.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.state = state_dict
+
+
+class UnfreezingNet(Net):
+    """Trains its head alone in the first epoch; then the backbone comes in, in a group of its own."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.backbone.requires_grad_(False).eval()
+
+    def on_train_epoch_start(self) -> None:
+        if self.current_epoch == 1:
+            self.backbone.requires_grad_(True).train()
+            self.optimizers().add_param_group({"params": list(self.backbone.parameters()), "lr": 0.003})
+
+
+class FreezingNet(Net):
+    """Stops to train its backbone with the second epoch."""
+
+    def on_train_epoch_start(self) -> None:
+        if self.current_epoch == 1:
+            self.backbone.requires_grad_(False).eval()
+
+
+class CountingNet(Net):
+    """Trains by a number that no checkpoint holds."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.count = 0
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        self.count += 1
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Any:
+        return self.loss(batch) * (1 + self.count)
+
+
+class OwnOrder(Sampler[int]):
+    """Shuffles by a generator of its own."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.rng = size, np.random.default_rng(7)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.rng.permutation(self.size).tolist())
+
+
+class CountingBatches(Sampler[list[int]]):
+    """Gives batches whose order follows from how often it was asked."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.count = size, 0
+
+    def __len__(self) -> int:
+        return self.size // 12
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = list(range(self.size))
+        random.Random(self.count).shuffle(order)
+        self.count += 1
+        return iter([order[start : start + 12] for start in range(0, self.size, 12)])
+
+
+class UnseededOrder(OwnOrder):
+    """Shuffles otherwise in each process."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.rng = size, np.random.default_rng()
+
+
+class NoisyWords(Words):
+    """Adds noise from a generator of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rng = np.random.default_rng(3)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        noise = torch.as_tensor(self.rng.normal(size=(5, 8)), dtype=torch.float32)
+        return self.x[index] + 0.3 * noise, self.y[index]
+
+
+class CurriculumWords(Words):
+    """Gives other items with each time that one is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        self.count += 1
+        return self.x[index] / self.count, self.y[index]
+
+
+class SamplerData(WordData):
+    """Data whose sampler, or dataset, keeps a state of its own.
+
+    Args:
+        kind: Which.
+        workers: Processes that load items.
+    """
+
+    def __init__(self, kind: str, workers: int = 0) -> None:
+        super().__init__()
+        self.kind, self.workers = kind, workers
+
+    def train_dataloader(self) -> Any:
+        match self.kind:
+            case "sampler":
+                return DataLoader(Words(), batch_size=12, sampler=OwnOrder(48))
+            case "unseeded":
+                return DataLoader(Words(), batch_size=12, sampler=UnseededOrder(48))
+            case "batches":
+                return DataLoader(Words(), batch_sampler=CountingBatches(48))
+        dataset = NoisyWords() if self.kind == "noise" else CurriculumWords()
+        return DataLoader(dataset, batch_size=12, shuffle=True, num_workers=self.workers)
+
+
+class ShortOrder(OwnOrder):
+    """Leaves items out."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.size - 13))
+
+
+class MiscountedData(WordData):
+    """Has a sampler that gives fewer batches than it says."""
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(Words(), batch_size=12, sampler=ShortOrder(48))
+
+
+class Bar(TQDMProgressBar):
+    """A bar of somebody's own."""
+
+
+class Clock(Timer):
+    """Ends a training after two seconds."""
+
+    def __init__(self) -> None:
+        super().__init__(duration="00:00:00:02")
+
+
+class ShowingNet(Net):
+    """Brings callbacks of its own."""
+
+    def __init__(self, clock: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.clock = clock
+
+    def configure_callbacks(self) -> Any:
+        return [LearningRateMonitor(), TQDMProgressBar(), *([Clock()] if self.clock else [])]
+
+
+class AveragingNet(Net):
+    """Validates with an average of its backbone that it keeps itself.
+
+    Args:
+        both: Whether it logs what the backbone itself gives, too.
+        counts: Whether its metric counts answers.
+        averages: Whether it validates with the average at all.
+    """
+
+    def __init__(
+        self, both: bool = False, counts: bool = False, averages: bool = True, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.both, self.counts, self.averages = both, counts, averages
+        self.average = AveragedModel(self.backbone, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.average.update_parameters(self.backbone)
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        x, y = batch
+        logits = self.head((self.average if self.averages else self.backbone)(x).mean(1))
+        self.log(
+            "val_loss", (logits.argmax(1) == y).float().mean() if self.counts else F.cross_entropy(logits, y)
+        )
+        if self.both:
+            self.log("own_loss", self.loss(batch))
+
+
+class TwoLoaderData(WordData):
+    """Has two loaders for validation and one for testing."""
+
+    def val_dataloader(self) -> Any:
+        return [DataLoader(Words(24, seed), batch_size=12) for seed in (3, 5)]
+
+
+class TwoLoaderNet(Net):
+    """Validates on several loaders."""
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
+        self.log("val_loss", self.loss(batch))
+
+
+class ScaledNet(Net):
+    """Has a temperature on its logits, within bounds of its own.
+
+    Args:
+        bounds: ``forward``: where it is read; ``place``: where it is held; none.
+    """
+
+    def __init__(self, bounds: str = "none", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.bounds = bounds
+        self.register_buffer("tau", torch.tensor(0.5))
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Any:
+        if self.bounds == "place":
+            self.tau.clamp_(0.1, 10.0)
+        tau = self.tau.clamp(0.1, 10.0) if self.bounds == "forward" else self.tau
+        return F.cross_entropy(self(batch[0]) / tau, batch[1])

@@ -1,0 +1,107 @@
+"""Finds in the dry run that validation is of other modules than those that are tempered."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from tempopt.errors import SpecError
+from tempopt.training.messages import Evaluation
+from tempopt.training.module import TemperedModule
+from tempopt.training.run import LightningRun
+
+_TEMPERATURES = (16.0, 1.0, 1 / 16.0)
+# in root mean squares; a metric that counts answers may stay under a small change
+_NOISE_SCALES = (1.0, 10.0, 100.0)
+_ROUNDED = 1e-7
+_VALIDATE = Evaluation(name="validate", on="validate")
+
+
+def require_metric_depends(run: LightningRun) -> None:
+    """Refuse a study whose metric is the same whatever the temperature of attention.
+
+    A metric that counts answers may be the same by chance. It is taken to depend on the tempered layers if it
+    changes with noise on their outputs.
+
+    Raises:
+        SpecError: It is.
+    """
+    if not run.tempered.layers or run.request.program.compared:
+        return
+    metric = run.request.program.metric
+    with _record_attending(run) as attending_layers:
+        values = [
+            run.evaluate(Evaluation(name="validate", on="validate", temperature={"temperature_init": tau}))[
+                metric
+            ]
+            for tau in _TEMPERATURES
+        ]
+    if not _are_same(values) or attending_layers or _changes_with_outputs(run, values[1]):
+        return
+    raise SpecError(
+        f'study.metric: "{metric}" does not change with the temperature of any layer: the same weights have '
+        f"{values[0]:.6g} at the temperatures 16, 1 and 1/16. Validation runs other modules than "
+        f"{', '.join(run.tempered.layers[:3])}, as an average of weights does that the module keeps in a "
+        "copy. Validate with the modules that are trained; for an average of weights give "
+        "lightning.pytorch.callbacks.EMAWeightAveraging under trainer.callbacks in place of the copy."
+    )
+
+
+@contextlib.contextmanager
+def _record_attending(run: LightningRun) -> Iterator[set[int]]:
+    """Record which layers of a TemperedModule attend, whose weights are not known to be those of a layer."""
+    layers: set[int] = set()
+    module = run.module
+    if not isinstance(module, TemperedModule):
+        yield layers
+        return
+    attend = module.attend
+
+    def recording(*args: object, layer: int, **kwargs: object) -> Tensor:
+        layers.add(layer)
+        return attend(*args, layer=layer, **kwargs)  # type: ignore[arg-type]
+
+    module.attend = recording  # type: ignore[method-assign, assignment]
+    try:
+        yield layers
+    finally:
+        module.attend = attend  # type: ignore[method-assign]
+
+
+def _changes_with_outputs(run: LightningRun, plain_value: float) -> bool:
+    """Return whether the metric changes when noise is added to what the tempered layers give."""
+    evaluation = dataclasses.replace(_VALIDATE, temperature={"temperature_init": 1.0})
+    for scale in _NOISE_SCALES:
+        # weights would do as well, but averaged ones come in when validation begins
+        hooks = [
+            run.module.get_submodule(name).register_forward_hook(functools.partial(_add_noise, scale))
+            for name in run.tempered.layers
+        ]
+        try:
+            value = run.evaluate(evaluation)[run.request.program.metric]
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if not _are_same([plain_value, value]):
+            return True
+    return False
+
+
+def _add_noise(scale: float, module: nn.Module, inputs: object, outputs: object) -> object:
+    def perturb(leaf: object) -> object:
+        if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
+            return leaf
+        return leaf + scale * (leaf.square().mean().sqrt() + 1e-3) * torch.randn_like(leaf)
+
+    return tree_map(perturb, outputs)
+
+
+def _are_same(values: list[float]) -> bool:
+    return all(math.isclose(value, values[0], rel_tol=_ROUNDED) for value in values)
