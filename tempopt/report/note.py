@@ -49,7 +49,8 @@ def _parts(result: StudyResult) -> Iterator[str]:
     name = shlex.quote(result.name)
     yield f"- The whole report, as one page to send on: {_code(f'tempopt report {name}')}"
     yield f"- On the terminal: {_code(f'tempopt show {name}')}"
-    yield f"- As YAML for LightningCLI or as a script: {_code(f'tempopt export {name}')}"
+    kind = "YAML for LightningCLI" if result.spec.program is None else "a command or a call"
+    yield f"- As {kind}, or as a script: {_code(f'tempopt export {name}')}"
     yield (
         "\n*`tempopt dashboard` keeps this note up to date. A note that you change stays as you leave it; "
         "empty it, and this one comes back.*"
