@@ -16,6 +16,7 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 
 from tempopt.attention.functional.attention import temper_query, tempered_attention, visible_keys
+from tempopt.attention.functional.entropy import attention_entropy
 from tempopt.errors import UsageError
 from tempopt.temperature import (
     NORMALISERS,
@@ -276,3 +277,26 @@ def test_one_graph_serves_every_temperature(scaling: Any) -> None:
         eager = tempered_attention(q, k, v, inverse_temperature=beta, length_scaling=scaling, is_causal=True)
         torch.testing.assert_close(attend(beta), eager)
     assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("normaliser", ["softmax", "sparsemax"])
+def test_a_mask_over_keys_alone_is_that_of_all_queries(normaliser: str) -> None:
+    q, k, v = qkv()
+    mask = torch.arange(K) < 2
+    whole = tempered_attention(
+        q, k, v, inverse_temperature=0.7, normaliser=normaliser, attn_mask=mask.expand(Q, K)
+    )
+    alone = tempered_attention(q, k, v, inverse_temperature=0.7, normaliser=normaliser, attn_mask=mask)
+    torch.testing.assert_close(alone, whole)
+
+
+def test_queries_and_keys_of_two_types_are_refused_but_under_autocast() -> None:
+    q, k, v = qkv(torch.float32)
+    for call in (
+        lambda: tempered_attention(q, k.bfloat16(), v, inverse_temperature=1.0, normaliser="sparsemax"),
+        lambda: attention_entropy(q, k.bfloat16()),
+    ):
+        with pytest.raises(UsageError, match=r"bfloat16, float32.*key.to\(query.dtype\)"):
+            call()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            call()

@@ -12,7 +12,13 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from tempopt.attention.functional.logits import AttentionOptions, for_each_head, visible_keys, wide_type
+from tempopt.attention.functional.logits import (
+    AttentionOptions,
+    check_types,
+    for_each_head,
+    visible_keys,
+    wide_type,
+)
 from tempopt.attention.functional.normalisers import ATTENTIONS, check_limits
 from tempopt.errors import UsageError
 from tempopt.temperature.length import FEWEST_KEYS, LengthScaling, NoLengthScaling
@@ -89,9 +95,10 @@ def tempered_attention(
 
     Raises:
         UsageError: if the normaliser is not known, ``top_k``, ``min_weight`` or a temperature does not go
-            with it, or the heads of keys or values do not divide the queries'.
+            with it, the heads of keys or values do not divide the queries', or their types differ.
     """
     limit = check_limits(normaliser, top_k, min_weight)
+    check_types(q_BHQD, k_BHKD, v_BHKD)
     if normaliser == "linear":
         _check_linear(inverse_temperature, length_scaling)
     q_BHQD = temper_query(

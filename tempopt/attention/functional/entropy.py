@@ -21,6 +21,7 @@ from tempopt.attention.functional.fused_entropy import attention_and_entropy
 from tempopt.attention.functional.logits import (
     AttentionOptions,
     biased_logits,
+    check_types,
     restrict_mask,
     to_wide_type,
     visible_keys,
@@ -285,6 +286,7 @@ class _AddToGradient(torch.autograd.Function):
 
 def check_shapes(q: Tensor, k: Tensor, v: Tensor | None, attn_mask: Tensor | None) -> None:
     """Raise UsageError if queries, keys, values and mask do not belong together."""
+    check_types(q, k, v)
     remedy = ""
     if any(tensor is not None and tensor.ndim != 4 for tensor in (q, k, v)):
         remedy = "give each as (batch, heads, length, head dimension); unsqueeze what has fewer dimensions"

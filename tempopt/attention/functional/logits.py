@@ -182,6 +182,16 @@ def restrict_mask(attn_mask: Tensor | None, visible_mask: Tensor, hidden: float 
     return attn_mask.masked_fill(~visible_mask, hidden)
 
 
+def check_types(q: Tensor, k: Tensor, v: Tensor | None) -> None:
+    """Raise UsageError if queries, keys and values are of several types, but under autocast."""
+    types = {str(x.dtype).removeprefix("torch.") for x in (q, k, v) if x is not None}
+    if len(types) > 1 and not torch.is_autocast_enabled(q.device.type):
+        raise UsageError(
+            f"Queries, keys and values are of the types {', '.join(sorted(types))}. Give them in one type, "
+            "as by key.to(query.dtype), or use torch.autocast."
+        )
+
+
 def for_each_head(x_BGKD: Tensor, num_heads: int) -> Tensor:
     """Return keys or values with one head for each of the queries'; as they are where they have no heads.
 

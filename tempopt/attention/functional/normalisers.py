@@ -75,6 +75,8 @@ def _fused_softmax(
     q_BHQD: Tensor, k_BHKD: Tensor, v_BHKE: Tensor, options: AttentionOptions, limit: Limit
 ) -> Tensor:
     attn_mask, is_causal = options.attn_mask, options.is_causal
+    if attn_mask is not None and attn_mask.ndim < 2:
+        attn_mask = attn_mask.expand(1, k_BHKD.shape[-2])
     # It takes one or the other; and its own weights are in float32 already.
     if is_causal and attn_mask is not None:
         causal_QK = causal_mask(q_BHQD.shape[-2], k_BHKD.shape[-2], attn_mask.device)
