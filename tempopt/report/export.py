@@ -29,10 +29,10 @@ from tempopt.temperature import (
     ParameterNames,
     TemperatureParameters,
     drop_unused_params,
-    groups_of,
+    group_by_temperature,
+    named_schedule_params,
     registered_path,
     same_training,
-    schedule_of,
     split_name,
 )
 
@@ -177,7 +177,7 @@ def to_python(result: StudyData, *, winner: bool = False) -> str:
 
 def _of_attention(at_inference: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return what of a plan of inference is attention's; None if nothing is."""
-    return groups_of(at_inference or {})[""] or None
+    return group_by_temperature(at_inference or {})[""] or None
 
 
 def _callbacks(result: StudyData, export: _Export) -> list[dict[str, Any]]:
@@ -188,12 +188,12 @@ def _callbacks(result: StudyData, export: _Export) -> list[dict[str, Any]]:
     if export.attached is not None:
         callbacks.append({"class_path": ATTACH, "init_args": export.attached})
     for name, value in result.spec.temperatures.items():
-        schedule = schedule_of(export.parameters, name)
+        schedule = named_schedule_params(export.parameters, name)
         parameters: dict[str, Any] = {}
         for parameter, number in schedule.items():
             # ``schedule_args.NAME`` stands in a mapping ``schedule_args``
             _put(parameters, parameter, number)
-        at_inference = groups_of(export.at_inference or {}).get(name)
+        at_inference = group_by_temperature(export.at_inference or {}).get(name)
         if not schedule and at_inference is None:
             # what changes nothing need not be set
             continue

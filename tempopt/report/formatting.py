@@ -19,11 +19,11 @@ from tempopt.temperature import (
     drop_unused_params,
     is_controlled,
     join_name,
+    list_temperatures,
+    named_schedule_params,
     neutral_values,
     parameters_of_temperature,
-    schedule_of,
     split_name,
-    temperatures_of,
 )
 from tempopt.temperature.knots import INNER_KNOTS
 from tempopt.verdict.inference import AS_TRAINED
@@ -192,14 +192,14 @@ def duration(seconds: float) -> str:
 def temperature_text(parameters: Mapping[str, Any]) -> str:
     """Return a parameter set as people read it, without what changes nothing: ``τ = 2, lr=0.01``."""
     texts, covered_names = [], set()
-    for name in temperatures_of(parameters):
+    for name in list_temperatures(parameters):
         temperature_params = {**NEUTRAL, **parameters_of_temperature(parameters, name)}
         first = temperature_params["temperature_init"]
         last = temperature_params["temperature_final"] or first
         if not name and is_controlled(parameters):
             texts.append(_controlled_text(drop_unused_params(parameters)))
             covered_names |= set(CONTROL_PARAMETERS)
-        elif name and not schedule_of(parameters, name):
+        elif name and not named_schedule_params(parameters, name):
             texts.append(f"{name} = {first:.4g} as found")
         elif temperature_params["schedule"] == NEUTRAL["schedule"]:
             texts.append(f"{name or 'τ'} = {first:.4g}")

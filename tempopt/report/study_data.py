@@ -168,8 +168,8 @@ class StudyData:
 
     @property
     def best_baseline(self) -> BaselineStats | None:
-        """The best baseline run of the search alone, where they are tuned (``other_names``); else None."""
-        best = best_of(of_kind(self.runs, "baseline"), self.direction) if self.spec.other_names else None
+        """The best baseline run of the search alone, where they are tuned (``ordinary_names``); else None."""
+        best = best_of(of_kind(self.runs, "baseline"), self.direction) if self.spec.ordinary_names else None
         return None if best is None else BaselineStats(mean=best.value, sd=None, n=1)
 
     @property

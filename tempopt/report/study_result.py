@@ -213,7 +213,7 @@ def assemble(
     measurements = list(measurements)
     curves, measured = _by_run(measurements) if needs_measurements else ({}, {})
     spec = StudySpec.from_json(row.spec)
-    concludes = spec.about_temperature
+    concludes = spec.is_about_temperature
     verdict = compute_verdict(tickets, measurements, spec) if concludes else None
     agents = active_agents(tickets)
     lost = [ticket for ticket in tickets if ticket.failures or ticket.state == "failed"]

@@ -19,8 +19,8 @@ from tempopt.sampling.initial_design import initial_params
 from tempopt.sampling.optuna_factories import make_pruner, make_sampler
 from tempopt.seeds import derive, seed_name
 from tempopt.spec.conditions import active_params
-from tempopt.spec.search_space import Arm
-from tempopt.spec.sections import KNOWLEDGE_GRADIENT, MOST_RUNS
+from tempopt.spec.search_space import SamplingArm
+from tempopt.spec.sections import KNOWLEDGE_GRADIENT, MAX_RUNS
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import (
     SAMPLED_KINDS,
@@ -88,7 +88,7 @@ class SearchArms:
         self._spec = spec
         self._spaces: dict[str, dict[str, BaseDistribution]] = {arm: spec.space(arm) for arm in SEARCH_KINDS}
         self._constants = spec.constants()
-        self._levels = self._spaces["constant"].keys() - set(spec.other_names)
+        self._levels = self._spaces["constant"].keys() - set(spec.ordinary_names)
         self._best: TicketRow | None = None
         self._histories = {
             arm: History(
@@ -124,7 +124,7 @@ class SearchArms:
         from tempopt.sampling.knowledge_gradient import KnowledgeGradient
 
         if arm not in self._strategies:
-            study, arm_name = self._spec.study, cast("Arm", arm)
+            study, arm_name = self._spec.study, cast("SamplingArm", arm)
             features = Features(self._spec, arm_name)
             earlier = [WarmStartStudy(prior_run["runs"], features) for prior_run in self._warm_start_runs]
             self._strategies[arm] = KnowledgeGradient(
@@ -158,13 +158,13 @@ class SearchArms:
         """Return a trial of the design as one of the search's model."""
         design = copy.copy(trial)
         design.number = self._design_number(arm, trial.number)
-        design.params = self._spec.parameters(cast("Arm", arm), trial.params)
+        design.params = self._spec.parameters(cast("SamplingArm", arm), trial.params)
         return design
 
     def _design_number(self, arm: str, number: int) -> int:
         """Return a number below those of the search, whose trials share their seeds by turns, too."""
         streams = self._spec.study.seeds.search or 1
-        return number - (1 + _DESIGN.index(arm)) * streams * MOST_RUNS
+        return number - (1 + _DESIGN.index(arm)) * streams * MAX_RUNS
 
     def _retune(self, number: int, seed: int) -> Parameters | None:
         """Return the parameters of a run that tunes the baseline once the search is over; None: not known."""
@@ -251,7 +251,7 @@ class SearchArms:
             known_trials, pending, number=number, seed=seed, fixed=fixed
         ) or strategy.warm_start_params(number)
         if not values:
-            values = initial_params(self._spec, cast("Arm", arm), number, seed=self._spec.study.seed)
+            values = initial_params(self._spec, cast("SamplingArm", arm), number, seed=self._spec.study.seed)
         return values | fixed
 
     def expected_improvement(self, ticket: TicketRow) -> tuple[float, float] | None:
@@ -318,11 +318,11 @@ class SearchArms:
             return []
         seed = derive(self._spec.study.seed, seed_name(arm), "named")
         sets = self._strategy(arm).recommend(self._histories[arm].finished_trials(), count=1, seed=seed)
-        return [self._spec.parameters(cast("Arm", arm), sampled) for sampled in sets]
+        return [self._spec.parameters(cast("SamplingArm", arm), sampled) for sampled in sets]
 
     def _recommend_within(self, arm: str) -> Parameters | None:
         """Return what the search's model expects to be the best baseline or constant; None: not known."""
-        arm_name = cast("Arm", arm)
+        arm_name = cast("SamplingArm", arm)
         if not self._spaces[arm]:
             return self._spec.parameters(arm_name, {})
         seed = derive(self._spec.study.seed, seed_name(arm), "named")
@@ -337,7 +337,7 @@ class SearchArms:
         strategy = self._strategy("search")
         return CandidatePool(
             self._spaces[arm],
-            lambda sampled: strategy.describe(self._spec.parameters(cast("Arm", arm), sampled)),
+            lambda sampled: strategy.describe(self._spec.parameters(cast("SamplingArm", arm), sampled)),
             seed=derive(self._spec.study.seed, seed_name(arm), "within") & 0xFFFFFFFF,
         )
 
@@ -349,7 +349,7 @@ class SearchArms:
         if not self._foresees(arm):
             return []
         sampled_sets = self._strategy(arm).rank_tried(self._histories[arm].finished_trials())
-        return [self._spec.parameters(cast("Arm", arm), sampled) for sampled in sampled_sets]
+        return [self._spec.parameters(cast("SamplingArm", arm), sampled) for sampled in sampled_sets]
 
     def tell(
         self,

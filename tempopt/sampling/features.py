@@ -30,10 +30,10 @@ from tempopt.temperature import (
     split_name,
 )
 from tempopt.temperature.knots import INNER_KNOTS
-from tempopt.temperature.plan import OWN_NUMBER
+from tempopt.temperature.plan import CUSTOM_NUMBER_PREFIX
 
 if TYPE_CHECKING:
-    from tempopt.spec.search_space import Arm
+    from tempopt.spec.search_space import SamplingArm
     from tempopt.spec.study_spec import StudySpec
 
 _CURVE = ParameterNames(GROUPS["schedule"] | GROUPS["level"])
@@ -53,7 +53,7 @@ class Features:
         arm: The arm.
     """
 
-    def __init__(self, spec: StudySpec, arm: Arm = "search") -> None:
+    def __init__(self, spec: StudySpec, arm: SamplingArm = "search") -> None:
         self._fixed = spec.fixed_temperatures
         space = spec.space(arm)
         self._curves = list(dict.fromkeys(split_name(name)[0] for name in space if name in _CURVE))
@@ -108,7 +108,11 @@ def _plan(parameters: Mapping[str, Any], temperature: str) -> tuple[tuple[str, A
     ]
     return (
         *named_values,
-        *((name, value) for name, value in temperature_params.items() if name.startswith(OWN_NUMBER)),
+        *(
+            (name, value)
+            for name, value in temperature_params.items()
+            if name.startswith(CUSTOM_NUMBER_PREFIX)
+        ),
     )
 
 

@@ -150,7 +150,7 @@ def build_guard_constraints(
     """
     direction = spec.study.direction
     best_runs = sorted(at_one, key=lambda run: to_maximize(run[0], direction), reverse=True)
-    if spec.other_names:
+    if spec.ordinary_names:
         # runs that tune something are mostly worse than what the winner will be compared with
         best_runs = best_runs[: math.ceil(_TUNED * len(best_runs))]
     limits = []

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from optuna.distributions import BaseDistribution
 
-    from tempopt.spec.search_space import Arm
+    from tempopt.spec.search_space import SamplingArm
     from tempopt.spec.study_spec import StudySpec
 
 _POINTS = 64
@@ -30,7 +30,7 @@ _STRENGTHS = ("entropy_lambda", "entropy_lambda_final", "output_temperature")
 """Temperature parameters of which a little does little and much does harm, as with a learning rate."""
 
 
-def initial_params(spec: StudySpec, arm: Arm, number: int, *, seed: int) -> dict[str, Any]:
+def initial_params(spec: StudySpec, arm: SamplingArm, number: int, *, seed: int) -> dict[str, Any]:
     """Return the values of an arm's own space that it tries as long as nothing is known.
 
     A person gives a range for a learning rate with the likely values in its middle, so that the first values

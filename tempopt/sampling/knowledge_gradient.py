@@ -32,7 +32,7 @@ from tempopt.sampling.surrogate import (
     select_batch,
 )
 from tempopt.seeds import shared_seed
-from tempopt.spec.sections import FEWEST, MOST_RUNS
+from tempopt.spec.sections import MAX_RUNS, MIN_MODEL_RUNS
 from tempopt.storage.rows import Parameters
 
 Row = TypeVar("Row", bound=tuple[Any, ...])
@@ -269,7 +269,7 @@ class KnowledgeGradient:
                     trends=len(self._earlier),
                     guarding=self._guarding,
                 )
-                if min(len(trial_groups[0]), num_complete) >= FEWEST
+                if min(len(trial_groups[0]), num_complete) >= MIN_MODEL_RUNS
                 else None
             )
         return self._model_cache[numbers]
@@ -553,7 +553,7 @@ class KnowledgeGradient:
         if self._streams is None:
             return number
         # numbers of the design lie below those of the search by a multiple of this
-        return shared_seed(number % (self._streams * MOST_RUNS), self._streams)
+        return shared_seed(number % (self._streams * MAX_RUNS), self._streams)
 
     def _pool(
         self, model: ArmModel, rng: np.random.Generator, fixed: Mapping[str, Any] | None = None

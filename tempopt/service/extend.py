@@ -190,7 +190,7 @@ def _check_alpha_left(rows: Sequence[TicketRow], of_round: int, spec: StudySpec)
     """Refuse a round whose verdict could show nothing, whatever is found in it."""
     test, max_pairs = spec.study.test, spec.study.seeds.confirm.max
     alpha = alpha_for_verdict(verdicts(rows, of_round))
-    if max_pairs < (min_pairs := spec.study.seeds.confirm.enough(test, alpha)):
+    if max_pairs < (min_pairs := spec.study.seeds.confirm.sufficient_max(test, alpha)):
         raise UsageError(
             f"More trials would have a verdict of their own, whose level is {100 * alpha:.3g} %. With "
             f"study.test: {test} that takes {min_pairs} pairs, and study.seeds.confirm is "

@@ -10,7 +10,7 @@ from tempopt.agent.study_lookup import check_distinct_param_names, find_study
 from tempopt.errors import SpecError, UsageError
 from tempopt.spec.custom_schedules import check_schedules
 from tempopt.spec.identity import diff_specs
-from tempopt.spec.lint import LintMessage, SpecLintResult, check_text, message_at, messages_of
+from tempopt.spec.lint import LintMessage, SpecLintResult, check_text, message_at, parse_messages
 from tempopt.spec.logger_secrets import check_no_secrets
 from tempopt.spec.sections import KNOWLEDGE_GRADIENT
 from tempopt.spec.study_spec import StudySpec
@@ -47,18 +47,18 @@ def check(text: str, store: Store, is_visible: MaySee) -> SpecLintResult:
         is_visible: See :data:`MaySee`.
     """
     checked_text = check_text(text)
-    if checked_text.spec is None or checked_text.origin is None:
+    if checked_text.spec is None or checked_text.document is None:
         return checked_text
-    spec, origin = checked_text.spec, checked_text.origin
-    messages = list(_unseen(spec, origin, is_visible))
+    spec, document = checked_text.spec, checked_text.document
+    messages = list(_unseen(spec, document, is_visible))
     for checker in (check_schedules, _check_strategies, _check_loggers, _check_sets):
-        with _collect_messages(messages, origin):
+        with _collect_messages(messages, document):
             checker(spec)
     if not messages and find_study(store, spec.study.name) is None:
         for store_check in (check_distinct_param_names, _check_prior_runs):
-            with _collect_messages(messages, origin):
+            with _collect_messages(messages, document):
                 store_check(store, spec)
-        messages += [message_at(origin, path, text) for path, text in find_unresolved_references(spec)]
+        messages += [message_at(document, path, text) for path, text in find_unresolved_references(spec)]
     return checked_text.with_messages(messages)
 
 
@@ -87,22 +87,22 @@ def find_existing_study(spec: StudySpec, store: Store) -> ExistingStudy | None:
     return ExistingStudy(state=row.state, same=not lines, differences=tuple(lines))
 
 
-def _unseen(spec: StudySpec, origin: YamlDocument, is_visible: MaySee) -> Iterator[LintMessage]:
+def _unseen(spec: StudySpec, document: YamlDocument, is_visible: MaySee) -> Iterator[LintMessage]:
     if not is_visible(spec.study.name):
         text = f'you may not begin a study named "{spec.study.name}". Give another name.'
-        yield message_at(origin, "study.name", text)
+        yield message_at(document, "study.name", text)
     for name in spec.study.warm_start:
         if not is_visible(name):
-            yield message_at(origin, "study.warm_start", f'there is no study "{name}".')
+            yield message_at(document, "study.warm_start", f'there is no study "{name}".')
 
 
 @contextmanager
-def _collect_messages(messages: list[LintMessage], origin: YamlDocument) -> Iterator[None]:
+def _collect_messages(messages: list[LintMessage], document: YamlDocument) -> Iterator[None]:
     """Collect what a check refuses."""
     try:
         yield
     except (SpecError, UsageError) as error:
-        messages += messages_of(str(error), origin)
+        messages += parse_messages(str(error), document)
 
 
 def _check_strategies(spec: StudySpec) -> None:

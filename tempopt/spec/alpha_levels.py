@@ -1,6 +1,6 @@
-"""Which paired tests there are, how a level is spent over looks, and how few pairs can show something.
+"""The paired tests, how a level is spent over looks, and how few pairs can be significant.
 
-Plain arithmetic: a spec is validated by it, so it imports neither NumPy nor SciPy.
+Plain arithmetic without NumPy and SciPy, since validation of a spec uses it.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ Test = Literal["t", "sign_flip"]
 TESTS: tuple[Test, ...] = ("t", "sign_flip")
 
 ALPHA = 0.05
-"""Level of the two-sided test that p-values are scaled to: below it is significant, whatever share was
-spent."""
+"""Level of the two-sided test that p-values are scaled to: below it is significant, whatever share was spent.
+"""
 
 _POWER = 1.5
 
 
 def alpha_spending(pairs: int, max_pairs: int) -> float:
-    """Return the share of the level that is spent by a look at so many pairs: (pairs / max_pairs)^1.5.
+    """Return the share of the level that a look at ``pairs`` pairs spends: (pairs / max_pairs)^1.5.
 
     Chosen among powers (Kim & DeMets 1987) and the shapes of Pocock and O'Brien and Fleming (Lan & DeMets
-    1983) for trainings that are dear: looks at 4, 8, 12 and 16 pairs, given up where the gain is not above
-    zero. Power, and pairs trained on average, where the gain is so many standard deviations of a pair's
-    difference:
+    1983) for expensive trainings: looks at 4, 8, 12 and 16 pairs, stopped where the gain is not above zero.
+    The columns are gains in standard deviations of a pair's difference; a cell has the power and the mean
+    number of trained pairs:
 
     ====================  ==========  ==========  ==========  ==========  =========
     spent                 0           0.5         1           1.5         2.5
@@ -41,18 +41,19 @@ def alpha_spending(pairs: int, max_pairs: int) -> float:
     O'Brien and Fleming   2.4 %, 8.7  43 %, 13.0  94 %, 12.1  100 %, 10   100 %, 8.1
     ====================  ==========  ==========  ==========  ==========  =========
 
-    A large gain ends after fewer than eight pairs, one of a standard deviation is found nearly as often as by
-    sixteen; and what flatter shapes save beyond that, they take from small gains. (benchmarks/sequential.py)
+    A large gain ends after fewer than eight pairs, and a gain of one standard deviation is found nearly as
+    often as with sixteen. What flatter shapes save beyond that reduces the power for small gains.
+    (benchmarks/sequential.py)
 
     Args:
-        pairs: Pairs that are there, >= 1.
-        max_pairs: Pairs at which the test ends at the latest, >= 1.
+        pairs: Number of complete pairs, >= 1.
+        max_pairs: Largest number of pairs of the test, >= 1.
 
     Returns:
         A share in (0, 1]; 1 from ``max_pairs`` on.
 
     Raises:
-        UsageError: If either number is below 1.
+        UsageError: Either number is below 1.
     """
     if pairs < 1 or max_pairs < 1:
         raise UsageError(
@@ -61,15 +62,15 @@ def alpha_spending(pairs: int, max_pairs: int) -> float:
     return float(min(1.0, pairs / max_pairs) ** _POWER)
 
 
-def least_pairs(test: Test, alpha: float) -> int:
-    """Return the fewest pairs at which a test can say that something is significant.
+def min_significant_pairs(test: Test, alpha: float) -> int:
+    """Return the smallest number of pairs at which a test can be significant.
 
     Args:
-        test: Which test.
-        alpha: Two-sided level of the one look that is taken, in (0, 1).
+        test: Name of the test.
+        alpha: Two-sided level of a single look, in (0, 1).
 
     Raises:
-        UsageError: If the test is not known or the level out of range.
+        UsageError: The test is unknown or the level out of range.
     """
     if test not in TESTS:
         raise UsageError(unknown("test", test, TESTS))

@@ -26,7 +26,7 @@ from tempopt.temperature.parameters import (
     ParameterNames,
     drop_unused_params,
 )
-from tempopt.temperature.plan import OWN_NUMBER, flatten_schedule_args, is_own_number
+from tempopt.temperature.plan import CUSTOM_NUMBER_PREFIX, flatten_schedule_args, is_custom_number
 from tempopt.training.arguments import Arguments, loaders, parameter
 
 if TYPE_CHECKING:
@@ -267,8 +267,10 @@ class ProgramFactory:
 
 def _nest(parameters: Mapping[str, Any], schedule_args: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return parameters with each ``schedule_args.knee`` moved into ``schedule_args``, over its values."""
-    arguments = {name: value for name, value in parameters.items() if not is_own_number(name)}
-    numbers = {n.removeprefix(OWN_NUMBER): value for n, value in parameters.items() if is_own_number(n)}
+    arguments = {name: value for name, value in parameters.items() if not is_custom_number(name)}
+    numbers = {
+        n.removeprefix(CUSTOM_NUMBER_PREFIX): value for n, value in parameters.items() if is_custom_number(n)
+    }
     if numbers:
         arguments["schedule_args"] = {
             **(schedule_args or {}),

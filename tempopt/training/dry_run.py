@@ -33,12 +33,12 @@ from tempopt.temperature import (
     PLAN_PARAMETERS,
     TEMPERATURE_PARAMETERS,
     TemperatureParameters,
-    at_constant,
+    add_learned_temperatures,
     drop_unused_params,
     is_controlled,
     join_name,
+    make_constant,
     to_neutral,
-    with_learned_temperatures,
 )
 from tempopt.training.build import check_space, prepare
 from tempopt.training.callbacks import seed_generators
@@ -281,7 +281,9 @@ def _control(request: RunRequest, ranks: Ranks) -> bool:
     targets = [target for target in request.space.get(CONTROL, []) if target != NO_CONTROL]
     if not targets or is_controlled(request.parameters):
         return False
-    parameters = drop_unused_params({**at_constant(request.parameters, 1.0), **_SOFTMAX, CONTROL: targets[0]})
+    parameters = drop_unused_params(
+        {**make_constant(request.parameters, 1.0), **_SOFTMAX, CONTROL: targets[0]}
+    )
     try:
         _run_short(dataclasses.replace(request, parameters=parameters, evaluations=[]), ranks)
     except UsageError as error:
@@ -299,7 +301,7 @@ def _not_learned(
     full_parameters = request.parameters | {
         join_name(name, AS_FOUND): temperature for name, temperature in found_temperatures.items()
     }
-    parameters = with_learned_temperatures(
+    parameters = add_learned_temperatures(
         to_neutral(full_parameters), LR_RATIOS[0], learns=request.learns or True
     )
     learning_request = dataclasses.replace(request, parameters=parameters, evaluations=[])

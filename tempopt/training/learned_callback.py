@@ -17,7 +17,7 @@ from torch import Tensor
 from tempopt.attention.attach.learning import HeadTemperatures, PerHeadTemperatures
 from tempopt.attention.attach.values import ValueAttachment
 from tempopt.errors import AttachError
-from tempopt.temperature import LEARNED, PER_HEAD, temperatures_of
+from tempopt.temperature import LEARNED, PER_HEAD, list_temperatures
 from tempopt.temperature.ranges import HIGHEST, LOWEST
 from tempopt.training.callbacks import TemperatureTarget, TemperedAttention, loss_scale
 from tempopt.training.messages import LEARNED_CURVE, RunRequest
@@ -236,7 +236,7 @@ def build_learned_callback(
     lr_ratio = request.parameters.get(LEARNED)
     if lr_ratio is None:
         return None
-    temperatures = temperatures_of(request.parameters)
+    temperatures = list_temperatures(request.parameters)
     tempered: dict[str, TemperatureTarget] = {
         name: named_temperatures[name] for name in temperatures if name in named_temperatures
     }

@@ -14,7 +14,7 @@ from tempopt.attention.attach.number_path import AttributePath, find_number, sug
 from tempopt.attention.attach.values import SAME_AS_FOUND, ValueAttachment, attach_value
 from tempopt.errors import AttachError, SpecError
 from tempopt.spec.program import Program
-from tempopt.temperature import AS_FOUND, registered_path, schedule_of
+from tempopt.temperature import AS_FOUND, named_schedule_params, registered_path
 from tempopt.temperature.ranges import HIGHEST, LOWEST
 from tempopt.training.build import RunComponents
 from tempopt.training.callbacks import TemperedAttention
@@ -60,7 +60,7 @@ class NamedValues:
                 path = settings["value"] or _registered_buffer_path(module, name)
                 self._refuse_twice(find_number(module, path))
                 # as found nothing is written: a module holds that as its precision rounds it
-                schedule = schedule_of(parameters, name)
+                schedule = named_schedule_params(parameters, name)
                 attachment = attach_value(module, path, schedule, transform=settings["transform"])
                 self.attachments[name] = attachment
                 _check_found(name, attachment, settings[AS_FOUND])

@@ -23,7 +23,12 @@ from tempopt.attention.attach.attachment import Attachment
 from tempopt.errors import SpecError, unknown
 from tempopt.spec.program import ValidateAt, guard_name
 from tempopt.storage.rows import is_finite
-from tempopt.temperature import Constant, TemperatureParameters, groups_of, without_learned_temperatures
+from tempopt.temperature import (
+    Constant,
+    TemperatureParameters,
+    group_by_temperature,
+    remove_learned_temperatures,
+)
 from tempopt.training import gpu_memory
 from tempopt.training.arguments import loaders
 from tempopt.training.attention_observer import AttentionObserver
@@ -96,7 +101,7 @@ class Run:
         self._ranks, self._channel = ranks, channel
         self._clock, self._beaten = time.monotonic(), -math.inf
         seeds = {"data": request.program.data_seed, "model": request.seed}
-        parameters = without_learned_temperatures(request.parameters)
+        parameters = remove_learned_temperatures(request.parameters)
         built = build(request.program, parameters, reseed=lambda part: seed_generators(seeds[part], part))
         self.module = built.module
         self.datamodule = built.datamodule
@@ -468,7 +473,7 @@ class Run:
 
     @contextlib.contextmanager
     def _other_plan(self, temperature: dict[str, Any]) -> Iterator[None]:
-        groups = groups_of(temperature)
+        groups = group_by_temperature(temperature)
         if attention := groups.pop(""):
             self.tempered.use(TemperatureParameters.from_mapping(attention))
         try:

@@ -111,7 +111,7 @@ def detectable(spec: StudySpec) -> DetectableEffect:
     By Student's test; those of signs and ranks see a little less. Where the twin may differ from the baseline
     both have to show the gain, so that each is asked for half of the chance to miss it.
     """
-    comparisons = 2 if spec.other_names or spec.method_names else 1
+    comparisons = 2 if spec.ordinary_names or spec.method_parameter_names else 1
     alpha = alpha_for_verdict(1)
     single_power = 1 - (1 - POWER) / comparisons
     confirm = spec.study.seeds.confirm

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from tempopt.spec.domains import UNSET
 from tempopt.storage.rows import NewTicket, Parameters, TicketRow
 from tempopt.storage.ticket_queries import (
-    Arm,
+    ConfirmationArm,
     current_round,
     join_arms,
     of_kind,
@@ -28,12 +28,12 @@ from tempopt.temperature import (
     NEUTRAL,
     NORMALISATION,
     active_groups,
-    at_constant,
+    add_learned_temperatures,
     drop_unused_params,
     join_name,
+    make_constant,
     remove_part,
     training_key,
-    with_learned_temperatures,
 )
 from tempopt.verdict.paired_evidence import is_confirmation_complete
 from tempopt.verdict.pairs import (
@@ -76,7 +76,7 @@ def arm_without(part: str) -> str:
     return f"without_{part}"
 
 
-def ablate(spec: StudySpec, arms: Mapping[Arm, Parameters]) -> dict[str, Parameters]:
+def ablate(spec: StudySpec, arms: Mapping[ConfirmationArm, Parameters]) -> dict[str, Parameters]:
     """Return the winner with one part made neutral, by part, for each part that is not neutral.
 
     What is no temperature and has a baseline (a normaliser, label smoothing) is a part, too, and the searched
@@ -93,7 +93,7 @@ def ablate(spec: StudySpec, arms: Mapping[Arm, Parameters]) -> dict[str, Paramet
     if len(moving_parts) == 1:
         constant = arms.get("constant_twin") or arms.get("constant")
         ablations[moving_parts[0]] = constant or ablations[moving_parts[0]]
-    for name in spec.method_names:
+    for name in spec.method_parameter_names:
         if name == "window":
             # the width of what local_share makes: no part by itself
             continue
@@ -107,7 +107,7 @@ def ablate(spec: StudySpec, arms: Mapping[Arm, Parameters]) -> dict[str, Paramet
     return ablations
 
 
-def simpler_plans(arms: Mapping[Arm, Parameters]) -> list[Simpler]:
+def simpler_plans(arms: Mapping[ConfirmationArm, Parameters]) -> list[Simpler]:
     """Return the plans that keep one part of the winner, or all but one; the fewest parts first."""
     winner = arms["search"]
     parts = active_groups(winner)
@@ -123,7 +123,7 @@ def simpler_plans(arms: Mapping[Arm, Parameters]) -> list[Simpler]:
             name, _, group = part.rpartition(".")
             level = constant.get(join_name(name, "temperature_init"))
             if group in _MOVING and part not in part_set and level is not None:
-                parameters = at_constant(parameters, level, name)
+                parameters = make_constant(parameters, level, name)
         for part in parts:
             if part not in part_set:
                 parameters = remove_part(parameters, part)
@@ -181,7 +181,7 @@ def round_of_explanation(tickets: Sequence[TicketRow], of_round: int) -> int | N
 
 
 def _choosing_tickets(
-    tickets: Sequence[TicketRow], spec: StudySpec, arms: Mapping[Arm, Parameters]
+    tickets: Sequence[TicketRow], spec: StudySpec, arms: Mapping[ConfirmationArm, Parameters]
 ) -> list[NewTicket]:
     """Return the runs on choosing seeds that are still needed to order what may replace the winner."""
     plans, learned_sets = simpler_plans(arms), _learned_sets(spec, arms)
@@ -191,18 +191,18 @@ def _choosing_tickets(
     return list_missing_on_choosing_seeds(tickets, spec, sets, _SIMPLER)
 
 
-def _learned_sets(spec: StudySpec, arms: Mapping[Arm, Parameters]) -> list[Parameters]:
+def _learned_sets(spec: StudySpec, arms: Mapping[ConfirmationArm, Parameters]) -> list[Parameters]:
     """Return the baseline with its temperatures learned, at each learning rate; none if they cannot be."""
     learned_spec = spec.study.learned
     return (
-        [with_learned_temperatures(arms["baseline"], ratio, learns=learned_spec) for ratio in LR_RATIOS]
+        [add_learned_temperatures(arms["baseline"], ratio, learns=learned_spec) for ratio in LR_RATIOS]
         if spec.learns
         else []
     )
 
 
 def _best_learned(
-    tickets: Sequence[TicketRow], spec: StudySpec, arms: Mapping[Arm, Parameters], this_round: int
+    tickets: Sequence[TicketRow], spec: StudySpec, arms: Mapping[ConfirmationArm, Parameters], this_round: int
 ) -> Parameters | None:
     """Return the better of the learned sets on the choosing seeds; the first where none has a mean."""
     mean_of = mean_by_candidate(tickets, spec, this_round)
@@ -211,7 +211,7 @@ def _best_learned(
 
 
 def simplest(
-    tickets: Sequence[TicketRow], spec: StudySpec, arms: Mapping[Arm, Parameters], of_round: int
+    tickets: Sequence[TicketRow], spec: StudySpec, arms: Mapping[ConfirmationArm, Parameters], of_round: int
 ) -> Simpler | None:
     """Return the simpler plan that is tested: the one with the fewest parts that seems to do.
 
@@ -236,7 +236,7 @@ def simplest(
 
 
 def _confirming_tickets(
-    tickets: Sequence[TicketRow], spec: StudySpec, arms: Mapping[Arm, Parameters], this_round: int
+    tickets: Sequence[TicketRow], spec: StudySpec, arms: Mapping[ConfirmationArm, Parameters], this_round: int
 ) -> list[NewTicket]:
     """Return the runs on the confirming seeds; what is confirmed anyway is not trained again."""
     params_by_arm = {arm_without(part): parameters for part, parameters in ablate(spec, arms).items()}

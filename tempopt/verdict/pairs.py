@@ -29,7 +29,7 @@ from tempopt.storage.rows import Kind, NewTicket, Parameters, TicketRow
 from tempopt.storage.ticket_queries import (
     ARMS,
     DECIDING_ARMS,
-    Arm,
+    ConfirmationArm,
     are_over,
     current_round,
     fresh_seed,
@@ -43,11 +43,11 @@ from tempopt.storage.ticket_queries import (
 )
 from tempopt.temperature import (
     active_groups,
-    at_constant,
     is_neutral,
+    list_temperatures,
+    make_constant,
     mean_level,
     same_training,
-    temperatures_of,
     to_neutral,
     training_key,
 )
@@ -265,7 +265,7 @@ def winner(
 
 def exchange(spec: StudySpec, parameters: Parameters, baseline: Parameters) -> Parameters:
     """Return parameters with the other parameters of the baseline."""
-    other_params = {name: baseline[name] for name in spec.other_names if name in baseline}
+    other_params = {name: baseline[name] for name in spec.ordinary_names if name in baseline}
     return active_params(spec.search, {**parameters, **other_params})
 
 
@@ -338,7 +338,7 @@ def reference_tickets(tickets: Sequence[TicketRow], spec: StudySpec, recommend: 
         recommend: Names the baseline.
     """
     winner_params = first_winner(tickets, spec, recommend)
-    if winner_params is None or is_neutral(winner_params) or not spec.other_names:
+    if winner_params is None or is_neutral(winner_params) or not spec.ordinary_names:
         return []
     exchanged = exchange(spec, winner_params, baseline_of(tickets, spec, winner_params, recommend))
     if same_training(exchanged, winner_params):
@@ -348,14 +348,14 @@ def reference_tickets(tickets: Sequence[TicketRow], spec: StudySpec, recommend: 
 
 def constants_to_train(
     tickets: Sequence[TicketRow], spec: StudySpec, winner: Parameters, recommend: Recommend
-) -> dict[Arm, Parameters]:
+) -> dict[ConfirmationArm, Parameters]:
     """Return the constant temperatures that a winner is compared with by arm; none if it is one itself."""
     if is_constant(winner):
         return {}
     at_mean = winner
-    for name in temperatures_of(winner):
-        at_mean = at_constant(at_mean, mean_level(winner, name), name)
-    arms: dict[Arm, Parameters] = {"constant_twin": at_mean}
+    for name in list_temperatures(winner):
+        at_mean = make_constant(at_mean, mean_level(winner, name), name)
+    arms: dict[ConfirmationArm, Parameters] = {"constant_twin": at_mean}
     num_constants = sum(map(is_usable, of_kind(tickets, "constant")))
     if num_constants < _FEWEST_CONSTANTS:
         # the best of so few would be no match
@@ -375,7 +375,7 @@ def is_constant(parameters: Parameters) -> bool:
 
 def select_arm_params(
     tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend = no_recommendations
-) -> dict[Arm, Parameters]:
+) -> dict[ConfirmationArm, Parameters]:
     """Return the parameter set of each arm that decides, as far as the arms have been chosen.
 
     Empty if no search run was complete. Where the search has chosen τ = 1 itself there is nothing that it
@@ -386,7 +386,7 @@ def select_arm_params(
         return {}
     if is_neutral(winner_params):
         return {"search": winner_params, "baseline": winner_params, "twin": winner_params}
-    arms: dict[Arm, Parameters | None] = {
+    arms: dict[ConfirmationArm, Parameters | None] = {
         "search": winner_params,
         "baseline": baseline_of(tickets, spec, winner_params, recommend),
         "twin": to_neutral(winner_params),
@@ -449,13 +449,13 @@ def constant_tickets(
     return _pair_tickets(tickets, spec, constants, range(pairs_of(confirm)), this_round)
 
 
-def confirmed_arms(confirm: Sequence[TicketRow]) -> dict[Arm, Parameters]:
+def confirmed_arms(confirm: Sequence[TicketRow]) -> dict[ConfirmationArm, Parameters]:
     """Return the parameter set of each arm that tickets confirm."""
     params_by_arm = {arm: parameters_of(confirm, arm) for arm in ARMS}
     return {arm: parameters for arm, parameters in params_by_arm.items() if parameters is not None}
 
 
-def deciding_arms(confirm: Sequence[TicketRow]) -> dict[Arm, Parameters]:
+def deciding_arms(confirm: Sequence[TicketRow]) -> dict[ConfirmationArm, Parameters]:
     """Return the parameter set of each arm that decides whether a gain is shown."""
     arms = confirmed_arms(confirm)
     return {arm: parameters for arm, parameters in arms.items() if arm in DECIDING_ARMS}
@@ -464,7 +464,7 @@ def deciding_arms(confirm: Sequence[TicketRow]) -> dict[Arm, Parameters]:
 def _pair_tickets(
     tickets: Sequence[TicketRow],
     spec: StudySpec,
-    arms: dict[Arm, Parameters],
+    arms: dict[ConfirmationArm, Parameters],
     pairs: range,
     of_round: int,
 ) -> list[NewTicket]:

@@ -72,9 +72,9 @@ def planned_runs(spec: StudySpec) -> PlannedRuns:
 
 def _counts(spec: StudySpec, *, gain: bool) -> dict[Kind, Span]:
     pairs = _pairs(spec, gain=gain)
-    if not spec.about_temperature:
+    if not spec.is_about_temperature:
         return {"confirm": pairs.times(len(spec.compare or ()))}
-    study, seeds, tunes = spec.study, spec.study.seeds.choose, bool(spec.other_names)
+    study, seeds, tunes = spec.study, spec.study.seeds.choose, bool(spec.ordinary_names)
     candidates = candidates_at_most(spec, spec.num_trials)
     choose = _NONE
     if candidates > 1:
@@ -83,7 +83,7 @@ def _counts(spec: StudySpec, *, gain: bool) -> dict[Kind, Span]:
     if tunes:
         # the winner, with its own other parameters and with the baseline's
         choose += Span(min=0, typical=seeds, max=2 * seeds)
-    arms, parts = 2 + (tunes or bool(spec.method_names)), _plan_parts(spec)
+    arms, parts = 2 + (tunes or bool(spec.method_parameter_names)), _plan_parts(spec)
     confirm = Span(min=pairs.min * 2, typical=pairs.typical * arms, max=pairs.max * arms)
     # unless every winner is a constant temperature
     if gain and any(group != "level" for _, group in parts):
@@ -101,7 +101,7 @@ def _counts(spec: StudySpec, *, gain: bool) -> dict[Kind, Span]:
         learned = len(LR_RATIOS) * spec.learns
         # beside the plans the winner and the baseline, where they are not on the choosing seeds already
         sets = plans + learned + 2 * (plans + learned > 0)
-        methods = len(spec.method_names) + any(name in GENERATION for name in spec.search)
+        methods = len(spec.method_parameter_names) + any(name in GENERATION for name in spec.search)
         num_ablations = num_parts + methods + (plans > 0) + (learned > 0)
         counts["choose"] += Span(min=0, typical=seeds * sets / 2, max=seeds * sets)
         counts["ablation"] = Span(

@@ -24,7 +24,7 @@ from tempopt.temperature import (
     is_controlled,
     is_neutral,
     join_name,
-    schedule_of,
+    named_schedule_params,
     split_name,
 )
 from tempopt.training.messages import Evaluation
@@ -159,7 +159,9 @@ def _of_attention(spec: StudySpec, winner: Mapping[str, Any]) -> dict[str, dict[
 
 def _final(winner: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return the schedule of a named temperature of the winner, of which inference reads the end."""
-    return schedule_of(winner, name) or {"temperature_init": initial_named_temperatures(winner)[name]}
+    return named_schedule_params(winner, name) or {
+        "temperature_init": initial_named_temperatures(winner)[name]
+    }
 
 
 def _scalings(spec: StudySpec, winner: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

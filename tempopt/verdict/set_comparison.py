@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tempopt.errors import SpecError, UsageError
 from tempopt.seeds import derive
 from tempopt.spec.alpha_ledger import alpha_for_verdict
-from tempopt.spec.compared_sets import ComparedSet, digest, fewest_pairs
+from tempopt.spec.compared_sets import ComparedSet, digest, min_comparison_pairs
 from tempopt.spec.sections import Pairs
 from tempopt.storage.rows import Measurement, NewTicket, Parameters, TicketRow
 from tempopt.storage.ticket_queries import (
@@ -485,7 +485,7 @@ def _check_runs(spec: StudySpec, max_runs: int | None) -> None:
     if max_runs is None or num_sets * max_pairs <= max_runs:
         return
     affordable_pairs = max_runs // num_sets
-    min_pairs = fewest_pairs(Pairs(min=2, max=2), spec.study, num_sets)
+    min_pairs = min_comparison_pairs(Pairs(min=2, max=2), spec.study, num_sets)
     prefix = "up to " if spec.study.seeds.confirm.min < max_pairs else ""
     remedy = f"{affordable_pairs} pairs fit: --pairs {affordable_pairs}."
     if affordable_pairs < min_pairs:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tempopt.spec.sections import FEWEST, KNOWLEDGE_GRADIENT
+from tempopt.spec.sections import KNOWLEDGE_GRADIENT, MIN_MODEL_RUNS
 from tempopt.storage.rows import KINDS, SEARCH_KINDS, Kind, NewTicket, TicketRow
 from tempopt.storage.ticket_queries import (
     are_over,
@@ -132,7 +132,7 @@ def count_tickets_to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
         num_arms = len(join_arms(deciding_arms(confirm)))
         is_over = are_over(confirm) and is_confirmation_complete(tickets, spec, this_round)
         return 0 if is_over else num_arms * (max_pairs - pairs_of(confirm))
-    num_arms = 2 + bool(spec.other_names or spec.method_names)
+    num_arms = 2 + bool(spec.ordinary_names or spec.method_parameter_names)
     num_tuning = 0 if has_tuned(tickets, spec, this_round) else spec.num_tuning
     return num_tuning + _to_choose(tickets, spec, this_round) + num_arms * max_pairs
 
@@ -141,7 +141,7 @@ def _to_choose(tickets: Sequence[TicketRow], spec: StudySpec, this_round: int) -
     """Return how many tickets of choosing a round will still get, at most."""
     seeds, choose = spec.study.seeds.choose, of_kind(tickets, "choose", of_round=this_round)
     # the winner, with its own other parameters and with the baseline's
-    max_exchanged = 2 if spec.other_names else 0
+    max_exchanged = 2 if spec.ordinary_names else 0
     if not choose:
         num_asked = sum(ticket.kind == "search" and ticket.state != "withdrawn" for ticket in tickets)
         count = candidates_at_most(spec, num_asked)
@@ -157,7 +157,7 @@ def candidates_at_most(spec: StudySpec, num_runs: int) -> int:
     tempopt's sampler names sets that no run has tried, too.
     """
     max_candidates = spec.study.candidates
-    has_model = spec.study.sampler.name == KNOWLEDGE_GRADIENT and num_runs >= FEWEST
+    has_model = spec.study.sampler.name == KNOWLEDGE_GRADIENT and num_runs >= MIN_MODEL_RUNS
     return max_candidates if has_model else min(num_runs, max_candidates)
 
 
@@ -216,7 +216,7 @@ def further_pairs(tickets: Sequence[TicketRow], spec: StudySpec, count: int) -> 
 def _has_verdict(tickets: Sequence[TicketRow], spec: StudySpec) -> bool:
     """Return whether there is a verdict of the current round, whatever it says."""
     decided = bool(further_pairs(tickets, spec, 1))
-    if not spec.about_temperature:
+    if not spec.is_about_temperature:
         return decided
     return decided and gain_over_baseline(Evidence(tickets, spec, current_round(tickets))) is not None
 

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from tempopt.storage.rows import Measurement, Parameters, TicketRow
-from tempopt.storage.ticket_queries import Arm, are_over, current_round, of_kind, to_maximize
+from tempopt.storage.ticket_queries import ConfirmationArm, are_over, current_round, of_kind, to_maximize
 from tempopt.temperature import is_scheduled, training_key
 from tempopt.training.messages import CONTROLLED_CURVE
 from tempopt.verdict.explanation import SIMPLEST, ablate, arm_without, round_of_explanation, simplest
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
 
 
-_CONSTANT_ARMS: tuple[Arm, ...] = ("constant", "constant_twin")
+_CONSTANT_ARMS: tuple[ConfirmationArm, ...] = ("constant", "constant_twin")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,14 +336,14 @@ def _mean_at_one(evidence: Evidence) -> float | None:
 
 
 def _runs_with(
-    evidence: Evidence, arms: dict[Arm, Parameters], parameters: Parameters, arm: str
+    evidence: Evidence, arms: dict[ConfirmationArm, Parameters], parameters: Parameters, arm: str
 ) -> list[PairedRuns]:
     """Return runs of these parameters: of the confirmed arm with equal ones, else of the ablation."""
     confirmed_arm = _arm_of(arms, parameters)
     return evidence.runs(confirmed_arm) if confirmed_arm is not None else evidence.runs(arm, "ablation")
 
 
-def _arm_of(arms: dict[Arm, Parameters], parameters: Parameters) -> Arm | None:
+def _arm_of(arms: dict[ConfirmationArm, Parameters], parameters: Parameters) -> ConfirmationArm | None:
     text = training_key(parameters)
     return next((arm for arm in arms if training_key(arms[arm]) == text), None)
 
@@ -356,7 +356,7 @@ def _ablation_evidence(tickets: Sequence[TicketRow], evidence: Evidence) -> Evid
     return Evidence(tickets, evidence.spec, of_round, alone=True)
 
 
-def _parts(evidence: Evidence, arms: dict[Arm, Parameters]) -> tuple[GainPart, ...]:
+def _parts(evidence: Evidence, arms: dict[ConfirmationArm, Parameters]) -> tuple[GainPart, ...]:
     parts = []
     for name, parameters in ablate(evidence.spec, arms).items():
         runs = _runs_with(evidence, arms, parameters, arm_without(name))
@@ -367,7 +367,7 @@ def _parts(evidence: Evidence, arms: dict[Arm, Parameters]) -> tuple[GainPart, .
 
 
 def _simplest(
-    evidence: Evidence, arms: dict[Arm, Parameters], tickets: Sequence[TicketRow]
+    evidence: Evidence, arms: dict[ConfirmationArm, Parameters], tickets: Sequence[TicketRow]
 ) -> Simplest | None:
     study = evidence.spec.study
     plan = simplest(tickets, evidence.spec, arms, evidence.rounds[-1])
@@ -409,7 +409,7 @@ def _simplest(
 def _guards_of(
     evidence: Evidence,
     ablation: Evidence | None,
-    arms: dict[Arm, Parameters],
+    arms: dict[ConfirmationArm, Parameters],
     measurements: Sequence[Measurement],
     inference: InferenceOnly | None,
     simplest: Simplest | None,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tempopt.spec.domains import RangeDomain
-from tempopt.temperature import CREDITED, GROUPS, schedule_of, split_name
+from tempopt.temperature import CREDITED, GROUPS, named_schedule_params, split_name
 from tempopt.temperature.ranges import RANGES
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def find_params_at_range_ends(parameters: Mapping[str, Any], spec: StudySpec) ->
         shapes = bare in GROUPS["schedule"] and bare not in GROUPS["level"]
         if not isinstance(domain, RangeDomain) or name not in CREDITED or shapes:
             continue
-        if temperature and bare in GROUPS["level"] and not schedule_of(parameters, temperature):
+        if temperature and bare in GROUPS["level"] and not named_schedule_params(parameters, temperature):
             continue
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue

@@ -54,8 +54,8 @@ def test_what_comes_with_tempopt_is_right_and_read_as_from_its_file(name: str) -
 
 def test_each_key_has_its_line_and_column() -> None:
     text = "study:\n  name: a\n\nsearch:\n  x.y: {low: 1, high: 2}\n  list: [{z: 1}, 3]\n"
-    origin = parse(text, source="the test")
-    places = {path: origin.line_and_column(path) for path in origin.places}
+    document = parse(text, source="the test")
+    places = {path: document.line_and_column(path) for path in document.places}
     assert places == {
         "study": (1, 1),
         "study.name": (2, 3),
@@ -66,8 +66,8 @@ def test_each_key_has_its_line_and_column() -> None:
         "search.list": (6, 3),
         "search.list.0.z": (6, 11),
     }
-    assert origin.line_and_column("study.nothing") == (1, 1)
-    assert origin.line_and_column("nothing") == (0, 0)
+    assert document.line_and_column("study.nothing") == (1, 1)
+    assert document.line_and_column("nothing") == (0, 0)
 
 
 def test_a_wrong_range_is_not_told_as_a_temperature_that_is_not_searched() -> None:

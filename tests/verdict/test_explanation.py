@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from tempopt.storage.rows import TicketRow
-from tempopt.storage.ticket_queries import Arm, arms_of
+from tempopt.storage.ticket_queries import ConfirmationArm, arms_of
 from tempopt.temperature import LEARNED, LR_RATIOS, active_groups, to_neutral, training_key
 from tempopt.verdict.explanation import ablate, explanation_tickets, simpler_plans, simplest
 from tempopt.verdict.paired_evidence import is_confirmation_complete
@@ -28,7 +28,7 @@ WINNER = {
     "lr": 0.3,
 }
 LEVEL = 2.5
-ARMS: dict[Arm, dict[str, Any]] = {
+ARMS: dict[ConfirmationArm, dict[str, Any]] = {
     "search": WINNER,
     "baseline": {"temperature_init": 1.0, "lr": 0.5},
     "twin": to_neutral(WINNER),
@@ -88,7 +88,11 @@ def test_what_is_no_temperature_and_has_a_baseline_is_a_part_too(fixed_spec: Any
         "heads": 8,
         "lr": 0.3,
     }
-    arms: dict[Arm, dict[str, Any]] = {"search": winner, "twin": to_neutral(winner), "baseline": {"lr": 0.3}}
+    arms: dict[ConfirmationArm, dict[str, Any]] = {
+        "search": winner,
+        "twin": to_neutral(winner),
+        "baseline": {"lr": 0.3},
+    }
     spec = fixed_spec({"search": space})
     ablations = ablate(spec, arms)
     assert set(ablations) >= {"level", "normaliser", "label_smoothing", "heads"}

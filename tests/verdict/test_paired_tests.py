@@ -17,7 +17,7 @@ from tempopt.verdict.statistics.group_sequential import boundaries, repeated_p
 from tempopt.verdict.statistics.paired_tests import (
     TESTS,
     StageDifferences,
-    least_pairs,
+    min_significant_pairs,
     non_inferiority_test,
     paired_test,
     skewness,
@@ -311,10 +311,10 @@ def test_a_stage_without_any_difference_speaks_for_neither_side(test: str) -> No
 
 @pytest.mark.parametrize("alpha", [0.05, 0.025, 0.0625, 0.004])
 def test_the_fewest_pairs_are_those_that_can_show_something(alpha: float) -> None:
-    min_pairs = least_pairs("sign_flip", alpha)
+    min_pairs = min_significant_pairs("sign_flip", alpha)
     assert gains([1.0 + 0.1 * i for i in range(min_pairs)], "sign_flip", alpha=alpha).significant
     assert not gains([1.0 + 0.1 * i for i in range(min_pairs - 1)], "sign_flip", alpha=alpha).significant
-    assert least_pairs("t", alpha) == 2
+    assert min_significant_pairs("t", alpha) == 2
     assert gains([1.0, 1.0001], "t", alpha=alpha).significant
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from tempopt.attention.functional.logits import AttentionOptions, for_each_head, visible_keys, wide_type
 from tempopt.attention.functional.normalisers import ATTENTIONS, check_limits
 from tempopt.errors import UsageError
-from tempopt.temperature.length import FEWEST_KEYS, LengthScaling, NoLengthScaling
+from tempopt.temperature.length import MIN_KEYS, LengthScaling, NoLengthScaling
 
 __all__ = ["record_key_counts", "temper_query", "tempered_attention", "visible_keys"]
 
@@ -157,8 +157,8 @@ def temper_query(
     dtype = wide_type(q_BHQD)
     if length_scaling is not None and not isinstance(length_scaling, NoLengthScaling):
         seen_BHQ = visible_keys(q_BHQD.shape[-2], k_len, attn_mask, is_causal, device=q_BHQD.device)
-        keys_BHQ1 = seen_BHQ.unsqueeze(-1).clamp(min=FEWEST_KEYS).to(dtype)
-        factor = factor * length_scaling.factor_of(keys_BHQ1, torch.log, length_constant)
+        keys_BHQ1 = seen_BHQ.unsqueeze(-1).clamp(min=MIN_KEYS).to(dtype)
+        factor = factor * length_scaling.elementwise_factor(keys_BHQ1, torch.log, length_constant)
     # A factor rounded to half precision first would shift the temperature of a whole row; CUDA rounds one
     # without dimensions so, which has no say in the type of a product.
     if isinstance(factor, Tensor) and factor.ndim == 0:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from tempopt.attention.functional.logits import to_wide_type, visible_keys
 from tempopt.errors import SpecError, UsageError
-from tempopt.temperature.length import FEWEST_KEYS
+from tempopt.temperature.length import MIN_KEYS
 from tempopt.temperature.ranges import HIGHEST, LOWEST
 
 
@@ -143,7 +143,7 @@ class ScalableSoftmax(LearnedTemperature):
     def __init__(self, num_heads: int, *, init_scale: float | Sequence[float], bias: bool = False) -> None:
         super().__init__()
         self.log_scale = nn.Parameter(_logs("init_scale", init_scale, num_heads))
-        level = self.log_scale.detach() + math.log(math.log(FEWEST_KEYS))
+        level = self.log_scale.detach() + math.log(math.log(MIN_KEYS))
         self.log_level = nn.Parameter(level) if bias else None
 
     @property
@@ -156,7 +156,7 @@ class ScalableSoftmax(LearnedTemperature):
         """The bias b of each head, (H,); zeros where it is not learned."""
         if self.log_level is None:
             return torch.zeros_like(self.scale)
-        return to_wide_type(self.log_level).exp() - self.scale * math.log(FEWEST_KEYS)
+        return to_wide_type(self.log_level).exp() - self.scale * math.log(MIN_KEYS)
 
     def forward(
         self, q_len: int, k_len: int, *, attn_mask: Tensor | None = None, is_causal: bool = False
@@ -171,10 +171,10 @@ class ScalableSoftmax(LearnedTemperature):
         """
         num_keys = visible_keys(q_len, k_len, attn_mask, is_causal, device=self.log_scale.device)
         log_scale_H11 = _per_head(self.log_scale)
-        log_keys = num_keys.unsqueeze(-1).clamp(min=FEWEST_KEYS).to(log_scale_H11.dtype).log()
+        log_keys = num_keys.unsqueeze(-1).clamp(min=MIN_KEYS).to(log_scale_H11.dtype).log()
         if self.log_level is None:
             return log_scale_H11.exp() * log_keys
-        return log_scale_H11.exp() * (log_keys - math.log(FEWEST_KEYS)) + _per_head(self.log_level).exp()
+        return log_scale_H11.exp() * (log_keys - math.log(MIN_KEYS)) + _per_head(self.log_level).exp()
 
 
 @final

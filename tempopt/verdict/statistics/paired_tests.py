@@ -24,7 +24,7 @@ from tempopt.spec.alpha_levels import ALPHA as ALPHA
 from tempopt.spec.alpha_levels import TESTS as TESTS
 from tempopt.spec.alpha_levels import Direction as Direction
 from tempopt.spec.alpha_levels import Test as Test
-from tempopt.spec.alpha_levels import least_pairs as least_pairs
+from tempopt.spec.alpha_levels import min_significant_pairs as min_significant_pairs
 from tempopt.verdict.statistics.group_sequential import Look, increment, nominal_p, repeated_p, repeated_score
 from tempopt.verdict.statistics.power import pairs_needed
 
@@ -308,7 +308,7 @@ def pairs_to_add(
     needed_score = (-float(ndtri(alpha / 2)) - scored) / weight
     next_alpha = min(2 * float(ndtr(-needed_score)), _MOST_LEVEL)
     num_pairs = pairs_needed(effect / deviation, alpha=next_alpha)
-    return None if num_pairs is None else max(num_pairs, least_pairs(test, next_alpha))
+    return None if num_pairs is None else max(num_pairs, min_significant_pairs(test, next_alpha))
 
 
 class _Signs:

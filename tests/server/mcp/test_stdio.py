@@ -21,7 +21,7 @@ from tests.server.mcp.asker import run, session
 from tests.toy_study import REPOSITORY, SMALL, TOYS, URL, toy_spec, work_in
 
 NAMES = {"plan", "search", "compare", "show", "verdict", "export", "list", "stop"}
-MOST_RUNS = round(planned_runs(StudySpec.parse(toy_spec(**SMALL), source="the test")).max_total())
+MAX_RUNS = round(planned_runs(StudySpec.parse(toy_spec(**SMALL), source="the test")).max_total())
 """Runs that the small study takes at the most, as `tempopt plan` says."""
 
 
@@ -87,13 +87,13 @@ def test_what_would_exceed_the_budget_is_refused_with_what_is_left_and_begins_no
     spec = toy_spec(**SMALL)
 
     async def client_task() -> None:
-        async with session("--runs", str(MOST_RUNS - 1)) as asker:
+        async with session("--runs", str(MAX_RUNS - 1)) as asker:
             message = await asker.refusal("search", spec=spec)
-            runs_text = f"{MOST_RUNS - 1} of {MOST_RUNS - 1} runs are left"
-            assert f"takes up to {MOST_RUNS} runs" in message and runs_text in message
+            runs_text = f"{MAX_RUNS - 1} of {MAX_RUNS - 1} runs are left"
+            assert f"takes up to {MAX_RUNS} runs" in message and runs_text in message
             sets = ["{}", "{temperature_init: 2}"]
-            message = await asker.refusal("compare", spec=spec, sets=sets, pairs=MOST_RUNS)
-            assert f"takes up to {2 * MOST_RUNS} runs" in message and runs_text in message
+            message = await asker.refusal("compare", spec=spec, sets=sets, pairs=MAX_RUNS)
+            assert f"takes up to {2 * MAX_RUNS} runs" in message and runs_text in message
             assert (await asker.ask("list"))["studies"] == []
 
     run(client_task)
@@ -167,7 +167,7 @@ def test_a_bundled_search_comes_to_its_verdict_and_the_budget_holds_over_a_resta
 @pytest.mark.nightly
 def test_of_two_clients_at_once_one_alone_gets_what_is_left() -> None:
     async def begin_search(name: str) -> tuple[str, str]:
-        async with session("--runs", str(MOST_RUNS + 5), "--workers", "1") as asker:
+        async with session("--runs", str(MAX_RUNS + 5), "--workers", "1") as asker:
             reply = await asker.client.call_tool("search", {"spec": toy_spec(**SMALL | {"name": name})})
             return ("refused" if reply.is_error else "begun"), reply.content[0].text  # type: ignore[union-attr]
 
