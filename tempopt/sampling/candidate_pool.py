@@ -14,11 +14,11 @@ import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from scipy.stats import qmc
 
-from tempopt.sampling.surrogate import Array, Observations, Surrogate, pull_in_low_outliers, select_batch
+from tempopt.sampling.surrogate import FloatArray, Observations, Surrogate, pull_in_low_outliers, select_batch
 from tempopt.sampling.unit_cube import configurations, from_unit, from_unit_vector, nearest, to_unit
 from tempopt.storage.rows import Parameters
 
-Describe = Callable[[Mapping[str, Any]], Array]
+Describe = Callable[[Mapping[str, Any]], FloatArray]
 """Turns sampled values, or whole parameter sets, into the features of the parameter set that they make."""
 
 _FROM_EARLIER = 2
@@ -66,11 +66,11 @@ class WarmStartStudy:
         # where its runs differ in nothing that this study knows, what is left of it is rounding
         self._factor = 1.0 / spread if spread > _MIN_RELATIVE_SPREAD * float(values_N.std()) else 0.0
 
-    def __call__(self, features_D: Array) -> float:
+    def __call__(self, features_D: FloatArray) -> float:
         """Return how good a described set is expected to be, in standard deviations of its runs' sets."""
         return self._factor * (float(self._surrogate.mean(features_D[None])[0]) - self._middle)
 
-    def best(self, features_MD: Array, *, count: int, rng: np.random.Generator) -> list[int]:
+    def best(self, features_MD: FloatArray, *, count: int, rng: np.random.Generator) -> list[int]:
         """Return the places of the described sets that it would name, the best single one first."""
         return select_batch(self._surrogate.posterior(features_MD), count=count, rng=rng)
 
@@ -99,13 +99,13 @@ class CandidatePool:
         self._own_end = -len(earlier)
         self._earlier = list(earlier)
 
-    def feature_matrix(self, sets: Iterable[Mapping[str, Any]]) -> Array:
+    def feature_matrix(self, sets: Iterable[Mapping[str, Any]]) -> FloatArray:
         """Return the features of parameter sets, shape (M, D)."""
         return np.array([self._describe(parameters) for parameters in sets])
 
     def pool(
         self, ranked: Sequence[Mapping[str, Any]], rng: np.random.Generator, fixed: Mapping[str, Any]
-    ) -> tuple[list[Parameters], Array]:
+    ) -> tuple[list[Parameters], FloatArray]:
         """Return parameter sets from everywhere, more from near the best ones, and the features of all.
 
         Args:
@@ -145,7 +145,7 @@ class CandidatePool:
         return self._distinct([*self.warm_start_configs, *self._listed])
 
     @cached_property
-    def _everywhere(self) -> tuple[list[Parameters], Array]:
+    def _everywhere(self) -> tuple[list[Parameters], FloatArray]:
         if self._listed:
             return self._listed, self.feature_matrix(self._listed)
         sobol = qmc.Sobol(len(self._space), seed=self._seed).random(_EVERYWHERE)
@@ -180,7 +180,7 @@ class CandidatePool:
         return values
 
 
-def distinct_sets(sets: Sequence[Parameters], features_MD: Array) -> tuple[list[Parameters], Array]:
+def distinct_sets(sets: Sequence[Parameters], features_MD: FloatArray) -> tuple[list[Parameters], FloatArray]:
     """Return the sets, and their features, without those that make the same training as one before them.
 
     Such are constants with other ends.

@@ -26,8 +26,8 @@ from tempopt.storage.ticket_queries import to_maximize
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
 
-Array = NDArray[np.float64]
-Weigh = Callable[[Array], Array]
+FloatArray = NDArray[np.float64]
+Weigh = Callable[[FloatArray], FloatArray]
 """Returns for described parameter sets how probable it is that they are shown to keep all guards."""
 
 LIKELY = 0.5
@@ -85,7 +85,7 @@ class GuardConstraints:
     def feasibility_probability(
         self,
         complete_trials: Sequence[FrozenTrial],
-        describe: Callable[[Mapping[str, Any]], Array],
+        describe: Callable[[Mapping[str, Any]], FloatArray],
         stream_of: Callable[[int], int],
         trends: int = 0,
     ) -> Weigh:
@@ -107,7 +107,7 @@ class GuardConstraints:
     def _by(
         self,
         limit: GuardLimit,
-        features_ND: Array,
+        features_ND: FloatArray,
         seeds_N: NDArray[np.int64],
         metrics_by_trial: Sequence[Mapping[str, float]],
     ) -> Weigh:
@@ -129,11 +129,13 @@ class GuardConstraints:
         # of the mean difference of two runs on one seed
         error = surrogate.noise * math.sqrt(2.0 / self.pairs)
 
-        def probability(features_MD: Array) -> Array:
+        def probability(features_MD: FloatArray) -> FloatArray:
             posterior = surrogate.posterior(features_MD)
             spread_M = np.sqrt(posterior.variance() + limit.variance + error**2)
             room_M = posterior.mean_M - near_limit - self.quantile * error
-            probabilities: Array = ndtr(room_M / np.maximum(spread_M, _EXACT * max(1.0, abs(near_limit))))
+            probabilities: FloatArray = ndtr(
+                room_M / np.maximum(spread_M, _EXACT * max(1.0, abs(near_limit)))
+            )
             return probabilities
 
         return probability

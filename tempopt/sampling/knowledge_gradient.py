@@ -21,8 +21,8 @@ from optuna.trial import FrozenTrial, TrialState
 from tempopt.sampling.candidate_pool import CandidatePool, Describe, WarmStartStudy, distinct_sets
 from tempopt.sampling.guard_constraints import LIKELY, GuardConstraints
 from tempopt.sampling.surrogate import (
-    Array,
     CurveExtrapolator,
+    FloatArray,
     Observations,
     Posterior,
     Surrogate,
@@ -127,7 +127,7 @@ class ArmModel:
             self._base = guarding.base
             self._weigh = guarding.feasibility_probability(informative_trials, describe, stream_of, trends)
 
-    def posterior(self, features_MD: Array, *, pending: Sequence[FrozenTrial] = ()) -> Posterior:
+    def posterior(self, features_MD: FloatArray, *, pending: Sequence[FrozenTrial] = ()) -> Posterior:
         """Return the predicted means of parameter sets; more is better.
 
         Args:
@@ -162,7 +162,7 @@ class ArmModel:
             / remaining_steps
         )
 
-    def worth_of_new(self, posterior: Posterior, number: int) -> Array:
+    def worth_of_new(self, posterior: Posterior, number: int) -> FloatArray:
         """Return what a new run is worth, for each of the parameter sets.
 
         Args:
@@ -243,7 +243,7 @@ class KnowledgeGradient:
         self._sets = CandidatePool(space, self.describe, seed=seed & 0xFFFFFFFF, earlier=earlier)
         self._model_cache: dict[tuple[int, ...], ArmModel | None] = {}
         self._worth_cache: dict[int, tuple[Posterior, float]] = {}
-        self._trials_described: dict[int, Array] = {}
+        self._trials_described: dict[int, FloatArray] = {}
 
     def model(
         self, finished_trials: Sequence[FrozenTrial], *, num_baseline: int | None = None
@@ -434,7 +434,7 @@ class KnowledgeGradient:
 
     def _refine_candidates(
         self, model: ArmModel, sets: CandidatePool, rng: np.random.Generator
-    ) -> tuple[list[Parameters], Array]:
+    ) -> tuple[list[Parameters], FloatArray]:
         """Return sets of a part of the space, many near the best, the best first, and their features."""
         ranked, features_MD = list[Parameters](), np.empty((0, 0))
         for _ in range(_REFINEMENTS):
@@ -472,7 +472,7 @@ class KnowledgeGradient:
         means_M = model.posterior(self._sets.feature_matrix(tried_sets)).mean_M
         return [tried_sets[index] for index in np.argsort(-means_M, kind="stable")]
 
-    def _nameable(self, model: ArmModel, rng: np.random.Generator) -> tuple[list[Parameters], Array]:
+    def _nameable(self, model: ArmModel, rng: np.random.Generator) -> tuple[list[Parameters], FloatArray]:
         """Return the parameter sets that may be recommended, tried ones first, and their features."""
         tried_sets = [trial.params for trial in model.ranked]
         pool_sets, features_MD = self._pool(model, rng)
@@ -544,7 +544,7 @@ class KnowledgeGradient:
                     return candidate
         return None
 
-    def _cached_features(self, trial: FrozenTrial) -> Array:
+    def _cached_features(self, trial: FrozenTrial) -> FloatArray:
         if trial.number not in self._trials_described:
             self._trials_described[trial.number] = self.describe(trial.params)
         return self._trials_described[trial.number]
@@ -557,7 +557,7 @@ class KnowledgeGradient:
 
     def _pool(
         self, model: ArmModel, rng: np.random.Generator, fixed: Mapping[str, Any] | None = None
-    ) -> tuple[list[Parameters], Array]:
+    ) -> tuple[list[Parameters], FloatArray]:
         """Return the candidate parameter sets and their features."""
         return self._sets.pool([trial.params for trial in model.ranked], rng, fixed or {})
 
@@ -575,7 +575,7 @@ def _is_better(posterior: Posterior, index: int, other_index: int) -> bool:
 
 
 def _with_earlier(featurize: Describe, earlier: Sequence[WarmStartStudy]) -> Describe:
-    def describe_with_earlier(sampled: Mapping[str, Any]) -> Array:
+    def describe_with_earlier(sampled: Mapping[str, Any]) -> FloatArray:
         own_D = featurize(sampled)
         return np.append(own_D, [prior_study(own_D) for prior_study in earlier])
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_solve, cholesky, solve_triangular
 from scipy.optimize import minimize
 
-Array = NDArray[np.float64]
+FloatArray = NDArray[np.float64]
 Reports = Mapping[int, float]
 
 _JITTER = 1e-8
@@ -59,10 +59,10 @@ class Observations:
             like parameter sets have it in common: a forecast that is wrong is wrong for all of them.
     """
 
-    features_ND: Array
+    features_ND: FloatArray
     seeds_N: NDArray[np.int64]
-    values_N: Array
-    excess_N: Array
+    values_N: FloatArray
+    excess_N: FloatArray
 
     def concat(self, other_runs: Observations) -> Observations:
         """Return these runs and others; features of none need not have their number of entries."""
@@ -97,7 +97,7 @@ class Surrogate:
     """
 
     def __init__(
-        self, runs: Observations, *, trends: int = 0, start: Array | None = None, fit: bool = True
+        self, runs: Observations, *, trends: int = 0, start: FloatArray | None = None, fit: bool = True
     ) -> None:
         self._runs = runs
         self._trends = trends
@@ -116,7 +116,7 @@ class Surrogate:
         trend = [_TREND] if trends else []
         self._prior = np.array([length] * count + trend + [_SIGNAL, _SEED_SIGNAL, _NOISE, _SHARED])
         begin = self._prior[:, 0] if start is None else start
-        self.log_hyperparameters: Array = self._fit_hyperparameters(begin) if fit else begin
+        self.log_hyperparameters: FloatArray = self._fit_hyperparameters(begin) if fit else begin
         self._lower, self._weights_N = self._solve(self.log_hyperparameters)
 
     @property
@@ -125,58 +125,63 @@ class Surrogate:
         _, seed_signal, noise, _ = _variances(self.log_hyperparameters)
         return float(np.sqrt(seed_signal + noise)) * self._scale
 
-    def _mean_and_half(self, features_MD: Array) -> tuple[Array, Array]:
+    def _mean_and_half(self, features_MD: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return means, and what the runs take off the prior's covariance, as its square root (N, M)."""
         cross_MN = self._prior_covariance(features_MD, self._runs.features_ND)
-        half_NM: Array = solve_triangular(self._lower, cross_MN.T, lower=True, check_finite=False)
+        half_NM: FloatArray = solve_triangular(self._lower, cross_MN.T, lower=True, check_finite=False)
         return self._mean_of(cross_MN), half_NM
 
-    def _mean_of(self, cross_MN: Array) -> Array:
-        mean_M: Array = self._mean + self._scale * (cross_MN @ self._weights_N)
+    def _mean_of(self, cross_MN: FloatArray) -> FloatArray:
+        mean_M: FloatArray = self._mean + self._scale * (cross_MN @ self._weights_N)
         return mean_M
 
-    def _prior_covariance(self, one_MD: Array, other_ND: Array, same_MN: Array | float = 0.0) -> Array:
+    def _prior_covariance(
+        self, one_MD: FloatArray, other_ND: FloatArray, same_MN: FloatArray | float = 0.0
+    ) -> FloatArray:
         """Return the covariance of parameter sets, and where ``same_MN`` is 1 of runs of one seed."""
         signal, seed_signal, _, shared = _variances(self.log_hyperparameters)
         shape_MN = _matern(self._squared_differences(one_MD, other_ND), self._lengths)[0]
         of_sets_MN = signal * shape_MN + self._trend(self.log_hyperparameters) * self._trend_products(
             one_MD, other_ND
         )
-        covariance_MN: Array = of_sets_MN + same_MN * (shared + seed_signal * shape_MN)
+        covariance_MN: FloatArray = of_sets_MN + same_MN * (shared + seed_signal * shape_MN)
         return covariance_MN
 
-    def _prior_variance(self, features_MD: Array) -> Array:
+    def _prior_variance(self, features_MD: FloatArray) -> FloatArray:
         trends_M = (features_MD[:, self._lengths_end :] ** 2).sum(axis=1)
-        variance_M: Array = (
+        variance_M: FloatArray = (
             _variances(self.log_hyperparameters)[0] + self._trend(self.log_hyperparameters) * trends_M
         )
         return variance_M
 
-    def _with_runs(self, features_MD: Array, seeds_M: NDArray[np.int64]) -> Array:
+    def _with_runs(self, features_MD: FloatArray, seeds_M: NDArray[np.int64]) -> FloatArray:
         """Return the covariance of runs to come with those that there are, shape (M, N)."""
         same_MN = seeds_M[:, None] == self._runs.seeds_N[None, :]
         return self._prior_covariance(features_MD, self._runs.features_ND, same_MN)
 
-    def _squared_differences(self, one_MD: Array, other_ND: Array) -> Array:
+    def _squared_differences(self, one_MD: FloatArray, other_ND: FloatArray) -> FloatArray:
         """Return squared differences by feature, shape (D, M, N), trends left out."""
         end = self._lengths_end
-        squares: Array = (one_MD.T[:end, :, None] - other_ND.T[:end, None, :]) ** 2
+        squares: FloatArray = (one_MD.T[:end, :, None] - other_ND.T[:end, None, :]) ** 2
         return squares
 
-    def _trend_products(self, one_MD: Array, other_ND: Array) -> Array:
-        together: Array = one_MD[:, self._lengths_end :] @ other_ND[:, self._lengths_end :].T
+    def _trend_products(self, one_MD: FloatArray, other_ND: FloatArray) -> FloatArray:
+        together: FloatArray = one_MD[:, self._lengths_end :] @ other_ND[:, self._lengths_end :].T
         return together
 
-    def _trend(self, point: Array) -> float:
+    def _trend(self, point: FloatArray) -> float:
         """Return the variance of the trends' factors."""
         return float(np.exp(2 * point[-5])) if self._trends else 0.0
 
-    def mean(self, features_MD: Array) -> Array:
+    def mean(self, features_MD: FloatArray) -> FloatArray:
         """Return the predicted means of parameter sets."""
         return self._mean_of(self._prior_covariance(features_MD, self._runs.features_ND))
 
     def posterior(
-        self, features_MD: Array, weigh: Callable[[Array], Array] | None = None, base: float = 0.0
+        self,
+        features_MD: FloatArray,
+        weigh: Callable[[FloatArray], FloatArray] | None = None,
+        base: float = 0.0,
     ) -> Posterior:
         """Return the predicted means of parameter sets, with their covariance.
 
@@ -187,7 +192,7 @@ class Surrogate:
         """
         return Posterior(self, features_MD, weigh, base)
 
-    def with_pending(self, features_PD: Array, seeds_P: NDArray[np.int64]) -> Surrogate:
+    def with_pending(self, features_PD: FloatArray, seeds_P: NDArray[np.int64]) -> Surrogate:
         """Return a surrogate in which runs in progress have their predicted values.
 
         Args:
@@ -205,10 +210,10 @@ class Surrogate:
         )
 
     @property
-    def _lengths(self) -> Array:
+    def _lengths(self) -> FloatArray:
         return self.log_hyperparameters[: self._lengths_end]
 
-    def _covariance(self, point: Array) -> tuple[Array, Array, Array]:
+    def _covariance(self, point: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return the covariance of values, the correlation, and the derivative by squared distance."""
         shape_NN, slope_NN = _matern(self._squares_DNN, point[: self._lengths_end])
         signal, seed_signal, noise, shared = _variances(point)
@@ -218,11 +223,11 @@ class Surrogate:
         whole_NN[np.diag_indices_from(whole_NN)] += noise + _JITTER
         return whole_NN, shape_NN, factor_NN * slope_NN
 
-    def _solve(self, point: Array) -> tuple[Array, Array]:
-        lower: Array = cholesky(self._covariance(point)[0], lower=True)
+    def _solve(self, point: FloatArray) -> tuple[FloatArray, FloatArray]:
+        lower: FloatArray = cholesky(self._covariance(point)[0], lower=True)
         return lower, cho_solve((lower, True), self._values_N)
 
-    def _fit_hyperparameters(self, start: Array) -> Array:
+    def _fit_hyperparameters(self, start: FloatArray) -> FloatArray:
         centre, width = self._prior.T
         lowest = centre - _BOUND * width
         # an evaluation, unlike a training, has no noise at all
@@ -236,10 +241,10 @@ class Surrogate:
             bounds=bounds,
             options={"maxiter": _ITERATIONS},
         )
-        best: Array = optimum.x
+        best: FloatArray = optimum.x
         return best
 
-    def _loss(self, point: Array) -> tuple[float, Array]:
+    def _loss(self, point: FloatArray) -> tuple[float, FloatArray]:
         """Return the negative logarithm of the posterior density, and its gradient."""
         whole_NN, shape_NN, slope_NN = self._covariance(point)
         lower = cholesky(whole_NN, lower=True)
@@ -266,7 +271,7 @@ class Surrogate:
         return float(evidence + (deviations**2).sum() / 2), np.array(slopes) + deviations / width
 
 
-def pull_in_low_outliers(values_N: Array) -> Array:
+def pull_in_low_outliers(values_N: FloatArray) -> FloatArray:
     """Return values of which those that are far below the others are drawn near, in their order.
 
     How bad the worst are says nothing of which is best, and must not be the scale that the best are seen at.
@@ -297,30 +302,30 @@ class Posterior:
     def __init__(
         self,
         surrogate: Surrogate,
-        features_MD: Array,
-        weigh: Callable[[Array], Array] | None = None,
+        features_MD: FloatArray,
+        weigh: Callable[[FloatArray], FloatArray] | None = None,
         base: float = 0.0,
     ) -> None:
         self._surrogate = surrogate
         self._weigh, self._base = weigh, base
         self.features_MD = features_MD
         mean_M, self._half_NM = surrogate._mean_and_half(features_MD)
-        self.weights_M: Array = np.ones(len(features_MD)) if weigh is None else weigh(features_MD)
-        self.mean_M: Array = mean_M if weigh is None else self.weights_M * (mean_M - base)
+        self.weights_M: FloatArray = np.ones(len(features_MD)) if weigh is None else weigh(features_MD)
+        self.mean_M: FloatArray = mean_M if weigh is None else self.weights_M * (mean_M - base)
 
-    def covariance(self) -> Array:
+    def covariance(self) -> FloatArray:
         """Return the covariances, shape (M, M)."""
         prior_MM = self._surrogate._prior_covariance(self.features_MD, self.features_MD)
-        covariance: Array = self._surrogate._scale**2 * (prior_MM - self._half_NM.T @ self._half_NM)
+        covariance: FloatArray = self._surrogate._scale**2 * (prior_MM - self._half_NM.T @ self._half_NM)
         return covariance * np.outer(self.weights_M, self.weights_M)
 
-    def variance(self) -> Array:
+    def variance(self) -> FloatArray:
         """Return the variances, shape (M,)."""
         left_M = self._surrogate._prior_variance(self.features_MD) - (self._half_NM**2).sum(axis=0)
-        variance_M: Array = self._surrogate._scale**2 * np.maximum(left_M, 0.0) * self.weights_M**2
+        variance_M: FloatArray = self._surrogate._scale**2 * np.maximum(left_M, 0.0) * self.weights_M**2
         return variance_M
 
-    def with_candidate(self, features_D: Array) -> Posterior:
+    def with_candidate(self, features_D: FloatArray) -> Posterior:
         """Return beliefs of these parameter sets and of one more, the last one."""
         single, joint = Posterior(self._surrogate, features_D[None], self._weigh, self._base), copy(self)
         joint.features_MD = np.vstack([self.features_MD, single.features_MD])
@@ -329,7 +334,7 @@ class Posterior:
         joint._half_NM = np.hstack([self._half_NM, single._half_NM])
         return joint
 
-    def of_runs(self, features_KD: Array, seed: int) -> tuple[Array, Array, Array]:
+    def of_runs(self, features_KD: FloatArray, seed: int) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return the predicted values of runs with a seed: means, variances, covariances, (M, K).
 
         Args:
@@ -348,18 +353,18 @@ class Posterior:
         return surrogate._mean_of(cross_KN), square * left_K, square * together_MK
 
 
-def _variances(point: Array) -> tuple[float, float, float, float]:
+def _variances(point: FloatArray) -> tuple[float, float, float, float]:
     """Return the variances of the signal, of a seed's own part, of noise, and of what a seed does to all."""
     signal, seed_signal, noise, shared = np.exp(2 * point[-4:]).tolist()
     return signal, seed_signal, noise, shared
 
 
-def _relative(runs: Observations) -> Array:
+def _relative(runs: Observations) -> FloatArray:
     spread = float(np.var(runs.values_N))
     return runs.excess_N / spread if spread > 0 else np.zeros(len(runs.excess_N))
 
 
-def _matern(squares_DMN: Array, lengths_D: Array) -> tuple[Array, Array]:
+def _matern(squares_DMN: FloatArray, lengths_D: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the correlation at squared differences, and its derivative by the scaled squared distance."""
     square_MN = np.tensordot(np.exp(-2 * lengths_D), squares_DMN, axes=1)
     root_MN = np.sqrt(5.0 * square_MN)
@@ -375,7 +380,7 @@ _MASS = _MASS / _MASS.sum()
 _WORLDS = 1024
 
 
-def knowledge_gradient(mean_M: Array, variance_K: Array, together_MK: Array) -> Array:
+def knowledge_gradient(mean_M: FloatArray, variance_K: FloatArray, together_MK: FloatArray) -> FloatArray:
     """Return the expected rise of the greatest mean that one more complete run would bring, for each of some.
 
     Args:
@@ -387,7 +392,7 @@ def knowledge_gradient(mean_M: Array, variance_K: Array, together_MK: Array) -> 
 
 
 def continuation_value(
-    mean_M: Array, *, run: tuple[float, float, Array], forecast: float, doubt: float
+    mean_M: FloatArray, *, run: tuple[float, float, FloatArray], forecast: float, doubt: float
 ) -> float:
     """Return the expected rise of the greatest mean that the rest of a run would bring.
 
@@ -409,12 +414,12 @@ def continuation_value(
     )
 
 
-def _rise(mean_M1: Array, change_MK: Array) -> Array:
+def _rise(mean_M1: FloatArray, change_MK: FloatArray) -> FloatArray:
     """Return E[max(mean + change z)] - max(mean) over a standard normal z, for each column of changes."""
     expected_K = np.zeros(change_MK.shape[1])
     for node, mass in zip(_NODES, _MASS, strict=True):
         expected_K += mass * (mean_M1 + node * change_MK).max(axis=0)
-    rise_K: Array = np.maximum(expected_K - mean_M1.max(), 0.0)
+    rise_K: FloatArray = np.maximum(expected_K - mean_M1.max(), 0.0)
     return rise_K
 
 

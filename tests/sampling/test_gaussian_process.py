@@ -13,10 +13,12 @@ from sklearn.gaussian_process.kernels import Matern
 
 from tempopt.sampling.surrogate import CurveExtrapolator, Observations, Surrogate
 
-Array = NDArray[np.float64]
+FloatArray = NDArray[np.float64]
 
 
-def observe(features: Array, seeds: Any, values: Array, excess: Array | float = 0.0) -> Observations:
+def observe(
+    features: FloatArray, seeds: Any, values: FloatArray, excess: FloatArray | float = 0.0
+) -> Observations:
     """Return runs as the surrogate knows them."""
     excess_N = np.broadcast_to(np.asarray(excess, dtype=np.float64), len(values))
     return Observations(features_ND=features, seeds_N=seeds, values_N=values, excess_N=excess_N)
@@ -29,7 +31,7 @@ def runs(*, seeds: int = 3) -> Observations:
     return observe(features, np.arange(20) % seeds, values)
 
 
-def predict(surrogate: Surrogate, queries: Array) -> tuple[Array, Array]:
+def predict(surrogate: Surrogate, queries: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return means and standard deviations of the values of parameter sets."""
     posterior = surrogate.posterior(queries)
     return posterior.mean_M, np.sqrt(np.maximum(np.diag(posterior.covariance()), 0.0))
@@ -47,11 +49,11 @@ def test_predictions_are_those_of_a_gaussian_process_by_definition(trends: int) 
     weights = 1 / (1 + excess / np.var(values))
     centre, scale = np.average(values, weights=weights), np.std(values)
 
-    def matern(left_features: Array, right_features: Array) -> Array:
-        shape: Array = Matern(lengths, nu=2.5)(left_features[:, :3], right_features[:, :3])
+    def matern(left_features: FloatArray, right_features: FloatArray) -> FloatArray:
+        shape: FloatArray = Matern(lengths, nu=2.5)(left_features[:, :3], right_features[:, :3])
         return shape
 
-    def prior(left_features: Array, right_features: Array) -> Array:
+    def prior(left_features: FloatArray, right_features: FloatArray) -> FloatArray:
         # Rasmussen and Williams, equation 2.40: a linear function of normal weights
         return (
             signal**2 * matern(left_features, right_features)
@@ -195,7 +197,7 @@ def test_a_trend_is_followed_where_nothing_is_known_as_far_as_it_holds() -> None
     rng = np.random.default_rng(5)
     positions, trend = rng.random(12) / 2, rng.standard_normal(12)
 
-    def predict_far(values: Array) -> float:
+    def predict_far(values: FloatArray) -> float:
         noisy_values = values + 0.05 * rng.standard_normal(12)
         runs = observe(np.column_stack([positions, trend]), np.arange(12), noisy_values)
         high, low = predict(Surrogate(runs, trends=1), np.array([[5.0, 2.0], [5.0, -2.0]]))[0]

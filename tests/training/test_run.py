@@ -116,7 +116,7 @@ def test_divergence_ends_the_run_with_the_step_and_reports_no_number_of_it(
 def test_a_metric_that_nothing_could_be_computed_with_ends_the_run_as_diverged(
     request_for: Any, listener: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(callbacks, "metric_of", lambda logged, metric: 1e120)
+    monkeypatch.setattr(callbacks, "extract_metric", lambda logged, metric: 1e120)
     channel = listener()
     finished = Run(request_for(), channel).execute()
     assert (finished.state, finished.step) == ("diverged", 4)

@@ -14,7 +14,7 @@ from plotly.subplots import make_subplots
 
 from tempopt.attention.analysis.diagnose import Anomaly, anomalies
 from tempopt.attention.analysis.histories import HeadHistory, MonitorReport
-from tempopt.attention.analysis.outliers import FALSE_ALARMS, FEWEST_PEERS
+from tempopt.attention.analysis.outliers import FALSE_ALARMS, MIN_PEERS
 from tempopt.errors import NothingToPlot
 from tempopt.report.formatting import baseline_label
 from tempopt.report.plots import style
@@ -97,7 +97,7 @@ class EntropyData:
         findings = [(arm, finding) for arm, of_arm in self.findings().items() for finding in of_arm]
         if not findings:
             num_heads = min(map(len, self.shares_by_arm.values()))
-            hint = "There are too few heads to compare them." if num_heads <= FEWEST_PEERS else _CHANCE
+            hint = "There are too few heads to compare them." if num_heads <= MIN_PEERS else _CHANCE
             return f"No layer and no head is unusual. {hint}"
         evidence: dict[tuple[str, str], list[str]] = {}
         for arm, finding in findings[:_MAX_FINDINGS]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Floats = NDArray[np.float64]
+    FloatArray = NDArray[np.float64]
 
 Look = tuple[int, float]
 """Usable pairs at a look, and the share of the level that is spent by then, in (0, 1]; both ascend."""
@@ -143,7 +143,7 @@ def _check(looks: tuple[Look, ...]) -> None:
 
 
 @lru_cache(maxsize=64)
-def _table(looks: tuple[Look, ...]) -> tuple[Floats, Floats]:
+def _table(looks: tuple[Look, ...]) -> tuple[FloatArray, FloatArray]:
     """Return scores at which the last look is crossed, ascending, and those of the levels at which it is."""
     from scipy.special import ndtr
 
@@ -153,12 +153,12 @@ def _table(looks: tuple[Look, ...]) -> tuple[Floats, Floats]:
     return crossed[rising], _LEVELS[rising]
 
 
-def _crossing_scores(looks: tuple[Look, ...], levels_L: Floats) -> Floats:
+def _crossing_scores(looks: tuple[Look, ...], levels_L: FloatArray) -> FloatArray:
     """Return the score at which each look (row) is crossed at each one-sided level (column)."""
     from scipy.special import ndtr
 
     plain_Z = ndtr(-_SCORES)[:, None]
-    scores: list[Floats] = []
+    scores: list[FloatArray] = []
     above_ZL, wanted_L = np.repeat(plain_Z, len(levels_L), axis=1), np.zeros(len(levels_L))
     last_n, spent_share, last_share = 1, 0.0, 0.0
     for n, share in looks:
@@ -171,7 +171,7 @@ def _crossing_scores(looks: tuple[Look, ...], levels_L: Floats) -> Floats:
     return np.array(scores)
 
 
-def _solve(ratio_ZL: Floats, wanted_L: Floats) -> Floats:
+def _solve(ratio_ZL: FloatArray, wanted_L: FloatArray) -> FloatArray:
     """Solve for the scores at which the chance of being above equals ``wanted_L``; inf where that is 0.
 
     Chances fall by orders of magnitude along the grid, their ratio to the unconditional ones does not: so
@@ -195,11 +195,13 @@ def _solve(ratio_ZL: Floats, wanted_L: Floats) -> Floats:
     return np.where(wanted_L > 0, score_L, math.inf)
 
 
-def _score_at(position: Floats) -> Floats:
+def _score_at(position: FloatArray) -> FloatArray:
     return np.asarray(position * _STEP - _REACH)
 
 
-def _advance(kernel_XC: Floats, above_ZL: Floats, crossed_L: Floats, wanted_L: Floats) -> Floats:
+def _advance(
+    kernel_XC: FloatArray, above_ZL: FloatArray, crossed_L: FloatArray, wanted_L: FloatArray
+) -> FloatArray:
     """Return the chance of having crossed at no look so far and being above each score at the next one.
 
     Args:
@@ -229,14 +231,14 @@ def _advance(kernel_XC: Floats, above_ZL: Floats, crossed_L: Floats, wanted_L: F
     return kernel_XC @ mass_CL
 
 
-def _lagrange(x: Floats) -> tuple[Floats, ...]:
+def _lagrange(x: FloatArray) -> tuple[FloatArray, ...]:
     """Return the weights of the values at 0, 1, 2 and 3 in the cubic through them, at x."""
     a, b, c, d = x, x - 1, x - 2, x - 3
     return -b * c * d / 6, a * c * d / 2, -a * b * d / 2, a * b * c / 6
 
 
 @lru_cache(maxsize=64)
-def _kernel(pairs_before: int, pairs_after: int) -> Floats:
+def _kernel(pairs_before: int, pairs_after: int) -> FloatArray:
     """Return the chance of a score above each one (row) after some pairs, given one in a cell after fewer.
 
     On the unit sphere, with r the cosine of the pairs before, the cosine after n₂ pairs is
@@ -264,7 +266,7 @@ def _kernel(pairs_before: int, pairs_after: int) -> Floats:
 
 
 @lru_cache(maxsize=64)
-def _kernel_of_one(pairs_before: int) -> Floats:
+def _kernel_of_one(pairs_before: int) -> FloatArray:
     """Return the kernel of one new pair, the mean of many points in each cell."""
     fine = np.linspace(-_REACH, _REACH, _CELLS * _FINE + 1)
     middle = (fine[:-1] + fine[1:]) / 2
@@ -274,7 +276,7 @@ def _kernel_of_one(pairs_before: int) -> Floats:
     return np.asarray(np.einsum("xcf,cf->xc", upper_XCF, density_CF))
 
 
-def _upper(pairs_before: int, pairs_after: int, scores_Z: Floats) -> Floats:
+def _upper(pairs_before: int, pairs_after: int, scores_Z: FloatArray) -> FloatArray:
     """Return the chance of being above each of the grid's scores, given each of some scores before.
 
     Over ρ² from x²/A² to 1 it is integrated by Gauss and Jacobi, whose weight takes up the square root with
@@ -307,14 +309,14 @@ def _upper(pairs_before: int, pairs_after: int, scores_Z: Floats) -> Floats:
     return np.concatenate([1 - upper_XZ[:0:-1, ::-1], upper_XZ])
 
 
-def _cosines(n: int, scores: Floats) -> Floats:
+def _cosines(n: int, scores: FloatArray) -> FloatArray:
     from scipy.special import ndtr, stdtrit
 
     t = -stdtrit(n - 1, ndtr(-np.abs(scores)))
     return np.asarray(np.sign(scores) * t / np.sqrt(n - 1 + t**2))
 
 
-def _angle_chance(n: int) -> Callable[[Floats, Floats], Floats]:
+def _angle_chance(n: int) -> Callable[[FloatArray, FloatArray], FloatArray]:
     """Return the chance that θ, of density ∝ cosⁿ⁻¹ θ within ±π/2, is within some distance of an angle.
 
     From a table by cubic Hermite interpolation, exact to rounding; SciPy's t takes ten times as long.
@@ -328,7 +330,7 @@ def _angle_chance(n: int) -> Callable[[Floats, Floats], Floats]:
     value[_ANGLES // 2 :] = np.concatenate([[0.0], lower_tail])[_ANGLES // 2 :: -1]
     slope = -step * np.cos(grid) ** (n - 1) / beta(0.5, n / 2)
 
-    def above(angle: Floats) -> Floats:
+    def above(angle: FloatArray) -> FloatArray:
         position = np.clip((angle + math.pi / 2) / step, 0, _ANGLES)
         cell = np.minimum(position.astype(np.intp), _ANGLES - 1)
         x = position - cell
