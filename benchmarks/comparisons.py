@@ -31,7 +31,6 @@ from tempopt.verdict.stages import first_tickets, next_tickets
 _SETTINGS: dict[str, dict[str, Any]] = {
     "8 pairs": {"seeds": {"confirm": 8}},
     "4 to 16 pairs": {"seeds": {"confirm": {"min": 4, "max": 16}}},
-    "12 pairs, sign_flip": {"seeds": {"confirm": 12}, "test": "sign_flip"},
 }
 _VARIANTS = (1, 3)
 _NUM_SEEDS = 200

@@ -2,7 +2,7 @@
 
 Differences are normal with standard deviation 1. A sequence of looks ends where its boundary is crossed, at
 16 pairs, or where the gain is not above zero (which no boundary counts on). The second table goes through
-tempopt's own test of a study's pairs: all three tests, and pairs that were added because no gain was shown.
+tempopt's own test of a study's pairs, and of pairs that were added because no gain was shown.
 
     python -m benchmarks.sequential
 """
@@ -16,9 +16,9 @@ import numpy as np
 from scipy.special import stdtrit
 from scipy.stats import binomtest
 
-from tempopt.spec.alpha_ledger import alpha_for_verdict
+from tempopt.spec.alpha_levels import alpha_for_verdict
 from tempopt.verdict.statistics.group_sequential import Look, alpha_spending, boundaries, nominal_p
-from tempopt.verdict.statistics.paired_tests import TESTS, PairedTest, StageDifferences, Test, paired_test
+from tempopt.verdict.statistics.paired_tests import PairedTest, StageDifferences, paired_test
 
 _EFFECTS = (0.0, 0.5, 1.0, 1.5, 2.5)
 _LOOKS = (4, 8, 12, 16)
@@ -51,12 +51,11 @@ def main() -> None:
             )
     boundary_text = ", ".join(f"{p:.4f}" for p in boundaries(plans["4, 8, 12, 16"], _ALPHA))
     print(f"\np of the plain t test at the four looks: {boundary_text}\n")
-    print("| effect, sd | test | what | gain shown | interval holds | CPU ms a verdict |")
-    print("|---|---|---|---|---|---|")
+    print("| effect, sd | what | gain shown | interval holds | CPU ms a verdict |")
+    print("|---|---|---|---|---|")
     for effect in (0.0, 1.0):
-        for test in TESTS:
-            for plan_name, study in (("looks", _with_looks), ("4 added to 8", _with_more)):
-                print(_line(effect, test, plan_name, study, args.whole), flush=True)
+        for plan_name, study in (("looks", _with_looks), ("4 added to 8", _with_more)):
+            print(_line(effect, plan_name, study, args.whole), flush=True)
 
 
 def _simulate(looks: tuple[Look, ...], effect: float, studies: int) -> tuple[float, float, float, float]:
@@ -77,39 +76,39 @@ def _simulate(looks: tuple[Look, ...], effect: float, studies: int) -> tuple[flo
     return num_upper / studies, num_lower / studies, pairs / studies, num_covered / studies
 
 
-def _with_looks(d: np.ndarray, test: Test) -> PairedTest:
+def _with_looks(d: np.ndarray) -> PairedTest:
     """Return the verdict of a study that is looked at on the way."""
     looks: list[Look] = []
     for n in _LOOKS:
         looks.append((n, alpha_spending(n, _LOOKS[-1])))
-        result = paired_test(d[:n].tolist(), test=test, direction="maximize", looks=looks)
+        result = paired_test(d[:n].tolist(), direction="maximize", looks=looks)
         if result.p_value < _ALPHA or result.gain <= 0:
             break
     return result
 
 
-def _with_more(d: np.ndarray, test: Test) -> PairedTest:
+def _with_more(d: np.ndarray) -> PairedTest:
     """Return the verdict of a study that had eight pairs and got four more if they showed no gain."""
-    first = paired_test(d[:8].tolist(), test=test, direction="maximize", alpha=alpha_for_verdict(1))
+    first = paired_test(d[:8].tolist(), direction="maximize", alpha=alpha_for_verdict(1))
     if first.significant:
         return first
     first_stage = StageDifferences(differences=tuple(d[:8].tolist()))
     return paired_test(
-        d[8:12].tolist(), test=test, direction="maximize", alpha=alpha_for_verdict(2), earlier=[first_stage]
+        d[8:12].tolist(), direction="maximize", alpha=alpha_for_verdict(2), earlier=[first_stage]
     )
 
 
-def _line(effect: float, test: Test, plan_name: str, study: object, studies: int) -> str:
+def _line(effect: float, plan_name: str, study: object, studies: int) -> str:
     assert callable(study)
     table = np.random.default_rng(1).standard_normal((studies, _LOOKS[-1])) + effect
     start_time = time.process_time()
-    paired_tests = [study(d, test) for d in table]
+    paired_tests = [study(d) for d in table]
     cost = 1e3 * (time.process_time() - start_time) / studies
     num_significant = sum(paired_test.significant for paired_test in paired_tests)
     num_covered = sum(paired_test.ci_low <= effect <= paired_test.ci_high for paired_test in paired_tests)
     low, high = binomtest(num_significant, studies).proportion_ci()
     return (
-        f"| {effect:g} | {test} | {plan_name} | {num_significant / studies:.1%} ({low:.1%} to {high:.1%}) "
+        f"| {effect:g} | {plan_name} | {num_significant / studies:.1%} ({low:.1%} to {high:.1%}) "
         f"| {num_covered / studies:.1%} | {cost:.1f} |"
     )
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from tempopt.cli import argument_types as types
-from tempopt.service.scenarios import SCENARIOS
 
 
 class CommandArgument(NamedTuple):
@@ -413,11 +412,6 @@ COMMANDS = {
         "write a commented spec for a LightningModule of your own",
         "init:init",
         argument("module IMPORT_PATH", "import path, for example my_package.my_module.MyModule"),
-        argument(
-            "--scenario NAME",
-            f"write ranges and a first parameter set from published advice: {', '.join(SCENARIOS)}",
-            choices=tuple(SCENARIOS),
-        ),
         OUTPUT,
     ),
     "serve": command(

@@ -20,7 +20,7 @@ from tempopt.service.template import ModuleInfo, inspect_module, render_spec_tem
 def init(arguments: argparse.Namespace) -> None:
     """Write a commented spec for the LightningModule at an import path."""
     info = _inspect(arguments.module)
-    text = render_spec_template(info, arguments.scenario)
+    text = render_spec_template(info)
     write(text, arguments.output, overwrite=False)
     if "\nattach:" in text:
         print(

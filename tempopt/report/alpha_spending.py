@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tempopt.spec.alpha_ledger import alpha_for_verdict
+from tempopt.spec.alpha_levels import alpha_for_verdict
 from tempopt.storage.rows import TicketRow
 from tempopt.storage.ticket_queries import current_round, of_kind, rounds_of_verdict, verdicts
 

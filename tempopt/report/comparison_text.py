@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from tempopt.errors import StudyFailed
 from tempopt.report.alpha_spending import earlier_seeds, rounds_combined, seeds_text
-from tempopt.report.finding import DATA, GAIN, NO_GAIN, TESTS, Finding, State, comparison_finding, facts
+from tempopt.report.finding import (
+    DATA,
+    GAIN,
+    NO_GAIN,
+    PAIRED_TEST,
+    WELCH_TEST,
+    Finding,
+    State,
+    comparison_finding,
+    facts,
+)
 from tempopt.report.formatting import (
     confidence,
     duration,
@@ -93,9 +103,8 @@ def comparison_headline(result: ComparedData) -> str:
 def _basis(comparison: Comparison) -> str:
     data = [] if comparison.confirmed_on is None else [f"{DATA[comparison.confirmed_on]} data"]
     answers = [variant.answer for variant in comparison.variants if variant.answer is not None]
-    tests = ["welch" if answer.paired.sample_sizes else comparison.test for answer in answers]
-    names = [TESTS[test] for test in dict.fromkeys(tests)] or [TESTS[comparison.test]]
-    return ", ".join([*data, " or ".join(names)])
+    names = dict.fromkeys(WELCH_TEST if answer.paired.sample_sizes else PAIRED_TEST for answer in answers)
+    return ", ".join([*data, " or ".join(names or [PAIRED_TEST])])
 
 
 def _seeds_text(result: ComparedData, comparison: Comparison, test: PairedTest) -> str:

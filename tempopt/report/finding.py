@@ -9,11 +9,7 @@ from typing import Any, Literal
 from tempopt.report.formatting import finite
 from tempopt.verdict.paired_evidence import PairedResult
 
-TESTS = {
-    "t": "paired t-test",
-    "sign_flip": "sign-flip permutation test",
-    "welch": "Welch's t-test",
-}
+PAIRED_TEST, WELCH_TEST = "paired t-test", "Welch's t-test"
 DATA = {"test": "test", "validate": "validation"}
 GAIN, NO_GAIN = "Gain shown", "No gain shown"
 """Outcome of a study, in a few words."""

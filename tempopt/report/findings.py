@@ -16,7 +16,7 @@ from tempopt.report.comparison_text import (
     divergence_text,
     diverges_too_often,
 )
-from tempopt.report.finding import DATA, GAIN, NO_GAIN, TESTS, Finding, comparison_finding, facts
+from tempopt.report.finding import DATA, GAIN, NO_GAIN, PAIRED_TEST, Finding, comparison_finding, facts
 from tempopt.report.formatting import (
     baseline_name,
     baseline_values,
@@ -206,7 +206,7 @@ def _verdict_sentence(result: StudyData, verdict: Verdict) -> str:
     in_full = f"{baseline}{baseline_values(result.spec)}"
     num_earlier = earlier_seeds(result, verdict.round)
     basis = f"{seeds_text(test.n_pairs, num_earlier)}, measured on the {DATA[verdict.confirmed_on]} data, "
-    basis += f"{TESTS[verdict.test]}{', rounds combined' if num_earlier else ''}"
+    basis += f"{PAIRED_TEST}{', rounds combined' if num_earlier else ''}"
     if verdict.total.significant:
         min_gain_text = f", at least {limit(test.ci_low, test, ROUND_FLOOR)}," if test.ci_low > 0 else ""
         direction = "higher" if result.direction == "maximize" else "lower"

@@ -72,7 +72,7 @@ class Judgement:
             assert variant.answer is not None
             sizes = variant.answer.paired.sample_sizes
             data |= {
-                "test": "welch" if sizes else self.comparison.test,
+                "test": "welch" if sizes else "t",
                 "sample_sizes": sizes and list(sizes),
                 "seeds_needed": self.seeds_needed[variant.name],
                 "more_seeds": self._more_seeds(variant.name, variant.answer.paired),

@@ -1,4 +1,4 @@
-"""The note of a study in Optuna's dashboard, in Markdown: verdict, recommendation and progress.
+"""The note of a study in Optuna's dashboard, in Markdown: the decision and all findings.
 
 The first line holds a digest, by which a note that a person changed is left alone.
 """
@@ -9,20 +9,16 @@ import hashlib
 import re
 import shlex
 import string
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 from tempopt.report.decision import decision_lines, statements
-from tempopt.report.formatting import baseline_name
+from tempopt.report.formatting import shorten
 from tempopt.report.study_result import StudyResult
-from tempopt.storage.rows import KINDS
 
 # A link that nothing refers to: Markdown shows nothing of it.
 _MARK = re.compile(r"\[tempopt\]: # \(([0-9a-f]{16})\)\n\n")
 _SPECIAL = re.compile(f"[{re.escape(string.punctuation)}]")
-_LONGEST = 200
-_LONGEST_LINE = 2000
-_MOST_ROWS = 60
+_MAX_LINE_LENGTH = 2000
 
 
 def render_note(result: StudyResult) -> str:
@@ -43,75 +39,26 @@ def _digest(text: str) -> str:
 
 def _parts(result: StudyResult) -> Iterator[str]:
     title, *decided = decision_lines(result)
-    yield f"### What was found\n\n**{escape_markdown(title, _LONGEST_LINE)}**\n"
-    yield from (f"- {escape_markdown(line, _LONGEST_LINE)}" for line in decided)
-    yield "\n### How far it is\n"
-    yield from _table(("runs", "done", "at work", "failed"), _progress(result))
-    title, parameters = _parameter_section(result)
-    if parameters:
-        yield f"\n### {title}\n"
-        yield from _table(("parameter", "value"), _values(parameters))
-        command = _code(f"tempopt export {shlex.quote(result.name)}")
-        yield f"\nAs YAML for LightningCLI: {command}, and `--format python` for a script."
-    name = shlex.quote(result.name)
+    yield f"### What was found\n\n**{escape_markdown(title)}**\n"
+    yield from (f"- {escape_markdown(line)}" for line in decided)
     yield "\n### All findings\n"
     for text, details in statements(result):
-        yield f"- {escape_markdown(text, _LONGEST_LINE)}"
-        yield from (f"  - {escape_markdown(detail, _LONGEST_LINE)}" for detail in details)
+        yield f"- {escape_markdown(text)}"
+        yield from (f"  - {escape_markdown(detail)}" for detail in details)
     yield "\n### More\n"
+    name = shlex.quote(result.name)
     yield f"- The whole report, as one page to send on: {_code(f'tempopt report {name}')}"
     yield f"- On the terminal: {_code(f'tempopt show {name}')}"
+    yield f"- As YAML for LightningCLI or as a script: {_code(f'tempopt export {name}')}"
     yield (
         "\n*`tempopt dashboard` keeps this note up to date. A note that you change stays as you leave it; "
         "empty it, and this one comes back.*"
     )
 
 
-def _parameter_section(result: StudyResult) -> tuple[str, Mapping[str, Any]]:
-    """Return what the note says how to use, and its parameters: what is recommended, once there is that."""
-    recommendation = result.recommendation
-    if recommendation is None:
-        if result.winner:
-            return "The winner, not confirmed", result.winner
-        return "The best so far", result.best.params if result.best else {}
-    at_inference = recommendation.at_inference or {}
-    title = "What is recommended"
-    if recommendation.action_without_training == "change_nothing":
-        title = f"The configuration at {baseline_name(result.spec)}"
-    return title, {
-        **recommendation.parameters,
-        **{f"{name} at inference": value for name, value in at_inference.items()},
-    }
-
-
-def _progress(result: StudyResult) -> Iterator[tuple[Any, ...]]:
-    for kind in KINDS:
-        count = result.tickets[kind]
-        if count.requested != 0:
-            requested_text = "" if count.requested is None else f" of {count.requested}"
-            yield kind, f"{count.done}{requested_text}", count.running, count.failed
-
-
-def _values(parameters: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
-    for name in list(parameters)[:_MOST_ROWS]:
-        value = parameters[name]
-        yield name, f"{value:.4g}" if isinstance(value, float) else str(value)
-    if len(parameters) > _MOST_ROWS:
-        yield f"and {len(parameters) - _MOST_ROWS} more", ""
-
-
-def _table(columns: Sequence[str], rows: Iterator[tuple[Any, ...]]) -> Iterator[str]:
-    yield f"| {' | '.join(columns)} |"
-    yield f"|{'|'.join(' --- ' for _ in columns)}|"
-    for row in rows:
-        yield f"| {' | '.join(escape_markdown(str(cell)) for cell in row)} |"
-
-
-def escape_markdown(text: str, longest: int = _LONGEST) -> str:
-    """Escape a text for Markdown, its tables and HTML; put it on one line, cut if long."""
-    line = " ".join(text.split())
-    if len(line) > longest:
-        line = f"{line[:longest]}…"
+def escape_markdown(text: str) -> str:
+    """Escape a text for Markdown and HTML; put it on one line, cut if long."""
+    line = shorten(" ".join(text.split()), _MAX_LINE_LENGTH)
     return _SPECIAL.sub(lambda sign: f"\\{sign[0]}", line)
 
 

@@ -36,7 +36,7 @@ def verdict_json(result: StudyData) -> dict[str, Any]:
         "recommendation": verdict.recommendation and _recommendation_json(result, verdict.recommendation),
         **_answer_json(verdict.total),
         **_fields(verdict.total.paired, "confidence", "n_pairs"),
-        **_fields(verdict, "params", "test", "confirmed_on", "round", "looks", "alpha"),
+        **_fields(verdict, "params", "confirmed_on", "round", "looks", "alpha"),
         "over_baseline": _plain(verdict.over_baseline),
         "baseline_params": verdict.baseline_params,
         "over_twin": _plain(verdict.over_twin),
@@ -118,7 +118,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "variants": [_variant_json(variant) for variant in comparison.variants],
         "means": dict(comparison.means),
         "all_pairs": all_pairs if comparison.pairs else None,
-        **_fields(comparison, "test", "confirmed_on", "round", "looks", "alpha"),
+        **_fields(comparison, "confirmed_on", "round", "looks", "alpha"),
     }
 
 

@@ -20,7 +20,7 @@ from optuna.trial import FrozenTrial
 from scipy.special import ndtr, stdtrit
 
 from tempopt.sampling.surrogate import Observations, Surrogate, pull_in_low_outliers
-from tempopt.spec.alpha_ledger import alpha_for_verdict
+from tempopt.spec.alpha_levels import alpha_for_verdict
 from tempopt.storage.ticket_queries import to_maximize
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import Depends, FastAPI
 
-from tempopt.server import agents, audit, errors, me, monitoring, specs, studies, study_writes, token_routes
+from tempopt.server import agents, audit, errors, me, monitoring, studies, study_writes, token_routes
 from tempopt.server import checkpoints as checkpoint_routes
 from tempopt.server.app_state import ServerState
 from tempopt.server.audit import Audit
@@ -46,7 +46,7 @@ def create_app(store: Store, *, checkpoints: str) -> FastAPI:
     errors.install(app)
     app.add_middleware(BodyLimitMiddleware)
     app.add_middleware(Audit)
-    for module in (agents, audit, checkpoint_routes, me, token_routes, specs, studies, study_writes):
+    for module in (agents, audit, checkpoint_routes, me, token_routes, studies, study_writes):
         app.include_router(module.router)
     app.include_router(routes.router)
     app.add_middleware(monitoring.RequestMetricsMiddleware)

@@ -20,8 +20,8 @@ from tempopt.storage.access_rows import AuditRow
 from tempopt.storage.rows import WITHOUT_NUL
 
 LOGGER = logging.getLogger("tempopt.server")
-# What agents say all the time is in the study itself, and a check changes nothing.
-_UNAUDITED_PATHS = ("/api/agents/sync", "/api/checkpoints/", "/api/check")
+# What agents say all the time is in the study itself.
+_UNAUDITED_PATHS = ("/api/agents/sync", "/api/checkpoints/")
 
 router = APIRouter(prefix="/api/audit", tags=["access"], responses=REFUSALS)
 

@@ -15,7 +15,7 @@ from tempopt.server.errors import ApiError, answer
 LARGEST_BODY = 16 * 1024 * 1024
 """Bytes of a body at the most, where studies, reports of agents and pieces of checkpoints come."""
 LARGEST_ELSEWHERE = 4 * 1024 * 1024
-"""Bytes of a body at the most elsewhere: a spec of the greatest length, each character escaped."""
+"""Bytes of a body at the most elsewhere."""
 LARGEST_UNKNOWN = 64 * 1024
 """Bytes of a body at the most from unknown clients: it is read before a route asks who it is."""
 _CLOSE = {"connection": "close"}

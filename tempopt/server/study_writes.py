@@ -30,7 +30,6 @@ from tempopt.service.requests import (
     StudyExtension,
     TicketVersion,
 )
-from tempopt.service.spec_check import check_resolvable_on_server
 from tempopt.spec.custom_schedules import check_schedules
 from tempopt.spec.logger_secrets import check_no_secrets
 from tempopt.spec.study_spec import StudySpec
@@ -122,6 +121,19 @@ def _parse_submission(body: SubmitStudyRequest, principal: Principal) -> StudySp
     return spec
 
 
+def _check_temperatures_are_found(spec: StudySpec) -> None:
+    """Refuse to begin a study that lacks what a dry run finds in its module."""
+    lines = [
+        f"temperatures.{name}: as_found is missing: the temperature that the module has there, to which "
+        "searched ones are compared. A server imports no module. Give it, as in "
+        f"{name}: {{..., as_found: 0.5}}, or begin the study with tempopt search, which looks it up."
+        for name, temperature in spec.temperatures.items()
+        if temperature.as_found is None
+    ]
+    if lines:
+        raise SpecError("\n".join(lines))
+
+
 def _done(shared: ServerState, name: str, notes: list[str], *, is_new: bool = False) -> StudyActionResponse:
     row = shared.store.load_study(name)
     return StudyActionResponse(
@@ -159,7 +171,7 @@ def submit(
     spec, study = extend_for_search(shared.store, search_request, on_note=notes.append)
     is_new = study is None
     if is_new:
-        check_resolvable_on_server(spec)
+        _check_temperatures_are_found(spec)
     if study is None or shared.store.load_study(study.name).state != "done":
         checkpoints_url = shared.checkpoints if study is None else study.checkpoints or shared.checkpoints
         ensure_study_exists(

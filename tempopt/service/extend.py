@@ -10,12 +10,11 @@ from tempopt.agent.study_lookup import find_study, reconcile_spec
 from tempopt.errors import StudyChanged, UsageError
 from tempopt.report.alpha_spending import next_alpha_text
 from tempopt.service.requests import ResumeRequest, SearchRequest
-from tempopt.spec.alpha_ledger import alpha_for_verdict
 from tempopt.spec.custom_schedules import import_schedules
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import SEARCH_KINDS, NewTicket, StudyRow, TicketRow
 from tempopt.storage.store import Store
-from tempopt.storage.ticket_queries import current_round, of_kind, verdicts
+from tempopt.storage.ticket_queries import current_round, of_kind
 from tempopt.verdict.explanation import explanation_at_most, explanation_tickets
 from tempopt.verdict.planned_runs import planned_runs
 from tempopt.verdict.set_comparison import check_comparison
@@ -162,7 +161,7 @@ def add_trials(
         version: Add them only while the tickets have this version; None: any.
 
     Raises:
-        UsageError: It is a comparison, which has no trials; or the next verdict's level is too small.
+        UsageError: It is a comparison, which has no trials.
         SpecError: A set does not fit the search space.
         StudyChanged: The tickets are not of that version.
     """
@@ -178,26 +177,9 @@ def add_trials(
         new_sets = [
             parameters for parameters in parameter_sets if not any(_tries(row, parameters) for row in rows)
         ]
-        tickets = more_tickets(rows, spec, max(num_tickets, len(new_sets)), new_sets)
-        if tickets:
-            _check_alpha_left(rows, tickets[0].round, spec)
-        return tickets
+        return more_tickets(rows, spec, max(num_tickets, len(new_sets)), new_sets)
 
     return bool(_add_tickets_atomically(store, study, tickets_to_add, version))
-
-
-def _check_alpha_left(rows: Sequence[TicketRow], of_round: int, spec: StudySpec) -> None:
-    """Refuse a round whose verdict could show nothing, whatever is found in it."""
-    test, max_pairs = spec.study.test, spec.study.seeds.confirm.max
-    alpha = alpha_for_verdict(verdicts(rows, of_round))
-    if max_pairs < (min_pairs := spec.study.seeds.confirm.sufficient_max(test, alpha)):
-        raise UsageError(
-            f"More trials would have a verdict of their own, whose level is {100 * alpha:.3g} %. With "
-            f"study.test: {test} that takes {min_pairs} pairs, and study.seeds.confirm is "
-            f"{max_pairs}: nothing could be shown. Add pairs to the verdict that there is "
-            f"(tempopt resume {spec.study.name} --pairs +N), or begin a study with more of them that learns "
-            "from this one (study.warm_start)."
-        )
 
 
 def _add_tickets_atomically(

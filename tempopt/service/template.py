@@ -9,11 +9,8 @@ import json
 import re
 from collections.abc import Iterable
 
-from tempopt.errors import UsageError, unknown
-from tempopt.service.scenarios import SCENARIOS, UNSPECIFIED, Scenario
 from tempopt.spec.sections import guess_direction
 from tempopt.spec.yaml_source import BLANK
-from tempopt.temperature.generation import GENERATION
 from tempopt.training.describe import ModuleArgument, ModuleInfo, inspect_module
 
 __all__ = ["ModuleArgument", "ModuleInfo", "inspect_module", "render_spec_template"]
@@ -35,13 +32,12 @@ study:
   # arms: {{baseline: 6, constant: 4}}  # runs of that design; else 2 or 6 at the baseline, 4 constants
   seeds: {{choose: 2, confirm: {{min: 4, max: 16}}}}  # fresh seeds to choose on, others to measure the gain
   confirm_on: {confirm_on}
-  # test: sign_flip  # a permutation test, instead of the paired t test; needs 6 pairs
   # failure: 0.5  # a run that ends worse than this counts as failed
   # min_gain: 0.5 sd  # smallest gain worth a change: of the metric, 1%, or sd between seeds; else 0.2 sd
   # explain: true  # also trains what explains the winner, as tempopt explain does later
   # guards: {{another_metric: "<= +2%"}}  # logged metrics that the winner may not make worse
   # pruner: none        # trains every run to its end
-{enqueue}
+  # enqueue: [{{temperature_init: 0.5}}]  # parameters to try first
   # warm_start: [an_earlier_study]  # whose runs the search learns from, of the same database
   # limits: {{hours: 8}}  # stop searching by then, and confirm what was found; gpu_hours counts training
   # compile: true  # the training steps, with torch.compile; or reduce-overhead, max-autotune
@@ -50,8 +46,29 @@ study:
 # A bare name is an init argument of the model or a temperature parameter; data.x and trainer.x are the
 # others. A range is {{low, high, log, step}}, a list is one of several.
 search:
-{search}
-{temperatures}
+  temperature_init: {{low: 0.25, high: 4}}
+  temperature_final: {{low: 0.25, high: 4}}
+  schedule: [constant, linear, cosine, exponential]
+  # layer_pattern: [uniform, linear, u]  # temperature over depth
+  # layer_ratio: {{low: 0.5, high: 2}}  # ... and how much of it
+  # contrast.temperature_init: {{low: 0.02, high: 1}}  # of a named temperature, see temperatures:
+  # head_pattern: [uniform, exp]  # temperature over the heads of a layer
+  # head_ratio: {{low: 1, high: 4}}  # ... and how much of it
+  # length_scaling: [none, log_n]  # temperature over the number of keys
+  # normaliser: [softmax, top_k]  # what makes weights of the logits
+  # top_k: {{low: 2, high: 32}}  # ... and how many keys it keeps
+  # local_share: [0.0, 0.25, 0.5]  # share of the heads that see near keys only
+  # window: {{low: 4, high: 64, log: true}}  # ... and how near
+  # entropy_lambda: {{low: -0.01, high: 0.01}}  # weight of the attention entropy in the loss
+  # entropy_control: [none, curriculum, contrast]  # a target that the entropy is held at; not with compile
+  # control_level: {{low: 0.2, high: 0.9}}  # ... and its level, as a share of ln(number of keys)
+{learning_rates}
+# temperatures:  # those that are not attention's, each with a name to search it by
+#   contrast: {{value: criterion.temperature}}  # path of a number; with transform: inverse it is a scale
+#   # or NAME: {{}}, a temperature that a TemperedModule registers by that name
+#   # Usual ranges: 0.02 to 1 for a contrastive loss, 0.02 to 0.1 for the teacher of a self-distillation,
+#   # 1 to 20 for distillation, 0.1 to 2 for Gumbel-softmax, 0.01 to 1 for a classifier on cosines.
+
 model:
   class_path: {class_path}
   init_args:
@@ -69,37 +86,6 @@ trainer:
 #   grace: 20  # seconds to checkpoint and leave when told to
 """
 
-_TEMPERATURES = """\
-# temperatures:  # those that are not attention's, each with a name to search it by
-#   contrast: {value: criterion.temperature}  # path of a number; with transform: inverse it is a scale
-#   # or NAME: {}, a temperature that a TemperedModule registers by that name
-#   # Usual ranges: 0.02 to 1 for a contrastive loss, 0.02 to 0.1 for the teacher of a self-distillation,
-#   # 1 to 20 for distillation, 0.1 to 2 for Gumbel-softmax, 0.01 to 1 for a classifier on cosines.
-"""
-
-_ATTENTION = """\
-  # layer_pattern: [uniform, linear, u]  # temperature over depth
-  # layer_ratio: {low: 0.5, high: 2}  # ... and how much of it
-  # contrast.temperature_init: {low: 0.02, high: 1}  # of a named temperature, see temperatures:
-"""
-
-_TEMPERED = """\
-  # head_pattern: [uniform, exp]  # temperature over the heads of a layer
-  # head_ratio: {low: 1, high: 4}  # ... and how much of it
-  # length_scaling: [none, log_n]  # temperature over the number of keys
-  # normaliser: [softmax, top_k]  # what makes weights of the logits
-  # top_k: {low: 2, high: 32}  # ... and how many keys it keeps
-  # local_share: [0.0, 0.25, 0.5]  # share of the heads that see near keys only
-  # window: {low: 4, high: 64, log: true}  # ... and how near
-  # entropy_lambda: {low: -0.01, high: 0.01}  # weight of the attention entropy in the loss
-  # entropy_control: [none, curriculum, contrast]  # a target that the entropy is held at; not with compile
-  # control_level: {low: 0.2, high: 0.9}  # ... and its level, as a share of ln(number of keys)
-"""
-
-_MISSING_ARGUMENT = (
-    f"  # {_MARK}: an init argument of this name in the module, or take it out here and in enqueue"
-)
-
 _ATTACH = """\
 # The module is not a tempopt.TemperedModule: the temperature of its attention layers is set from outside.
 # tempopt check THIS_FILE --dry-run lists them, and refuses a module without any.
@@ -111,22 +97,12 @@ attach:
 """
 
 
-def render_spec_template(info: ModuleInfo, scenario: str | None = None) -> str:
+def render_spec_template(info: ModuleInfo) -> str:
     """Return a study spec for a module, in YAML with comments.
 
     What only the person can know is ``???``, marked "<-- fill in"; :func:`tempopt.spec.load.load_spec`
     names what is left of them.
-
-    Args:
-        info: The module.
-        scenario: A name in SCENARIOS, whose ranges and first parameter set are written.
-
-    Raises:
-        UsageError: There is no such scenario.
     """
-    if scenario is not None and scenario not in SCENARIOS:
-        raise UsageError(unknown("scenario", scenario, SCENARIOS))
-    advice = UNSPECIFIED if scenario is None else SCENARIOS[scenario]
     short = info.class_path.rpartition(".")[2]
     metric = _likeliest(info.metrics)
     direction = guess_direction(metric) if metric else None
@@ -137,13 +113,11 @@ def render_spec_template(info: ModuleInfo, scenario: str | None = None) -> str:
         metric=_value(metric, "the name under which validation logs it, with self.log", info.metrics),
         direction=_value(direction, "maximize or minimize", ()),
         confirm_on=_confirm_on(info),
-        enqueue=_enqueue(info, scenario, advice),
-        search=_search(info, advice),
-        temperatures=_temperatures(scenario) if scenario is not None and advice.named else _TEMPERATURES,
+        learning_rates=_learning_rates(info.arguments),
         class_path=info.class_path,
         arguments=_arguments(info.arguments, indent=4),
         data=_data(info),
-        attach="" if info.tempered or advice.named else _ATTACH,
+        attach="" if info.tempered else _ATTACH,
     )
     instruction = f'Fill in what is marked "{_MARK}". Then:' if _MARK in text else "It can be run as it is:"
     return text.replace("{blanks}", instruction)
@@ -168,41 +142,10 @@ def _confirm_on(info: ModuleInfo) -> str:
     return "validate  # there is no test_dataloader; with one, say test, and the verdict weighs more"
 
 
-def _enqueue(info: ModuleInfo, scenario: str | None, advice: Scenario) -> str:
-    if scenario is None:
-        return "  # enqueue: [{temperature_init: 0.5}]  # parameters to try first"
-    parameters = ", ".join(f"{name}: {value}" for name, value in advice.enqueue.items())
-    return (
-        f"  # Scenario {scenario}: {advice.about}.\n"
-        "  # The ranges and this set follow published advice (docs/search.md has the sources), which may be\n"
-        "  # wrong here: the verdict says what it is worth.\n"
-        f"  enqueue: [{{{parameters}}}]  # parameters to try first"
-    )
-
-
-def _temperatures(scenario: str) -> str:
-    return (
-        "temperatures:\n"
-        f"  {scenario}:\n"
-        f"    value: {BLANK}  # {_MARK}: path of the number, as in criterion.temperature\n"
-        "    # transform: inverse  # where the number is a scale\n"
-    )
-
-
-def _search(info: ModuleInfo, advice: Scenario) -> str:
-    domains = advice.ranges
+def _learning_rates(arguments: Iterable[ModuleArgument]) -> str:
+    """Return a commented range for each argument that is a learning rate."""
     lines = ""
-    for name, domain in domains.items():
-        is_missing = name in GENERATION and not info.tempered and name not in info.temperature_arguments
-        lines += f"  {name}: {domain}{_MISSING_ARGUMENT if is_missing else ''}\n"
-    if not advice.named:
-        suggestions = _ATTENTION + _TEMPERED
-        lines += "".join(
-            line
-            for line in suggestions.splitlines(keepends=True)
-            if line.removeprefix("  # ").partition(":")[0] not in domains
-        )
-    for argument in info.arguments:
+    for argument in arguments:
         rate = "lr" in argument.name.split("_") or "learning_rate" in argument.name
         if rate and isinstance(argument.default, float) and argument.default > 0:
             low, high = (json.dumps(float(f"{argument.default * factor:.6g}")) for factor in (0.1, 10))

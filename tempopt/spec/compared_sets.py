@@ -18,11 +18,10 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 
 from tempopt.errors import SpecError, UsageError
-from tempopt.spec.alpha_ledger import alpha_for_verdict
 from tempopt.spec.domains import is_plain
 from tempopt.spec.lightning_config import parse_trainer
 from tempopt.spec.parameter_names import name_problem
-from tempopt.spec.sections import Pairs, SpecSection, StudySection
+from tempopt.spec.sections import SpecSection, StudySection
 from tempopt.spec.yaml_source import CollectedSpecError, has_reference, parse_mapping, read_mapping
 from tempopt.temperature.named import split_name
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS, check_parameter, is_float_param
@@ -167,25 +166,7 @@ def comparison_problems(study: StudySection, sets: Sequence[ComparedSet] | None)
             "a guard compares with the first set, and study.all_pairs asks for no such one. Take it out."
         )
         return [("study.guards", message)]
-    min_pairs = min_comparison_pairs(study.seeds.confirm, study, len(sets))
-    if study.seeds.confirm.max >= min_pairs:
-        return []
-    message = (
-        f"given {study.seeds.confirm.max} with test: {study.test} and {num_comparisons(study, len(sets))} "
-        f"comparisons, which share the error rate. So few pairs cannot be significant: give at least "
-        f"{min_pairs}, or test: t."
-    )
-    return [("study.seeds.confirm", message)]
-
-
-def num_comparisons(study: StudySection, num_sets: int) -> int:
-    """Return the number of comparisons that share the level."""
-    return math.comb(num_sets, 2) if study.all_pairs else num_sets - 1
-
-
-def min_comparison_pairs(pairs: Pairs, study: StudySection, num_sets: int) -> int:
-    """Return the smallest number of pairs, at least ``pairs.max``, at which a set can be significant."""
-    return pairs.sufficient_max(study.test, alpha_for_verdict(1) / num_comparisons(study, num_sets))
+    return []
 
 
 def common_names(sets: Sequence[ComparedSet] | None) -> set[str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from itertools import count, pairwise
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -22,8 +21,7 @@ from pydantic import (
 )
 
 from tempopt.errors import unknown
-from tempopt.spec.alpha_ledger import alpha_for_verdict
-from tempopt.spec.alpha_levels import Direction, Test, alpha_spending, min_significant_pairs
+from tempopt.spec.alpha_levels import Direction
 from tempopt.spec.guards import GuardSpec, parse_guard
 from tempopt.spec.program import guard_name
 from tempopt.spec.yaml_source import CollectedSpecError
@@ -121,22 +119,6 @@ class Pairs(SpecSection):
     def looks(self) -> tuple[int, ...]:
         """Numbers of pairs after which the confirmation is evaluated, ascending; the last is ``max``."""
         return (*range(self.min, self.max, self.min), self.max)
-
-    def sufficient_max(self, test: Test, alpha: float) -> int:
-        """Return the smallest maximum, at least this one, at which a test can be significant at a level.
-
-        It is enough that a single look can be significant at its share of the level.
-        """
-        for max_pairs in count(self.max):
-            looks = Pairs(min=max_pairs if self.min == self.max else self.min, max=max_pairs).looks
-            shares = [0.0, *(alpha_spending(look, max_pairs) for look in looks)]
-            increments = zip(looks, pairwise(shares), strict=True)
-            if any(
-                min_significant_pairs(test, alpha * (share - previous_share)) <= look
-                for look, (previous_share, share) in increments
-            ):
-                return max_pairs
-        raise AssertionError("there is a number of pairs at which any test can show something")
 
 
 class Seeds(SpecSection):
@@ -260,7 +242,6 @@ class StudySection(SpecSection):
     seeds: Seeds = Seeds()
     all_pairs: Flag = False
     seed: Annotated[int, Field(ge=0, lt=2**63, description="a whole number from 0 to 2**63 - 1")] = 0
-    test: Annotated[Literal["t", "sign_flip"], Field(description="t or sign_flip")] = "t"
     explain: Flag = False
     keep_share: Annotated[float, Field(gt=0, lt=1, description="a number between 0 and 1")] = 0.5
     min_gain: Annotated[float | str | None, Field(description=_AMOUNT)] = None
@@ -359,16 +340,7 @@ class StudySection(SpecSection):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        lines = [*self._guard_problems(), *self._sampler_problems()]
-        min_pairs = self.seeds.confirm.sufficient_max(self.test, alpha_for_verdict(1))
-        max_pairs = self.seeds.confirm.max
-        if max_pairs < min_pairs:
-            message = (
-                f"given {max_pairs} with test: {self.test}. Two-sided, so few pairs cannot give a p below "
-                f"{2.0 ** (1 - max_pairs):g}, whatever the gain is: give at least {min_pairs}, or test: t."
-            )
-            lines.append(("seeds.confirm", message))
-        if lines:
+        if lines := [*self._guard_problems(), *self._sampler_problems()]:
             raise CollectedSpecError(lines)
         return self
 

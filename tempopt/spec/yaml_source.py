@@ -68,26 +68,20 @@ class YamlDocument:
     Args:
         source: Name of the file, for messages.
         data: The mapping at the top level.
-        places: Line and column (from 1) of each key, by dotted path.
+        lines: Line (from 1) of each key, by dotted path.
         settings: Keys that ``--set`` has written, as they were typed, by dotted path.
     """
 
     source: str
     data: dict[str, Any]
-    places: dict[str, tuple[int, int]] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
 
     def line(self, path: str) -> int:
         """Return the line of the key, or of the nearest key above it in the file; 0 if there is none."""
-        return self.line_and_column(path)[0]
-
-    def line_and_column(self, path: str) -> tuple[int, int]:
-        """Return line and column of the key, or of the nearest key above it in the file; (0, 0) if there is
-        none.
-        """
-        while path and path not in self.places:
+        while path and path not in self.lines:
             path = path.rpartition(".")[0]
-        return self.places.get(path, (0, 0))
+        return self.lines.get(path, 0)
 
     def where(self, path: str) -> str:
         """Return ``file:line`` of the key, the file without a known line, or another source."""
@@ -95,7 +89,7 @@ class YamlDocument:
         for key, setting in self.settings.items():
             if prefix.startswith(f"{key}."):
                 return f"--set {setting}"
-        if self.places and "compare" not in self.places and prefix.startswith("compare."):
+        if self.lines and "compare" not in self.lines and prefix.startswith("compare."):
             return "the parameter sets to compare"
         line = self.line(path)
         nested_settings = [setting for key, setting in self.settings.items() if key.startswith(prefix)]
@@ -177,18 +171,18 @@ def parse(text: str, *, source: str) -> YamlDocument:
     Raises:
         SpecError: It is not YAML, holds a key twice, or is not a mapping.
     """
-    data, places = _load_yaml(text, source)
+    data, lines = _load_yaml(text, source)
     if not isinstance(data, dict):
         content = "nothing" if data is None else "a list" if isinstance(data, list) else f"{str(data)[:40]!r}"
         raise SpecError(
             f"{source} holds {content}, but a study spec is a mapping with the sections study:, search:, "
             'model:, data: and trainer:. "tempopt init" writes one to begin with.'
         )
-    return YamlDocument(source=source, data=data, places=places)
+    return YamlDocument(source=source, data=data, lines=lines)
 
 
-def _load_yaml(text: str, source: str, *, keys: bool = True) -> tuple[Any, dict[str, tuple[int, int]]]:
-    """Parse a YAML text; return its data, and by path the line and column of each key if ``keys``."""
+def _load_yaml(text: str, source: str, *, keys: bool = True) -> tuple[Any, dict[str, int]]:
+    """Parse a YAML text; return its data, and by path the line of each key if ``keys``."""
     loader = None
     try:
         loader = _Loader(text)
@@ -196,10 +190,10 @@ def _load_yaml(text: str, source: str, *, keys: bool = True) -> tuple[Any, dict[
         if node is None:
             return None, {}
         _measure_extent(node, source, {}, 1)
-        places: dict[str, tuple[int, int]] = {}
-        for key, line, column in _iterate_keys(node, source) if keys else ():
-            places.setdefault(key, (line, column))
-        return loader.construct_document(node), places
+        lines: dict[str, int] = {}
+        for key, line in _iterate_keys(node, source) if keys else ():
+            lines.setdefault(key, line)
+        return loader.construct_document(node), lines
     except yaml.YAMLError as error:
         raise SpecError(_yaml_message(error, source)) from error
     except RecursionError as error:
@@ -257,8 +251,8 @@ def _depth_message(location: str) -> str:
     )
 
 
-def _iterate_keys(root: yaml.Node | None, source: str) -> Iterator[tuple[str, int, int]]:
-    """Yield dotted path, line and column of each key; raise if a key occurs twice or is not text."""
+def _iterate_keys(root: yaml.Node | None, source: str) -> Iterator[tuple[str, int]]:
+    """Yield dotted path and line of each key; raise if a key occurs twice or is not text."""
     visited_ids: set[int] = set()  # an anchor may contain its own alias
     stack: list[tuple[str, yaml.Node | None]] = [("", root)]
     while stack:
@@ -276,7 +270,7 @@ def _iterate_keys(root: yaml.Node | None, source: str) -> Iterator[tuple[str, in
             path = f"{prefix}.{key.value}" if prefix else str(key.value)
             _check_key(key, f"{source}:{line}", path, first_lines)
             first_lines[key.value] = line
-            yield path, line, key.start_mark.column + 1
+            yield path, line
             stack.append((path, value))
 
 

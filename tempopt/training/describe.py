@@ -8,7 +8,7 @@ import json
 import sys
 import textwrap
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any
 
 from tempopt.class_loading import dotted_path, load_class, module_name, refuse_module
@@ -49,7 +49,6 @@ class ModuleInfo:
         data_arguments: Init arguments of that data module.
         other_data: Import paths of further data modules.
         loaders: Which of the ``train``, ``val`` and ``test`` dataloaders either of them defines.
-        temperature_arguments: Temperature parameters that are init arguments of the module.
     """
 
     class_path: str
@@ -60,7 +59,6 @@ class ModuleInfo:
     data_arguments: list[ModuleArgument]
     other_data: list[str]
     loaders: list[str]
-    temperature_arguments: list[str] = field(default_factory=list)
 
 
 def inspect_module(import_path: str) -> ModuleInfo:
@@ -103,7 +101,6 @@ def inspect_module(import_path: str) -> ModuleInfo:
         data_arguments=_describe_arguments(data) if data else [],
         other_data=[_path(data_class) for data_class in data_classes[1:]],
         loaders=sorted(loaders(cls) | (loaders(data) if data else set())),
-        temperature_arguments=[name for name in Arguments.names_of(cls) if name in TEMPERATURE_PARAMETERS],
     )
 
 

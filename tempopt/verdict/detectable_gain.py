@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from tempopt.spec.alpha_ledger import alpha_for_verdict
+from tempopt.spec.alpha_levels import alpha_for_verdict
 from tempopt.spec.sections import Pairs
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import TicketRow

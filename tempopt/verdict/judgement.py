@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from statistics import fmean, stdev
 
-from tempopt.spec.alpha_ledger import alpha_for_verdict
+from tempopt.spec.alpha_levels import alpha_for_verdict
 from tempopt.verdict.paired_evidence import (
     PairedResult,
     PairedRuns,
@@ -63,7 +63,6 @@ def compare_values(
         reference=reference,
         reference_params={},
         variants=tuple(variant for variant, _ in results.values()),
-        test="t",
         confirmed_on=None,
         round=0,
         looks=1,
@@ -80,7 +79,7 @@ def _compare(
     common, failures, needed = arm.pairs & reference.pairs, None, None
     if is_paired := len(common) > 1 or arm.pairs == reference.pairs:
         differences = list(differences_by_pair(arm, reference, direction).values())
-        test = paired_test(differences, test="t", direction=direction, alpha=alpha)
+        test = paired_test(differences, direction=direction, alpha=alpha)
         failures = paired_failures([arm], [reference], alpha=alpha)
         diverged, reference_diverged = arm.diverged & common, reference.diverged & common
         if _needs_more(test) and (effect := test.gain / stdev(differences)) > 0:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tempopt.spec.alpha_ledger import alpha_for_verdict
+from tempopt.spec.alpha_levels import alpha_for_verdict
 from tempopt.storage.rows import Kind, TicketRow
 from tempopt.storage.ticket_queries import (
     is_round_of_added_pairs,
@@ -233,7 +233,6 @@ class Evidence:
         *earlier, last_stage = stages
         return paired_test(
             last_stage.differences,
-            test=self.spec.study.test,
             direction=direction,
             alpha=self.alpha,
             looks=last_stage.looks,

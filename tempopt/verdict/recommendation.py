@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Literal
 
-from tempopt.spec.alpha_ledger import alpha_for_verdict
+from tempopt.spec.alpha_levels import alpha_for_verdict
 from tempopt.storage.rows import Parameters
 from tempopt.storage.ticket_queries import DECIDING_ARMS, is_usable
 from tempopt.temperature import active_groups, is_controlled, is_scheduled, training_key
@@ -408,7 +408,6 @@ def _find_more_pairs(evidence: Evidence, min_gain: float) -> MorePairs | None:
         num_pairs = pairs_to_add(
             evidence.stages(winner_runs, reference),
             min_gain,
-            test=study.test,
             direction=study.direction,
             alpha=alpha_for_verdict(evidence.verdict_number + 1),
         )

@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tempopt.errors import SpecError, UsageError
 from tempopt.seeds import derive
-from tempopt.spec.alpha_ledger import alpha_for_verdict
-from tempopt.spec.compared_sets import ComparedSet, digest, min_comparison_pairs
-from tempopt.spec.sections import Pairs
+from tempopt.spec.alpha_levels import alpha_for_verdict
+from tempopt.spec.compared_sets import ComparedSet, digest
 from tempopt.storage.rows import Measurement, NewTicket, Parameters, TicketRow
 from tempopt.storage.ticket_queries import (
     are_over,
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
 
 _ABSENT = object()
+_MIN_PAIRS = 2
 Outcome = Literal["better", "not_shown", "worse"]
 """Outcome of a comparison: some variant is better; none is, and some is worse; or neither is shown.
 
@@ -138,7 +138,6 @@ class Comparison:
         reference: Name of the set that the others are compared with.
         reference_params: Its whole parameter set, effective values.
         variants: The others, in the order in which they were given.
-        test: ``t`` or ``sign_flip``.
         confirmed_on: ``test`` or ``validate``; None where values were given, whose data are not known.
         round: The round that it is of: 0, and one more for each time that pairs were added.
         looks: Which verdict of the study it is, from 1.
@@ -150,7 +149,6 @@ class Comparison:
     reference: str
     reference_params: Parameters
     variants: tuple[Variant, ...]
-    test: str
     confirmed_on: str | None
     round: int
     looks: int
@@ -344,7 +342,6 @@ def evaluate_comparison(
                 _evaluate_variant(tickets, spec, of_round, variant.name, measurements, of_reference)
                 for variant in variants
             ),
-            test=spec.study.test,
             confirmed_on=spec.study.confirm_on,
             round=of_round,
             looks=looks,
@@ -485,14 +482,10 @@ def _check_runs(spec: StudySpec, max_runs: int | None) -> None:
     if max_runs is None or num_sets * max_pairs <= max_runs:
         return
     affordable_pairs = max_runs // num_sets
-    min_pairs = min_comparison_pairs(Pairs(min=2, max=2), spec.study, num_sets)
     prefix = "up to " if spec.study.seeds.confirm.min < max_pairs else ""
     remedy = f"{affordable_pairs} pairs fit: --pairs {affordable_pairs}."
-    if affordable_pairs < min_pairs:
-        remedy = (
-            f"Fewer than {min_pairs} pairs can show nothing with test: {spec.study.test}: allow at least "
-            f"{num_sets * min_pairs} runs."
-        )
+    if affordable_pairs < _MIN_PAIRS:
+        remedy = f"A single pair shows nothing: allow at least {num_sets * _MIN_PAIRS} runs."
     raise UsageError(
         f"At most {max_runs} runs are allowed, and this comparison takes {prefix}{num_sets} sets × "
         f"{max_pairs} pairs = {num_sets * max_pairs} runs. {remedy}"

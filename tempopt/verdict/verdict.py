@@ -28,11 +28,12 @@ from tempopt.verdict.paired_evidence import (
     is_confirmation_complete,
     most_conservative,
     paired_failures,
+    test_keeps_share,
 )
 from tempopt.verdict.pairs import confirmed_arms
 from tempopt.verdict.recommendation import Recommendation, recommend
 from tempopt.verdict.statistics.failure_rates import FailureRates
-from tempopt.verdict.statistics.paired_tests import PairedTest, non_inferiority_test
+from tempopt.verdict.statistics.paired_tests import PairedTest
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
@@ -92,7 +93,6 @@ class Verdict:
         params: The winner's parameters.
         baseline_params: The baseline's.
         twin_params: The twin's.
-        test: ``t`` or ``sign_flip``.
         confirmed_on: ``test`` or ``validate``.
         against_constant: The winner against constants: the best that is known, and the geometric mean of its
             schedule in place of it; None unless a gain is shown of a winner that is no constant itself.
@@ -125,7 +125,6 @@ class Verdict:
     params: dict[str, Any]
     baseline_params: dict[str, Any]
     twin_params: dict[str, Any]
-    test: str
     confirmed_on: str
     against_constant: PairedResult | None
     over_constant: PairedResult | None
@@ -299,7 +298,6 @@ def _conclude_round(
         params=arms["search"],
         baseline_params=arms["baseline"],
         twin_params=arms.get("twin", arms["baseline"]),
-        test=spec.study.test,
         confirmed_on=spec.study.confirm_on,
         against_constant=most_conservative(list(constants.values())) if constants else None,
         over_constant=constant_answers.get("constant"),
@@ -369,40 +367,21 @@ def _parts(evidence: Evidence, arms: dict[ConfirmationArm, Parameters]) -> tuple
 def _simplest(
     evidence: Evidence, arms: dict[ConfirmationArm, Parameters], tickets: Sequence[TicketRow]
 ) -> Simplest | None:
-    study = evidence.spec.study
     plan = simplest(tickets, evidence.spec, arms, evidence.rounds[-1])
     if plan is None:
         return None
     runs = _runs_with(evidence, arms, plan.parameters, SIMPLEST)
     winner, baseline = evidence.runs("search"), evidence.runs("baseline")
     gain_answer, loss_answer = evidence.compare(runs, baseline), evidence.compare(winner, runs)
-    values = [
-        {pair: to_maximize(value, study.direction) for pair, value in arm_runs[0].values.items()}
-        for arm_runs in (runs, winner, baseline)
-    ]
-    pairs = sorted(runs[0].pairs & winner[0].pairs & baseline[0].pairs)
-    if gain_answer is None or loss_answer is None or not pairs:
+    kept_answer = test_keeps_share(evidence, runs, winner, baseline)
+    if gain_answer is None or loss_answer is None or kept_answer is None:
         return None
-    # a diverged run counts as the worst value, as in every comparison
-    worst = min((value for arm_values in values for value in arm_values.values()), default=0.0)
-    simple_values, winner_values, baseline_values = (
-        [arm_values.get(pair, worst) for pair in pairs] for arm_values in values
-    )
-    kept_test = non_inferiority_test(
-        simple_values,
-        winner_values,
-        baseline_values,
-        keep=study.keep_share,
-        test=study.test,
-        direction="maximize",
-        alpha=evidence.alpha,
-    )
     return Simplest(
         parts=plan.parts,
         parameters=plan.parameters,
         gain=gain_answer,
         lost=loss_answer,
-        keep_share_test=kept_test,
+        keep_share_test=kept_answer.paired,
     )
 
 

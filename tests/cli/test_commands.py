@@ -16,7 +16,7 @@ OPTIONS = """
     --address --all-pairs --any --attempt --baseline --certificate --checkpoints --detach --direction
     --dry-run --earlier --enqueue --expires --force --format --from --from-storage --full --gpu-hours --heads
     --host --json --key --launch --launcher --max-runs --name --no-report --output --pairs --plotlyjs --port
-    --retry-failed --run-hours --runs --scenario --scope --server --set --storage --storage-file --studies
+    --retry-failed --run-hours --runs --scope --server --set --storage --storage-file --studies
     --submit --token-file --top --trials --trust-proxy --until-idle --user --vary --verbose --watch --weights
     --winner --without --workers --yes -o
 """

@@ -212,7 +212,7 @@ def make_result(make_spec: Callable[..., StudySpec]) -> Any:
         variants = tuple(
             Variant(name=f"v{index}", params={}, answer=answer and PairedResult(paired=answer))
             for index, answer in enumerate(
-                differences_of and paired_test(differences_of, test="t", direction="maximize", alpha=0.04)
+                differences_of and paired_test(differences_of, direction="maximize", alpha=0.04)
                 for differences_of in differences
             )
         )
@@ -220,7 +220,6 @@ def make_result(make_spec: Callable[..., StudySpec]) -> Any:
             reference="A",
             reference_params={},
             variants=variants,
-            test="t",
             confirmed_on="test",
             round=0,
             looks=1,

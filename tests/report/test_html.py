@@ -178,7 +178,6 @@ def test_long_names_are_shortened_and_the_page_stays_small() -> None:
         World(trials=12, ends=["pruned"], nan=True, confirmed=False),
         World(layers=0),
         World(cards=False, gain=0.0),
-        World(study={"test": "sign_flip", "seeds": {"choose": 1, "confirm": 6}}),
     ],
 )
 def test_whatever_a_study_lacks_the_page_is_whole_and_says_why(world: World) -> None:

@@ -36,7 +36,7 @@ DOCUMENTED: dict[str, Any] = {
             *("action", "why", "now", "stays_valid", "params", "at_inference", "gain", "winner_over_it"),
             *("min_gain", "excluded_above", "pairs", "widen", "passed_over"),
         ),
-        **dict.fromkeys((*ANSWER, "confidence", "n_pairs", "params", "test", "confirmed_on")),
+        **dict.fromkeys((*ANSWER, "confidence", "n_pairs", "params", "confirmed_on")),
         **dict.fromkeys(("round", "looks", "alpha")),
         "over_baseline": ANSWER,
         "baseline_params": None,
@@ -134,7 +134,7 @@ def test_a_finished_study_has_its_answers(
     assert verdict["significant"] is True
     assert verdict["gain"] == pytest.approx(0.1 * 1.015)
     assert verdict["params"] == result.winner == {"temperature_init": 5.0}
-    assert (verdict["n_pairs"], verdict["test"], verdict["confirmed_on"]) == (4, "t", "test")
+    assert (verdict["n_pairs"], verdict["confirmed_on"]) == (4, "test")
     # the winner is a constant itself
     assert verdict["against_constant"] is verdict["over_constant"] is verdict["constant_params"] is None
     assert verdict["inference_only"]["share"]["ratio"] == pytest.approx(0.3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -119,7 +118,6 @@ def test_a_study_that_is_not_there_is_refused_without_the_names_of_others(
         agent.http.put(file, params=upload, content=b"x"),
         agent.http.post("/api/checkpoints/where", json=body),
         team.post("/api/studies", json={"spec": spec}),
-        team.post("/api/check", json={"text": json.dumps(spec)}),
     ]
     agent.http.close()
     for answer in answers:

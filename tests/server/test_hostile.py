@@ -36,8 +36,6 @@ BODIES: dict[str, dict[str, Any]] = {
     "/api/studies/toy/gc": {"dry_run": True},
 }
 """A right body of each route that takes one."""
-SPECS = {"/api/check"}
-"""Routes that take any text and say what is wrong with it; test_specs.py has theirs."""
 JSON = {"content-type": "application/json"}
 
 
@@ -61,7 +59,7 @@ def _refusal(answer: httpx.Response) -> tuple[int, str]:
 def test_every_route_that_takes_a_body_is_here(running_server: RunningServer) -> None:
     paths = running_server.app.openapi()["paths"]
     taking = {path.replace("{name}", "toy") for path in paths if "requestBody" in paths[path].get("post", {})}
-    assert taking == BODIES.keys() | SPECS
+    assert taking == BODIES.keys()
 
 
 @pytest.mark.parametrize("path", BODIES)
@@ -145,7 +143,7 @@ def test_a_large_unauthenticated_body_is_refused_before_it_is_read(running_serve
 
 def test_what_is_asked_with_few_words_takes_no_large_body(client: httpx.Client) -> None:
     body = b" " * (LARGEST_ELSEWHERE + 1)
-    for path in ("/api/check", "/api/tokens", "/studies/toy/pause"):
+    for path in ("/api/tokens", "/studies/toy/pause"):
         assert _refusal(client.post(path, content=body, headers=JSON)) == (413, "too_large"), path
 
 

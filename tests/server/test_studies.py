@@ -248,3 +248,19 @@ def test_what_fails_in_a_study_is_told_as_such(client: httpx.Client) -> None:
     answer = client.get("/api/studies/toy/export")
     assert (answer.status_code, code(answer)) == (409, "study_failed")
     assert issubclass(StudyFailed, RuntimeError)
+
+
+def test_a_study_that_lacks_the_temperature_as_found_is_not_begun(
+    running_server: RunningServer, client: httpx.Client
+) -> None:
+    spec = toy_spec(space={"scale.temperature_init": {"low": 0.1, "high": 1.0}})
+    spec["temperatures"] = {"scale": {"value": "scale"}}
+    response = client.post("/api/studies", json={"spec": spec})
+    assert (response.status_code, code(response)) == (422, "spec")
+    assert "as_found" in response.json()["error"]["message"]
+    assert running_server.store.list_studies() == []
+    spec["temperatures"]["scale"]["as_found"] = 0.5
+    assert client.post("/api/studies", json={"spec": spec}).status_code == 201
+    # what was found is in the study that is there
+    del spec["temperatures"]["scale"]["as_found"]
+    assert client.post("/api/studies", json={"spec": spec}).status_code == 200

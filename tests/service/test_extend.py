@@ -13,7 +13,6 @@ from tempopt.errors import SpecError, UsageError
 from tempopt.service.extend import (
     add_explanation,
     add_pairs,
-    add_trials,
     extend_for_resume,
     extend_for_search,
 )
@@ -63,25 +62,6 @@ def test_a_logger_is_changed_in_what_is_stored_and_one_with_a_password_is_not_st
         extend_for_search(store, SearchRequest(spec=secret))
     assert "hunter22" not in str(error.value)
     assert store.load_study(name).spec["trainer"]["logger"] == LOGGER
-
-
-@pytest.mark.parametrize(("pairs", "is_refused"), [(6, True), (7, False), (12, False)])
-def test_more_trials_are_refused_where_their_verdict_could_show_nothing(
-    make_spec: Any, store: Store, pairs: int, is_refused: bool
-) -> None:
-    # the level of a second verdict is 2.5 %: signs alone need 2^(1 - 7)
-    assert 2.0**-6 < 0.025 < 2.0**-5
-    study = SimulatedStudy(
-        make_spec(trials=4, test="sign_flip", seeds={"confirm": pairs}), lambda t: t.seed % 997 / 997
-    ).run()
-    row = store_study(store, study)
-    if is_refused:
-        with pytest.raises(UsageError, match=r"level is 2\.5 %.*takes 7 pairs"):
-            add_trials(store, row, study.spec, 3)
-        assert len(store.tickets(row.id)) == len(study.rows)
-    else:
-        add_trials(store, row, study.spec, 3)
-        assert [t.round for t in store.tickets(row.id) if t.kind == "search"][-3:] == [1, 1, 1]
 
 
 def store_study(store: Store, study: SimulatedStudy) -> StudyRow:

@@ -12,12 +12,9 @@ from typing import Any
 import pytest
 
 from tempopt.errors import SpecError
-from tempopt.service.scenarios import SCENARIOS
 from tempopt.service.template import ModuleArgument, ModuleInfo, inspect_module, render_spec_template
-from tempopt.spec.collect_errors import find_all_faults
 from tempopt.spec.study_spec import StudySpec
-from tempopt.spec.validation_errors import FaultySpecError
-from tempopt.spec.yaml_source import BLANK, parse
+from tempopt.spec.yaml_source import parse
 from tests.storage.scenes import assert_fields
 
 THEIRS = """
@@ -95,7 +92,6 @@ def test_a_module_is_seen_from_outside() -> None:
         ModuleArgument(name="sizes", annotation="", required=False, default=[1, 2]),
         ModuleArgument(name="act", annotation="", required=False, default=repr(print)),
     ]
-    assert module_info.temperature_arguments == ["top_p"]
     assert module_info.metrics == ["speed", "val_accuracy", "val_loss", "val_strange"]
     assert module_info.data == "their_classes.ClassifierData"
     assert [argument.name for argument in module_info.data_arguments] == ["root", "batch_size"]
@@ -159,40 +155,3 @@ def test_blanks_are_marked_and_named_when_left() -> None:
     assert blank_keys == ["study.metric", "study.direction", "model.init_args.classes", "data.class_path"]
     blank_lines = [number for number, line in enumerate(text.splitlines(), 1) if "???" in line]
     assert [f"mine.yaml:{number}: " in str(error.value) for number in blank_lines] == [True] * 4
-
-
-@pytest.mark.parametrize("scenario", SCENARIOS)
-@pytest.mark.parametrize("is_tempered", [True, False])
-def test_a_scenario_writes_ranges_and_a_first_set(scenario: str, is_tempered: bool) -> None:
-    text = render_spec_template(info(tempered=is_tempered), scenario)
-    advice = SCENARIOS[scenario]
-    assert f"# Scenario {scenario}: {advice.about}." in text
-    assert (BLANK in text) == advice.named
-    spec = _load(text.replace(BLANK, "criterion.temperature"))
-    domains = advice.ranges
-    assert list(spec.search) == list(domains)
-    assert spec.study.enqueue == [dict(advice.enqueue)]
-    assert list(spec.temperatures) == ([scenario] if advice.named else [])
-    assert (spec.attach is None) == (is_tempered or advice.named)
-    assert spec.notes == []
-
-
-def test_init_arguments_that_drawing_tokens_needs_are_marked_where_the_module_lacks_them() -> None:
-    text = render_spec_template(info(tempered=False, temperature_arguments=["top_p"]), "generation")
-    blank_keys = [line.split(":")[0].strip() for line in text.splitlines() if "# <-- fill in" in line]
-    assert blank_keys == ["sampling_temperature", "min_p"]
-    assert "It can be run as it is" not in text
-    for module in (
-        info(),
-        info(tempered=False, temperature_arguments=["sampling_temperature", "top_p", "min_p"]),
-    ):
-        assert "It can be run as it is" in render_spec_template(module, "generation")
-
-
-@pytest.mark.parametrize("scenario", ["contrast", "distillation"])
-def test_the_blank_of_a_temperature_and_other_faults_are_told_together(scenario: str) -> None:
-    text = render_spec_template(info(), scenario)
-    with pytest.raises(FaultySpecError) as error:
-        _load(text.replace("# trials: 12", "trials: many"))
-    paths = sorted(path for path, _ in find_all_faults(error.value))
-    assert paths == ["study.trials", f"temperatures.{scenario}.value"]

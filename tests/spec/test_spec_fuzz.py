@@ -23,7 +23,6 @@ VALID: dict[str, Any] = {
         "arms": {"baseline": 2, "constant": 3},
         "candidates": 2,
         "seeds": {"choose": 2, "confirm": 6},
-        "test": "sign_flip",
         "sampler": {"name": "tpe", "n_startup_trials": 4},
         "pruner": "median",
         "parallel": 3,

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tempopt.errors import SpecError
 from tempopt.spec.identity import diff_specs
 from tempopt.spec.study_spec import StudySpec
 from tests.specs import make
@@ -35,27 +34,6 @@ def test_the_pairs_of_a_confirmation_are_a_number_or_looked_at_on_the_way(
     equivalent_spec = make(study__seeds={"confirm": looks[0]} if len(looks) == 1 else {"confirm": confirm})
     assert equivalent_spec.identity() == spec.identity()
     assert make(study__seeds={"confirm": 7}).identity() != spec.identity()
-
-
-@pytest.mark.parametrize(("test", "fewest"), [("t", 2), ("sign_flip", 6)])
-def test_a_test_needs_the_pairs_at_which_a_first_verdict_can_show_something(test: str, fewest: int) -> None:
-    # the least p of signs is 2^(1 - n), and the level of a first verdict is 5 %
-    assert test == "t" or 2.0 ** (1 - fewest) < 0.05 <= 2.0 ** (2 - fewest)
-    make(study__test=test, study__seeds={"confirm": fewest})
-    if fewest > 2:
-        with pytest.raises(SpecError, match=rf"give at least {fewest}, or test: t\.$"):
-            make(study__test=test, study__seeds={"confirm": fewest - 1})
-
-
-def test_looks_on_the_way_leave_enough_of_the_level_for_a_test_of_signs_to_show_something() -> None:
-    # of six pairs the last two have what four have not spent: 5 % of which p = 2^-5 is too much
-    share = 1 - (4 / 6) ** 1.5
-    assert 2.0**-5 > 0.05 * share
-    with pytest.raises(SpecError, match=r"give at least 8, or test: t\.$"):
-        make(study__test="sign_flip", study__seeds={"confirm": {"min": 2, "max": 6}})
-    for max_pairs in (8, 16):
-        make(study__test="sign_flip", study__seeds={"confirm": {"min": 2, "max": max_pairs}})
-    make(study__seeds={"confirm": {"min": 2, "max": 6}})
 
 
 def test_what_the_verdict_is_to_do_is_part_of_the_question_where_it_is_said() -> None:

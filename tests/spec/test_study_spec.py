@@ -25,7 +25,7 @@ def test_a_small_spec_has_the_defaults_of_the_house(write: Write) -> None:
     assert (spec.study.candidates, spec.study.seeds.search, spec.study.seeds.choose) == (2, 2, 2)
     assert spec.study.seeds.confirm.looks == (4, 8, 12, 16)
     assert (spec.study.explain, spec.study.keep_share, spec.study.failure) == (False, 0.5, None)
-    assert (spec.study.test, spec.study.confirm_on, spec.study.validate_at) == ("t", "test", "final")
+    assert (spec.study.confirm_on, spec.study.validate_at) == ("test", "final")
     assert (spec.study.sampler.name, spec.study.pruner.name) == ("knowledge_gradient",) * 2
     assert spec.study.parallel == 4
     assert spec.notes == []
@@ -63,7 +63,6 @@ FAULTY_VALUES: dict[str, list[Any]] = {
     "study.explain": ["some"],
     "study.min_gain": [-0.1, "1", "-1%", "-1 sd", "1 se", True, math.inf, "one percent", [1]],
     "study.failure": ["low", math.nan],
-    "study.test": ["z"],
     "study.compile": ["fast"],
     "study.sampler": ["tpee", {"name": "tpe", "seed": 1}, {"name": "random", "group": True}],
     "study.sampler.group": [{"name": "tpe", "group": 1}],
@@ -138,8 +137,6 @@ FAULTY_COMBINATIONS: list[tuple[dict[str, Any], str]] = [
     ({"trainer__max_steps": -1}, "trainer"),
     ({"study__seeds": {"confirm": {"min": 4}}}, "study.seeds.confirm.max"),
     ({"study__seeds": {"confirm": {"min": 1, "max": 4}}}, "study.seeds.confirm.min"),
-    ({"study__seeds": {"confirm": 5}, "study__test": "sign_flip"}, "study.seeds.confirm"),
-    ({"study__seeds": {"confirm": {"min": 2, "max": 5}}, "study__test": "sign_flip"}, "study.seeds.confirm"),
     ({"study__guards": {"acc": ">= -1%", "acc ": ">= -1%"}}, "study.guards.acc "),
     ({"study__sampler": "tpe", "study__warm_start": ["first"]}, "study.warm_start"),
     ({"study__sampler": "tpe", "study__limits": {"standard_errors": 1.0}}, "study.limits.standard_errors"),

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tempopt.spec.alpha_ledger import alpha_for_verdict
+from tempopt.spec.alpha_levels import alpha_for_verdict
 from tempopt.storage.rows import TicketRow
 from tempopt.storage.ticket_queries import is_round_of_added_pairs, rounds_of_verdict, verdicts
 

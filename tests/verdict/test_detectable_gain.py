@@ -64,7 +64,7 @@ def confirm(rng: np.random.Generator, effect: float) -> tuple[int, bool]:
     pairs = rng.normal(effect, 1.0, 12)
     for look in (4, 8, 12):
         looks = [(num_pairs, alpha_spending(num_pairs, 12)) for num_pairs in (4, 8, 12) if num_pairs <= look]
-        test = paired_test(pairs[:look], test="t", direction="maximize", alpha=ALPHA, looks=looks)
+        test = paired_test(pairs[:look], direction="maximize", alpha=ALPHA, looks=looks)
         if test.significant or test.gain <= 0:
             return look, test.significant
     return 12, False

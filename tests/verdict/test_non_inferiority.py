@@ -18,7 +18,7 @@ def non_inferior(
     arm: list[float], reference: list[float], *, alpha: float = 0.05, **margin: Any
 ) -> PairedTest:
     slacks = margin_left(arm, reference, **margin)
-    return paired_test(slacks, test="t", direction="maximize", alpha=alpha)
+    return paired_test(slacks, direction="maximize", alpha=alpha)
 
 
 @pytest.mark.parametrize("margin", [0.0, 0.01, 0.05, 0.2])

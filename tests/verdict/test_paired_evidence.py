@@ -25,7 +25,7 @@ differences = st.lists(st.integers(-50, 50).map(lambda n: n / 100), min_size=4, 
 
 
 def answer(values: list[float], num_diverged: int = 0, reference: int = 0) -> PairedResult:
-    test = paired_test(values, test="t", direction="maximize", alpha=0.05)
+    test = paired_test(values, direction="maximize", alpha=0.05)
     return PairedResult(paired=test, diverged=num_diverged, reference_diverged=reference)
 
 
@@ -74,7 +74,7 @@ def test_looks_count_the_pairs_that_could_be_used_and_spend_by_those_that_were_p
         if num_usable > 1:
             looks[num_usable] = alpha_spending(look, 8)
     stage = StageDifferences(differences=tuple(usable_values), looks=tuple(looks.items()) or None)
-    expected = paired_test(usable_values, test="t", direction="maximize", alpha=0.05, looks=stage.looks)
+    expected = paired_test(usable_values, direction="maximize", alpha=0.05, looks=stage.looks)
     assert measured_gain is not None and measured_gain.paired == expected
     assert measured_gain.dropped == 8 - len(usable_values)
 

@@ -10,7 +10,7 @@ import pytest
 
 from tempopt.report.findings import find
 from tempopt.report.recommendation_text import recommendation_text, widen_command
-from tempopt.spec.alpha_ledger import alpha_for_verdict
+from tempopt.spec.alpha_levels import alpha_for_verdict
 from tempopt.storage.rows import TicketRow
 from tempopt.storage.ticket_queries import arms_of
 from tempopt.temperature import active_groups
@@ -217,7 +217,7 @@ def test_more_pairs_are_as_many_as_show_what_is_worth_having_in_four_of_five_stu
     assert recommendation.action_without_training == "change_nothing"
     more_pairs = recommendation.more_pairs
     draw = np.random.default_rng(1)
-    options: dict[str, Any] = {"test": "t", "direction": "maximize", "alpha": alpha_for_verdict(2)}
+    options: dict[str, Any] = {"direction": "maximize", "alpha": alpha_for_verdict(2)}
     earlier = [StageDifferences(differences=tuple(gains))]
     tests = [
         paired_test(draw.normal(0.06, 0.1, more_pairs.pairs).tolist(), earlier=earlier, **options)
@@ -234,7 +234,7 @@ def test_more_pairs_are_as_many_as_show_what_is_worth_having_in_four_of_five_stu
 
 def test_where_pairs_do_not_differ_at_all_no_number_of_them_is_given() -> None:
     equal_stages = [StageDifferences(differences=(0.0, 0.0, 0.0))]
-    assert pairs_to_add(equal_stages, 0.1, test="t", direction="maximize", alpha=0.005) is None
+    assert pairs_to_add(equal_stages, 0.1, direction="maximize", alpha=0.005) is None
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_the_gain_is_the_paired_t_test_of_scipy_at_the_level_of_a_first_verdict(
     assert verdict.total.significant and verdict.total.component_results == ()
     assert (verdict.round, verdict.looks) == (0, 1)
     assert (verdict.params, verdict.baseline_params) == (PARAMETERS["search"], PARAMETERS["baseline"])
-    assert (verdict.test, verdict.confirmed_on) == ("t", "test")
+    assert verdict.confirmed_on == "test"
     assert verdict.over_baseline == verdict.over_twin == verdict.total
     assert verdict.against_constant is verdict.constant_params is verdict.failures is None
     assert not verdict.at_one and not verdict.schedule_shown and not verdict.is_more_stable

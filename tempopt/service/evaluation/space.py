@@ -121,7 +121,7 @@ def evaluation_spec(
         "trainer": trainer,
         "compare": _REFERENCE_AND_ANOTHER,
     }
-    written = YamlDocument(source=document.source, data=data, places=document.places)
+    written = YamlDocument(source=document.source, data=data, lines=document.lines)
     base = StudySpec.parse(data, source=written)
     data = document.data.get("search") or DEFAULT_SEARCH
     search = _parse_domains(data, base)

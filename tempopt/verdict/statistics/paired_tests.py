@@ -12,19 +12,13 @@ of 25 % against 5 % collapses are covered 88 % of the time by t. SciPy is loaded
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 from typing import Literal
 
-import numpy as np
-
 from tempopt.spec.alpha_levels import ALPHA as ALPHA
-from tempopt.spec.alpha_levels import TESTS as TESTS
 from tempopt.spec.alpha_levels import Direction as Direction
-from tempopt.spec.alpha_levels import Test as Test
-from tempopt.spec.alpha_levels import min_significant_pairs as min_significant_pairs
 from tempopt.verdict.statistics.group_sequential import Look, increment, nominal_p, repeated_p, repeated_score
 from tempopt.verdict.statistics.power import pairs_needed
 
@@ -37,9 +31,6 @@ _EXACT = 1e-12
 
 _NOTHING = 1e-15
 """Differences that are all smaller are rounding errors of metrics near one, and taken to be zero."""
-
-_ENUMERATED = 18
-"""Up to so many pairs every way to change signs is gone through; of more, as many at random."""
 
 _MOST_LEVEL = 0.99
 """Level at which pairs are added where those there are say nearly enough alone."""
@@ -116,7 +107,6 @@ class StageDifferences:
 def paired_test(
     differences: Sequence[float],
     *,
-    test: Test,
     direction: Direction,
     alpha: float = ALPHA,
     looks: Sequence[Look] | None = None,
@@ -124,15 +114,14 @@ def paired_test(
 ) -> PairedTest:
     """Test whether paired differences are centred on zero, two-sided.
 
-    Differences without any spread (a metric that takes few values, a seed that changes nothing) tell
-    nothing about the noise that ``t`` divides by, and its p = 0 would be a claim out of thin air:
-    the sign-flip test answers for it then. It rests on signs alone and says p = 2^(1-n) at best.
-    A single pair and differences that are all zero bound nothing: p is 1 and the interval is infinite.
+    It is Student's test. Differences without any spread (a metric that takes few values, a seed that changes
+    nothing) tell nothing about the noise that t divides by, and p = 0 would be a claim out of thin air: their
+    signs alone are tested then, and p is 2^(1-n). A single pair and differences that are all zero bound
+    nothing: p is 1 and the interval is infinite.
 
     With ``looks``, p is the repeated p-value and the interval the repeated confidence interval (Jennison &
-    Turnbull 2000, chapter 9), valid whatever ended the test: by exact boundaries for ``t`` (see
-    :mod:`.group_sequential`), and for the other tests by what the last look alone may
-    spend.
+    Turnbull 2000, chapter 9), valid whatever ended the test: by exact boundaries (see
+    :mod:`.group_sequential`), and for signs by what the last look alone may spend.
 
     With ``earlier``, what each stage says for a gain and for a loss is combined by the inverse normal
     method (Lehmacher & Wassmer 1999), which holds whatever made a person add pairs; each stage has twice the
@@ -143,15 +132,14 @@ def paired_test(
 
     Args:
         differences: Value of the arm minus value of the reference, one for each pair of the present round.
-        test: ``t`` (Student's) or ``sign_flip`` (permutation test of the mean).
         direction: ``maximize`` or ``minimize``: which sign of a difference is better.
         alpha: Two-sided level that this comparison may spend, in (0, 1).
         looks: Looks at ``differences`` up to the present one, as in :class:`StageDifferences`.
         earlier: Stages before, whose pairs count as well.
     """
-    assert test in TESTS and 0 < alpha < 1, (test, alpha)
+    assert 0 < alpha < 1, alpha
     present = StageDifferences(differences=tuple(differences), looks=None if looks is None else tuple(looks))
-    stages = [_Evidence(stage, test, direction) for stage in (*earlier, present)]
+    stages = [_Evidence(stage, direction) for stage in (*earlier, present)]
     gains = [gain for stage in stages for gain in stage.gains]
     if max(map(abs, gains)) <= _NOTHING:
         low, high, p = -math.inf, math.inf, 1.0
@@ -203,40 +191,6 @@ def skewness(differences: Sequence[float]) -> float | None:
     return adjusted / error
 
 
-def non_inferiority_test(
-    simple: Sequence[float],
-    winner: Sequence[float],
-    baseline: Sequence[float],
-    *,
-    keep: float,
-    test: Test,
-    direction: Direction,
-    alpha: float = ALPHA,
-) -> PairedTest:
-    """Test whether something simpler keeps a part of the winner's gain over a baseline.
-
-    Per pair the difference is simple - keep · winner - (1 - keep) · baseline, whose mean is above zero where
-    simple's gain is more than ``keep`` of the winner's (whichever sign that has). It is shown one-sided at
-    α/2: where the result is significant.
-
-    Args:
-        simple: Values of what is simpler, one for each pair.
-        winner: Those of the winner.
-        baseline: Those of what both are compared with.
-        keep: Part of the winner's gain that is enough, in [0, 1].
-        test: As in :func:`paired_test`.
-        direction: As in :func:`paired_test`.
-        alpha: As in :func:`paired_test`.
-    """
-    assert 0 <= keep <= 1, keep
-    differences = []
-    for of_simple, of_winner, of_baseline in zip(simple, winner, baseline, strict=True):
-        difference = of_simple - keep * of_winner - (1 - keep) * of_baseline
-        rounding = _EXACT * max(abs(of_simple), abs(of_winner), abs(of_baseline))
-        differences.append(0.0 if abs(difference) <= rounding else difference)
-    return paired_test(differences, test=test, direction=direction, alpha=alpha)
-
-
 def margin_left(
     arm: Sequence[float],
     reference: Sequence[float],
@@ -274,20 +228,17 @@ def pairs_to_add(
     stages: Sequence[StageDifferences],
     effect: float,
     *,
-    test: Test,
     direction: Direction,
     alpha: float,
 ) -> int | None:
     """Return how many pairs a further stage needs to show a true gain with all stages, with 80 % chance.
 
     What the stages say so far counts, by the inverse normal method as in :func:`paired_test`. What is
-    expected of the new pairs is the given effect and never the gain that was seen. They are taken to be
-    judged by Student's test.
+    expected of the new pairs is the given effect and never the gain that was seen.
 
     Args:
         stages: Stages so far, at least one.
         effect: The true gain, in the metric's unit, > 0.
-        test: As in :func:`paired_test`.
         direction: As in :func:`paired_test`.
         alpha: Two-sided level that the comparison may spend once they are there, in (0, 1).
 
@@ -298,7 +249,7 @@ def pairs_to_add(
     assert stages and math.isfinite(effect) and effect > 0 and 0 < alpha < 1, (effect, alpha)
     from scipy.special import ndtr, ndtri
 
-    evidence = [_Evidence(stage, test, direction) for stage in stages if len(stage.differences) > 1]
+    evidence = [_Evidence(stage, direction) for stage in stages if len(stage.differences) > 1]
     squares = sum((len(stage.gains) - 1) * stdev(stage.gains) ** 2 for stage in evidence)
     if squares <= _NOTHING**2:
         return None
@@ -307,76 +258,13 @@ def pairs_to_add(
     scored = sum(share * stage.score(0.0, 1) for share, stage in zip(weights, evidence, strict=True))
     needed_score = (-float(ndtri(alpha / 2)) - scored) / weight
     next_alpha = min(2 * float(ndtr(-needed_score)), _MOST_LEVEL)
-    num_pairs = pairs_needed(effect / deviation, alpha=next_alpha)
-    return None if num_pairs is None else max(num_pairs, min_significant_pairs(test, next_alpha))
-
-
-class _Signs:
-    """One-sided tests of where differences are centred, and their inversion.
-
-    They count typical values that are on the lesser side: the means of all non-empty subsets (Hartigan 1969,
-    "Using subsample values as typical values"), which is the permutation test of the mean. A value that ties
-    counts on *both* sides and the interval is closed, which keeps level and coverage under ties and zeros
-    (Noether 1967, "Wilcoxon confidence intervals for location parameters in the discrete case").
-
-    Args:
-        gains: Differences, at least one.
-        zero: Values this close are taken to tie.
-    """
-
-    def __init__(self, gains: Sequence[float], zero: float) -> None:
-        self._zero = zero
-        self._values = _subset_means(gains)
-
-    def above(self, value: float) -> float:
-        """Return the one-sided p of being centred above a value."""
-        return self._chance(bisect_right(self._values, value + self._zero))
-
-    def below(self, value: float) -> float:
-        """Return the one-sided p of being centred below a value."""
-        return self._chance(len(self._values) - bisect_left(self._values, value - self._zero))
-
-    def interval(self, alpha: float) -> tuple[float, float]:
-        """Return the ends of the interval of all values that neither test rejects at half the level."""
-        cut = bisect_left(range(len(self._values) + 1), alpha, key=lambda count: 2 * self._chance(count))
-        if cut == 0:
-            return -math.inf, math.inf
-        # what ties with zero is zero, so that the interval and the test of zero never disagree
-        low, high = (
-            0.0 if abs(value) <= self._zero else value
-            for value in (self._values[cut - 1], self._values[-cut])
-        )
-        return low, high
-
-    def _chance(self, count: int) -> float:
-        return (1 + count) / (1 + len(self._values))
-
-
-def _subset_means(gains: Sequence[float]) -> list[float]:
-    """Return the means of all non-empty subsets, ascending; beyond 18 differences, of 2¹⁸ - 1 random ones.
-
-    With a random sample the p-value (1 + count) / (1 + size) is still a valid one (Phipson & Smyth 2010). The
-    sample is the same whenever it is drawn.
-    """
-    sums, counts = np.zeros(1), np.zeros(1)
-    if len(gains) <= _ENUMERATED:
-        for gain in gains:
-            sums, counts = np.concatenate([sums, sums + gain]), np.concatenate([counts, counts + 1])
-        sums, counts = sums[1:], counts[1:]
-    else:
-        draw = np.random.default_rng(len(gains))
-        sums, counts = np.zeros(2**_ENUMERATED - 1), np.zeros(2**_ENUMERATED - 1)
-        for gain in gains:
-            mask = draw.integers(0, 2, size=len(sums))
-            sums, counts = sums + gain * mask, counts + mask
-        sums, counts = sums[counts > 0], counts[counts > 0]
-    return [float(mean) for mean in np.sort(sums / counts)]
+    return pairs_needed(effect / deviation, alpha=next_alpha)
 
 
 class _Evidence:
     """What one stage says for a gain and against it."""
 
-    def __init__(self, stage: StageDifferences, test: Test, direction: Direction) -> None:
+    def __init__(self, stage: StageDifferences, direction: Direction) -> None:
         differences = stage.differences
         assert differences and all(map(math.isfinite, differences)), differences
         self.gains = [0.0 - d for d in differences] if direction == "minimize" else list(differences)
@@ -386,20 +274,18 @@ class _Evidence:
         # the median, so that one run that exploded does not make ties of all other pairs
         sizes = [abs(gain) for gain in self.gains if abs(gain) > _NOTHING]
         self._zero = _ROUNDING * (median(sizes) if sizes else max(map(abs, self.gains)))
-        self._signs = None
-        if test != "t" or max(self.gains) - min(self.gains) <= self._zero:
-            self._signs = _Signs(self.gains, self._zero)
-        else:
-            self._error = stdev(self.gains) / math.sqrt(len(self.gains))
+        self._mean = fmean(self.gains)
+        self._is_equal = max(self.gains) - min(self.gains) <= self._zero
+        self._error = 0.0 if self._is_equal else stdev(self.gains) / math.sqrt(len(self.gains))
 
     def alone(self, alpha: float) -> tuple[float, float, float]:
         """Return the ends of the interval and the two-sided p, if there is no other stage."""
-        if self._signs is not None:
-            low, high = self._signs.interval(alpha * self._share)
-            return low, high, self._spread_out(2 * min(self._signs.above(0.0), self._signs.below(0.0)))
+        if self._is_equal:
+            p = min(1.0, 2 * self._sign_p(0.0, 1 if self._mean > 0 else -1))
+            return (self._mean, self._mean, p) if p < alpha else (-math.inf, math.inf, p)
         from scipy.special import stdtr, stdtrit
 
-        freedom, mean = len(self.gains) - 1, fmean(self.gains)
+        freedom, mean = len(self.gains) - 1, self._mean
         level = nominal_p(self._looks, alpha)
         margin = float(stdtrit(freedom, (1 + (1 - level)) / 2)) * self._error if level > 0 else math.inf
         p = 2 * float(stdtr(freedom, -abs(mean) / self._error))
@@ -409,18 +295,21 @@ class _Evidence:
         """Return the normal score of the one-sided p for a mean above a value (sign 1) or below it (-1)."""
         from scipy.special import ndtri, stdtr
 
-        if self._signs is not None:
-            if abs(against) <= _NOTHING and max(map(abs, self.gains)) <= _NOTHING:
+        if self._is_equal:
+            if abs(against) <= _NOTHING and abs(self._mean) <= _NOTHING:
                 return 0.0  # all pairs are ties, which speak for neither side
-            p = self._spread_out((self._signs.above if sign > 0 else self._signs.below)(against))
-            return -float(ndtri(min(p, _MOST_P)))
-        t = sign * (fmean(self.gains) - against) / self._error
+            return -float(ndtri(min(self._sign_p(against, sign), _MOST_P)))
+        t = sign * (self._mean - against) / self._error
         tail = max(_LEAST_P, float(stdtr(len(self.gains) - 1, -abs(t))))
         plain_score = math.copysign(float(ndtri(tail)), t)
         return max(repeated_score(self._looks, plain_score), float(ndtri(1 - _MOST_P)))
 
-    def _spread_out(self, p: float) -> float:
-        return min(1.0, p / self._share) if self._share > 0 else 1.0
+    def _sign_p(self, against: float, sign: int) -> float:
+        """Return the one-sided p of as many equal differences on that side of a value, of either sign."""
+        is_beyond = sign * (self._mean - against) > self._zero
+        if not is_beyond or self._share <= 0:
+            return 1.0
+        return min(1.0, max(_LEAST_P, 2.0 ** -len(self.gains)) / self._share)
 
 
 def _combine_stages(stages: Sequence[_Evidence], gain: float, alpha: float) -> tuple[float, float, float]:
