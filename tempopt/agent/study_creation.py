@@ -17,7 +17,7 @@ from tempopt.storage.optuna_calls import make_study
 from tempopt.storage.rows import SEARCH_KINDS, PriorRuns, StudyRow, TicketRow
 from tempopt.storage.store import Store
 from tempopt.storage.ticket_queries import is_usable, to_maximize
-from tempopt.verdict.stages import first_tickets
+from tempopt.verdict.stages import initial_tickets
 
 
 def ensure_study_exists(
@@ -56,7 +56,7 @@ def ensure_study_exists(
     if row.checkpoints != checkpoints:
         store.set_checkpoints(row.id, checkpoints)
     # every time, since the process that began the study may have died before it had its tickets
-    store.add_tickets(row.id, first_tickets(spec))
+    store.add_tickets(row.id, initial_tickets(spec))
     return row
 
 

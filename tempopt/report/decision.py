@@ -1,6 +1,6 @@
-"""What a study decides, in the few values and lines that a screen has room for; computes nothing.
+"""The decision of a study in a few values and lines; computes nothing.
 
-Terminal, report, note and lists lead with it.
+Terminal, report, note and lists begin with it.
 """
 
 from __future__ import annotations
@@ -61,30 +61,30 @@ _MAX_REMARKS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What a study decides.
+    """The decision of a study.
 
     Args:
-        outcome: What is shown.
+        outcome: Outcome of the verdict.
         metric: Name of the metric.
         before: Mean of the metric at the baseline, over the confirming seeds; None: not measured.
-        after: The same with what the numbers are of.
-        change: ``after`` less ``before``; below 0 is better where less of the metric is.
-        low: Lower end of the interval of that change; infinite where too few pairs bound it.
+        after: The same mean for the subject of the numbers.
+        change: ``after`` minus ``before``; below 0 is better if the metric is minimised.
+        low: Lower end of the interval of that change; infinite if there are too few pairs for a bound.
         high: Its upper end.
-        p_value: Two-sided, of no change.
+        p_value: Two-sided p of no change.
         confidence: Coverage of the interval, as in ``95 %``.
         seeds: Fresh seeds that it rests on.
         use: What to use, in words.
         params: The parameters to train with.
         is_change: Whether the temperatures are to be changed, in training or at inference.
         baseline: What is used now, in words.
-        about: What the numbers are of: the ``winner`` of the search, which is what was tested, or, where
-            that gains nothing, what is ``recommended``; of a comparison the name of a set.
-        earlier_seeds: Those of the seeds that the verdict before rests on, too.
-        is_winner_replaced: Whether the numbers are the winner's, and something else is to be used.
-        untested: Ordinary parameters to train with at the baseline that differ from the spec's, by name
-            ``value`` and ``spec``; no run compares them.
-        also: What is to be known besides, most important first.
+        about: Subject of the numbers: the tested ``winner`` of the search or, if that gains nothing, the
+            ``recommended`` configuration; of a comparison the name of a set.
+        earlier_seeds: Number of these seeds that the verdict before uses too.
+        is_winner_replaced: Whether the numbers are the winner's, but another configuration is recommended.
+        untested: Ordinary parameters to train with at the baseline that differ from the spec's: ``value`` and
+            ``spec`` by name; no run compares the two.
+        also: Further notes, most important first.
     """
 
     outcome: Outcome
@@ -143,11 +143,11 @@ class Decision:
 
 
 def decide(result: StudyData, storage: str = "") -> Decision | None:
-    """Return what a study of temperatures decides; None without a verdict.
+    """Return the decision of a study of temperatures; None without a verdict.
 
     Args:
         result: The study.
-        storage: Option that leads to its database, ` --storage URL`, for the commands; empty: they have none.
+        storage: Option for its database, `` --storage URL``, in commands; empty for none.
     """
     verdict = result.valid_earlier_verdict or result.verdict
     if verdict is None or verdict.recommendation is None:
@@ -159,12 +159,12 @@ def decide(result: StudyData, storage: str = "") -> Decision | None:
         outcome=_outcome(verdict),
         metric=result.metric,
         before=baseline_mean,
-        **_numbers_of(result, answer.paired, baseline_mean),
+        **_decision_numbers(result, answer.paired, baseline_mean),
         use=_use_text(result.spec, verdict),
-        params=advice.parameters,
+        params=advice.params,
         is_change=advice.action_without_training != "change_nothing",
         baseline=baseline_name(result.spec),
-        about="winner" if answer == verdict.total else "recommended",
+        about="winner" if answer == verdict.primary else "recommended",
         is_winner_replaced=is_winner_replaced(verdict),
         earlier_seeds=earlier_seeds(result, verdict.round),
         untested=untested_parameters(result.spec, advice),
@@ -173,10 +173,10 @@ def decide(result: StudyData, storage: str = "") -> Decision | None:
 
 
 def decide_comparison(result: ComparedData) -> Decision | None:
-    """Return what a comparison decides, for programs; None where nothing is compared.
+    """Return the decision of a comparison, for programs; None if nothing is compared.
 
-    The numbers are those of the set to take, or of the only variant, against the reference; else they are not
-    finite.
+    The numbers are those of the recommended set, or of the only variant, against the reference; otherwise
+    they are not finite.
     """
     comparison = result.comparison
     if comparison is None or all(variant.answer is None for variant in comparison.variants):
@@ -189,7 +189,7 @@ def decide_comparison(result: ComparedData) -> Decision | None:
         outcome=_OUTCOMES[comparison.outcome],
         metric=result.metric,
         before=mean,
-        **_numbers_of(result, test, mean),
+        **_decision_numbers(result, test, mean),
         use=name,
         params=comparison.params_by_name[name],
         is_change=name != comparison.reference,
@@ -199,8 +199,8 @@ def decide_comparison(result: ComparedData) -> Decision | None:
     )
 
 
-def _numbers_of(result: ComparedData, test: PairedTest | None, before: float | None) -> dict[str, Any]:
-    """Return the values of a decision that a comparison gives, with the sign of the metric's own change."""
+def _decision_numbers(result: ComparedData, test: PairedTest | None, before: float | None) -> dict[str, Any]:
+    """Return the values of the decision of a comparison, with the sign of the metric's change."""
     if test is None:
         empty = dict.fromkeys(("change", "low", "high", "p_value"), math.nan)
         return {**empty, "after": None, "confidence": None, "seeds": None}
@@ -213,36 +213,36 @@ def _numbers_of(result: ComparedData, test: PairedTest | None, before: float | N
 
 
 def deciding_answer(verdict: Verdict) -> PairedResult:
-    """Return the gain that a verdict's decision rests on.
+    """Return the gain on which a verdict's decision is based.
 
-    Where the winner gains, it is the winner's, also where something simpler is recommended, which was picked
-    on the same seeds. Else it is the gain of what is recommended, if it has one.
+    It is the winner's gain if that is shown, even if a simpler change is recommended, which was selected on
+    the same seeds. Otherwise it is the gain of the recommended configuration, if it has one.
     """
     advice = verdict.recommendation
-    if verdict.total.significant or advice is None or advice.gain is None:
-        return verdict.total
+    if verdict.primary.significant or advice is None or advice.gain is None:
+        return verdict.primary
     return advice.gain
 
 
 def is_winner_replaced(verdict: Verdict) -> bool:
-    """Return whether a decision's numbers are the winner's, and something else is to be used."""
+    """Return whether a decision's numbers are the winner's, but another configuration is recommended."""
     advice = verdict.recommendation
     if advice is None or advice.action_without_training == "change_nothing":
         return False
-    return deciding_answer(verdict) == verdict.total and advice.parameters != verdict.params
+    return deciding_answer(verdict) == verdict.primary and advice.params != verdict.params
 
 
 def _outcome(verdict: Verdict) -> Outcome:
     advice = verdict.recommendation
-    if verdict.total.significant:
+    if verdict.primary.significant:
         return "gain"
     if advice is not None and advice.reason == "gain":
         return "gain_at_inference"
     if verdict.is_more_stable:
         return "more_stable"
-    if verdict.untrained:
+    if verdict.has_reference_diverged:
         return "untrained"
-    return "worse" if verdict.total.worse else "no_gain"
+    return "worse" if verdict.primary.worse else "no_gain"
 
 
 def _use_text(spec: StudySpec, verdict: Verdict) -> str:
@@ -253,12 +253,12 @@ def _use_text(spec: StudySpec, verdict: Verdict) -> str:
         return f"{baseline}, as now{untested_text(spec, advice)}"
     if advice.action_without_training == "inference_only":
         return f"{baseline}{untested_text(spec, advice)}{plan_phrase}"
-    return f"{temperature_text(advice.parameters)}{plan_phrase}"
+    return f"{temperature_text(advice.params)}{plan_phrase}"
 
 
 def _also_lines(result: StudyData, verdict: Verdict, storage: str) -> list[str]:
-    """Return what is to be known beside the decision, most important first."""
-    advice, total = verdict.recommendation, verdict.total
+    """Return further notes on the decision, most important first."""
+    advice, total = verdict.recommendation, verdict.primary
     assert advice is not None
     lines = []
     if total.significant and not verdict.guards_kept:
@@ -270,7 +270,7 @@ def _also_lines(result: StudyData, verdict: Verdict, storage: str) -> list[str]:
             f"{baseline_name(result.spec)}, {rates.arm.failed} with this ({p_text(rates.p_value)})"
         )
     if total.significant:
-        lines += _beside_constants_lines(verdict)
+        lines += _constants_lines(verdict)
         if advice.action_without_training == "change_nothing" and verdict.guards_kept:
             min_gain = f"{advice.min_gain:.3g}"
             lines.append(
@@ -294,13 +294,13 @@ def _also_lines(result: StudyData, verdict: Verdict, storage: str) -> list[str]:
     return lines
 
 
-def _beside_constants_lines(verdict: Verdict) -> list[str]:
-    """Return what the winner is worth beside a constant temperature, and beside what is recommended."""
+def _constants_lines(verdict: Verdict) -> list[str]:
+    """Return the winner's gain over a constant temperature, and over the recommended configuration."""
     advice, subject, lines = verdict.recommendation, "", []
     assert advice is not None
     if advice.action_without_training == "inference_only":
         return ["training at another temperature is not shown to be worth more"]
-    if advice.parameters != verdict.params:
+    if advice.params != verdict.params:
         subject = "the winner is "
         if advice.winner_over_it is not None:
             relation = "is worse than" if advice.winner_over_it.worse else "is not shown to be better than"
@@ -311,7 +311,7 @@ def _beside_constants_lines(verdict: Verdict) -> list[str]:
     constants = [(params, answer) for params, answer in (best, twin) if params is not None and answer]
     if not constants or advice.action_without_training == "train_at_constant":
         return lines
-    # the one over which the winner's gain is least shown
+    # the constant over which the winner's gain has the largest p
     params, answer = max(constants, key=lambda pair: pair[1].paired.p_value)
     worth = "worth" if verdict.schedule_shown else "not shown to be worth"
     gain = f"{format_signed(answer.paired)} over {temperature_text(params)} ({p_text(answer.paired.p_value)})"
@@ -319,7 +319,7 @@ def _beside_constants_lines(verdict: Verdict) -> list[str]:
 
 
 def screen_lines(result: StudyData, storage: str = "", report: str = "") -> list[str]:
-    """Return what a study decides in about five lines; of a comparison all that it found.
+    """Return the decision of a study in about five lines; of a comparison all findings.
 
     Args:
         result: The study.
@@ -345,7 +345,7 @@ def screen_lines(result: StudyData, storage: str = "", report: str = "") -> list
 
 
 def outcome_label(result: StudyData) -> str:
-    """Return in a few words what the study found."""
+    """Return the result of the study in a few words."""
     if result.comparison is not None:
         if result.comparison.pairs:
             return pairs_answer(result.comparison)
@@ -356,7 +356,7 @@ def outcome_label(result: StudyData) -> str:
 
 
 def statements(result: StudyData, storage: str = "") -> list[tuple[str, list[str]]]:
-    """Return what is to be said beside the decision and what to do: each statement with what is below it.
+    """Return further statements, each with its details, after the decision and the recommendation.
 
     Args:
         result: The study.
@@ -370,12 +370,12 @@ def statements(result: StudyData, storage: str = "") -> list[tuple[str, list[str
 
 
 def sentence(text: str) -> str:
-    """Return a text that begins with a capital; τ stays small, its capital is a T."""
+    """Return a text with a capital first letter, except for τ, whose capital is a T."""
     return text if text.startswith("τ") else text[0].upper() + text[1:]
 
 
 def decision_lines(result: StudyData, storage: str = "") -> list[str]:
-    """Return the decision: a headline, and what to use in place of what; a comparison has the headline alone.
+    """Return the decision: headline, new and present configuration; only the headline for a comparison.
 
     Args:
         result: The study.
@@ -403,7 +403,7 @@ def what_to_do(result: StudyData, storage: str = "") -> str:
 
 
 def glossary(result: StudyData) -> list[str]:
-    """Return what the words of a verdict mean, a sentence each, for a reader of nothing else."""
+    """Return the meaning of the words of a verdict, a sentence each."""
     sentences = []
     if result.spec.attends:
         sentences.append(
@@ -418,7 +418,7 @@ def glossary(result: StudyData) -> list[str]:
     if result.verdict is None:
         return sentences
     advice = result.recommendation
-    param_sets = [result.verdict.params, *((advice.parameters, advice.at_inference or {}) if advice else ())]
+    param_sets = [result.verdict.params, *((advice.params, advice.at_inference or {}) if advice else ())]
     if any(params.get("length_scaling", "none") != "none" for params in param_sets):
         sentences.append(
             "Length scaling changes 1/τ with n, the number of keys that a query sees; log_n multiplies it by "

@@ -1,4 +1,4 @@
-"""What a study found as a list of findings; computes nothing, and calls no best value of a search a gain."""
+"""The findings of a study; computes nothing, and never calls the best value of a search a gain."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ PARTS = {
     "control": "the control of the entropy",
     "generation": "the parameters of generation",
 }
-"""Part of a plan to what people call it."""
-_OF_EACH = ("schedule", "level")
-"""Parts that each temperature has of its own."""
+"""Part of a plan to its name for people."""
+_PARTS_PER_TEMPERATURE = ("schedule", "level")
+"""Parts that each temperature has."""
 MODELS = "proposed by the search's model"
 """Source of a parameter set whose values no trial of the search had."""
 NO_GAIN_OF_TEMPERATURE = "No gain of temperature shown"
-"""The same where ordinary parameters that were tuned at τ = 1 are to be trained with."""
+"""Outcome if ordinary parameters that were tuned at τ = 1 are recommended."""
 GAIN_AT_INFERENCE = "Gain shown at inference"
 _NAMED = 3
 _MAX_NAMED_LAYERS = 4
@@ -83,11 +83,11 @@ _LONGEST = 100
 
 
 def find(result: StudyData, storage: str = "") -> list[Finding]:
-    """Return what a study found, the decision first.
+    """Return the findings of a study, the decision first.
 
     Args:
         result: The study.
-        storage: Option that leads to its database, ` --storage URL`, for the commands; empty: they have none.
+        storage: Option for its database, `` --storage URL``, in commands; empty for none.
     """
     if result.spec.compare is not None:
         findings, cost = comparison_findings(result), cost_line(result)
@@ -105,10 +105,10 @@ def find(result: StudyData, storage: str = "") -> list[Finding]:
 
 def _verdict_findings(result: StudyData, verdict: Verdict, storage: str) -> Iterator[Finding]:
     """Yield the findings of a study with a verdict, the decision first."""
-    yield comparison_finding("decision", headline(result), verdict.total, verdict.params)
+    yield comparison_finding("decision", headline(result), verdict.primary, verdict.params)
     if (advice := verdict.recommendation) is not None:
         text = f"{HEAD}{recommendation_text(result, storage)}"
-        yield Finding(kind="recommendation", text=text, params=advice.parameters)
+        yield Finding(kind="recommendation", text=text, params=advice.params)
     source = "" if result.has_trial(verdict.params) else f" ({MODELS})"
     winner = f"winner of the search{source}: {temperature_text(verdict.params)}{ends_text(result, verdict)}"
     yield Finding(kind="winner", text=winner, params=verdict.params)
@@ -129,7 +129,7 @@ def _verdict_findings(result: StudyData, verdict: Verdict, storage: str) -> Iter
     yield from _part_findings(verdict, result.spec)
     yield from _failure_findings(verdict, result)
     yield from facts("heads", head_lines(result))
-    blocked = "the winner is not recommended" if verdict.total.significant else ""
+    blocked = "the winner is not recommended" if verdict.primary.significant else ""
     yield from guard_findings(verdict.guards, blocked=blocked)
 
 
@@ -143,11 +143,11 @@ def render_lines(findings: Sequence[Finding]) -> list[str]:
 
 
 def answer(result: StudyData, verdict: Verdict) -> str:
-    """Return in a few words what a verdict of a study found."""
-    if verdict.total.significant:
+    """Return the result of a verdict in a few words."""
+    if verdict.primary.significant:
         return GAIN if verdict.guards_kept else f"{GAIN}, but a guard is not kept"
     advice = verdict.recommendation
-    # what to do then tells of a gain, which "no gain shown" alone would contradict
+    # the recommendation mentions a gain, which "no gain shown" alone would contradict
     if advice is not None and advice.action_without_training == "inference_only":
         return f"{GAIN_AT_INFERENCE}, none by training"
     is_tuned = advice is not None and bool(untested_parameters(result.spec, advice))
@@ -155,72 +155,74 @@ def answer(result: StudyData, verdict: Verdict) -> str:
 
 
 def answer_of(result: StudyData, verdict: Verdict) -> str:
-    """Return :func:`answer` of the latest verdict; one without a gain is named where an earlier has one."""
+    """Return :func:`answer` of the latest verdict, with its number if only an earlier one shows a gain."""
     answer_text = answer(result, verdict)
     is_later = answer_text in (NO_GAIN, NO_GAIN_OF_TEMPERATURE) and bool(_verdicts_with_gain(result))
-    return f"{answer_text} by verdict {verdict.looks}" if is_later else answer_text
+    return f"{answer_text} by verdict {verdict.verdict_number}" if is_later else answer_text
 
 
 def _verdicts_with_gain(result: StudyData) -> list[Verdict]:
     """Return the earlier verdicts that showed a gain, oldest first."""
-    return [verdict for verdict in result.earlier_verdicts if verdict.total.significant]
+    return [verdict for verdict in result.earlier_verdicts if verdict.primary.significant]
 
 
 def headline(result: StudyData) -> str:
-    """Return the verdict in one line: gain or no gain, interval, p, and on what."""
+    """Return the verdict in one line: gain or no gain, interval, p, and basis."""
     verdict = result.verdict
     if verdict is None:
         return f"{result.metric}: nothing is confirmed yet."
     text = f"{answer_of(result, verdict)}: {_verdict_sentence(result, verdict)}"
     advice = verdict.recommendation
-    if advice is not None and advice.gain is not None and advice.gain != verdict.total:
+    if advice is not None and advice.gain is not None and advice.gain != verdict.primary:
         text += f" That is the winner; what is recommended gains {format_comparison(advice.gain)}."
-    return f"{text}{_still_holds(result, verdict)}"
+    return f"{text}{_earlier_gain_sentence(result, verdict)}"
 
 
-def _still_holds(result: StudyData, verdict: Verdict) -> str:
-    """Return a sentence on the newest earlier verdict that showed a gain, where the latest shows none."""
+def _earlier_gain_sentence(result: StudyData, verdict: Verdict) -> str:
+    """Return a sentence on the newest earlier verdict with a gain, if the latest shows none."""
     gain_verdicts = _verdicts_with_gain(result)
-    if verdict.total.significant or not gain_verdicts:
+    if verdict.primary.significant or not gain_verdicts:
         return ""
     newest_verdict = gain_verdicts[-1]
     is_same_training = training_key(newest_verdict.params) == training_key(verdict.params)
-    validity_note = "" if is_same_training and verdict.total.worse else " It still holds."
-    gain = format_comparison(newest_verdict.total)
-    return f" Verdict {newest_verdict.looks} showed a gain: {gain}.{validity_note}"
+    validity_note = "" if is_same_training and verdict.primary.worse else " It still holds."
+    gain = format_comparison(newest_verdict.primary)
+    return f" Verdict {newest_verdict.verdict_number} showed a gain: {gain}.{validity_note}"
 
 
 def _earlier_line(result: StudyData, verdict: Verdict) -> str:
-    """Return what an earlier verdict showed, and what it recommended."""
-    test = verdict.total.paired
-    # a winner at the baseline has nothing to gain over it
+    """Return the result and the recommendation of an earlier verdict."""
+    test = verdict.primary.paired
+    # a winner at the baseline cannot gain over it
     combined = "; rounds combined" if earlier_seeds(result, verdict.round) else ""
     gain = "" if verdict.at_one else f", {format_signed(test)} ({format_ci_and_p(test)}{combined})"
-    summary = f"verdict {verdict.looks} (round {verdict.round}): {answer(result, verdict).lower()}{gain}"
+    summary = (
+        f"verdict {verdict.verdict_number} (round {verdict.round}): {answer(result, verdict).lower()}{gain}"
+    )
     return f"{summary}; it recommended: {earlier_advice(result, verdict)}."
 
 
 def _verdict_sentence(result: StudyData, verdict: Verdict) -> str:
-    test = verdict.total.paired
+    test = verdict.primary.paired
     baseline = baseline_name(result.spec)
     in_full = f"{baseline}{baseline_values(result.spec)}"
     num_earlier = earlier_seeds(result, verdict.round)
     basis = f"{seeds_text(test.n_pairs, num_earlier)}, measured on the {DATA[verdict.confirmed_on]} data, "
     basis += f"{PAIRED_TEST}{', rounds combined' if num_earlier else ''}"
-    if verdict.total.significant:
+    if verdict.primary.significant:
         min_gain_text = f", at least {limit(test.ci_low, test, ROUND_FLOOR)}," if test.ci_low > 0 else ""
         direction = "higher" if result.direction == "maximize" else "lower"
         change = f"{direction} by {format_effect(test)}{min_gain_text} with the winner of the search"
         return f"{result.metric} is {change} than with {in_full} ({numbers_of_size(test)}; {basis})."
     if verdict.at_one:
         return f"the best that the search has found in {result.metric} is {baseline} itself ({basis})."
-    if verdict.total.worse:
-        # the more cautious is the smaller loss
-        tests = (answer.paired for answer in verdict.total.component_results or (verdict.total,))
+    if verdict.primary.worse:
+        # the more cautious of the two is the smaller loss
+        tests = (answer.paired for answer in verdict.primary.component_results or (verdict.primary,))
         smallest_loss = max(tests, key=lambda test: test.gain)
         change = f"the winner of the search is worse than {in_full}, by {format_effect(smallest_loss)}"
         return f"in {result.metric} {change} ({numbers_of_size(smallest_loss)}; {basis})."
-    if verdict.untrained:
+    if verdict.has_reference_diverged:
         return (
             f"{baseline} diverged on every seed, so what the winner of the search gains over it in "
             f"{result.metric} cannot be told ({basis})."
@@ -230,8 +232,8 @@ def _verdict_sentence(result: StudyData, verdict: Verdict) -> str:
 
 
 def _baseline_findings(result: StudyData, verdict: Verdict) -> Iterator[Finding]:
-    """Yield what the winner is compared with at the baseline, and which gain is excluded."""
-    total, over_baseline, over_twin = verdict.total, verdict.over_baseline, verdict.over_twin
+    """Yield the references of the winner at the baseline, and the excluded gain."""
+    total, over_baseline, over_twin = verdict.primary, verdict.over_baseline, verdict.over_twin
     baseline = baseline_name(result.spec)
     if result.direction == "minimize":
         text = f"a gain or difference with + is better: a lower {result.metric}."
@@ -255,7 +257,7 @@ def _baseline_findings(result: StudyData, verdict: Verdict) -> Iterator[Finding]
 
 
 def _constant_findings(result: StudyData, verdict: Verdict) -> Iterator[Finding]:
-    """Yield the winner against constant temperatures, and what that says of its schedule."""
+    """Yield the winner against constant temperatures, and the result for its schedule."""
     moving_text, params = describe_temperature_change(verdict.params), verdict.constant_params
     if verdict.over_constant is not None and params is not None:
         source = "of the search" if result.has_trial(params) else MODELS
@@ -304,21 +306,23 @@ def _findings_without_verdict(result: StudyData) -> list[Finding]:
 
 
 def round_lines(result: StudyData) -> list[str]:
-    """Return what is to be said of a verdict that is not a study's first, or not on all of its trials."""
+    """Return notes on a verdict that is not a study's first, or does not cover all of its trials."""
     verdict = result.verdict
     if verdict is None:
         return []
     lines = []
     if result.round > verdict.round:
         lines.append("this is from before the newest search trials were added: those are not confirmed.")
-    if verdict.looks > 1:
-        lines.append(f"verdict {verdict.looks} of this study: its level is {100 * verdict.alpha:.3g} %.")
+    if verdict.verdict_number > 1:
+        lines.append(
+            f"verdict {verdict.verdict_number} of this study: its level is {100 * verdict.alpha:.3g} %."
+        )
     lines += rounds_combined(result, verdict.round)
     return [*lines, *(_earlier_line(result, earlier_verdict) for earlier_verdict in result.earlier_verdicts)]
 
 
 def _lost_runs_lines(result: StudyData, storage: str) -> Iterator[str]:
-    """Yield which runs did not complete, or only at a later attempt."""
+    """Yield the runs that did not complete, or only at a later attempt."""
     failed = [ticket for ticket in result.lost if ticket.state == "failed"]
     if failed:
         yield f"failed on every attempt: {len(failed)} ({_failures_text(failed)})."
@@ -353,7 +357,7 @@ def _shorten(text: str) -> str:
 
 
 def _caveat_lines(verdict: Verdict, baseline: str) -> Iterator[str]:
-    total = verdict.total
+    total = verdict.primary
     if verdict.confirmed_on == "validate":
         yield "confirmed on the validation data that the search has seen: only the seeds are fresh."
     for answer in total.component_results or (total,):
@@ -373,14 +377,14 @@ def _caveat_lines(verdict: Verdict, baseline: str) -> Iterator[str]:
 
 
 def part_text(part: str, spec: StudySpec) -> str:
-    """Return what people call a part of the winner: ``the schedule``, ``the schedule of contrast``.
+    """Return the name of a part of the winner: ``the schedule``, ``the schedule of contrast``.
 
-    Attention's own are told apart where there are named temperatures beside it: ``the level of attention``.
+    Attention's parts are named as such if there are named temperatures: ``the level of attention``.
     """
     temperature, _, group = part.rpartition(".")
     if group not in PARTS:
         return part
-    if not temperature and spec.temperatures and group in _OF_EACH:
+    if not temperature and spec.temperatures and group in _PARTS_PER_TEMPERATURE:
         temperature = "attention"
     return f"{PARTS[group]} of {temperature}" if temperature else PARTS[group]
 
@@ -416,13 +420,13 @@ def _inference_findings(verdict: Verdict, baseline: str) -> Iterator[Finding]:
         )
         yield comparison_finding("inference_twin", text, twin.answer)
     if inference.difference is not None and not verdict.at_one:
-        yield _over_inference(verdict, inference, inference.difference, baseline)
+        yield _training_over_inference(verdict, inference, inference.difference, baseline)
 
 
-def _over_inference(
+def _training_over_inference(
     verdict: Verdict, inference: InferenceOnly, difference: PairedResult, baseline: str
 ) -> Finding:
-    """Return what training at another temperature is worth beside evaluating at one."""
+    """Return the gain of training at another temperature over evaluating at one."""
     of_winner, of_baseline = (
         ""
         if tuned is None or tuned.plan_name == AS_TRAINED
@@ -431,7 +435,7 @@ def _over_inference(
     )
     winner = f"the winner{of_winner}{',' if of_winner else ''}"
     text = f"{winner} against models trained at {baseline}{of_baseline}: {format_comparison(difference)}"
-    if difference.significant and verdict.total.significant:
+    if difference.significant and verdict.primary.significant:
         end = "training at another temperature is worth that much more than inference alone."
     elif difference.worse:
         end = f"{baseline if inference.plan_name == AS_TRAINED else 'inference alone'} is better."
@@ -443,7 +447,7 @@ def _over_inference(
 
 
 def _learned_temperatures(verdict: Verdict, spec: StudySpec) -> Iterator[Finding]:
-    """Yield what learned temperatures gain over the baseline, and the winner over them."""
+    """Yield the gain of learned temperatures over the baseline, and the winner's over them."""
     learned = verdict.learned
     if learned is None:
         if spec.study.explain and spec.study.not_learned is not None:
@@ -470,9 +474,9 @@ def _learned_temperatures(verdict: Verdict, spec: StudySpec) -> Iterator[Finding
 
 
 def final_temperatures_text(ends: Ends) -> str:
-    """Return where the temperatures ended, in the geometric mean over the runs, and from which to which."""
-    layer_ends = {layer: end for name, end in ends.items() if (layer := place_of(name))}
-    named_ends = {name: end for name, end in ends.items() if not place_of(name)}
+    """Return the final temperatures: geometric mean over the runs, and range."""
+    layer_ends = {layer: end for name, end in ends.items() if (layer := attention_position(name))}
+    named_ends = {name: end for name, end in ends.items() if not attention_position(name)}
     summary: list[str] = []
     if len(layer_ends) <= _MAX_NAMED_LAYERS:
         named_ends |= {f"τ of {layer}": end for layer, end in layer_ends.items()}
@@ -486,8 +490,8 @@ def final_temperatures_text(ends: Ends) -> str:
     return f"at the end of training {', '.join([*texts, *summary]) or 'not measured'}"
 
 
-def place_of(name: str) -> str:
-    """Return where in attention a learned temperature is, from its name; empty for one that is not there."""
+def attention_position(name: str) -> str:
+    """Return the position in attention of a learned temperature, from its name; empty if it has none."""
     layer, _, head = name.partition(".")
     if not layer.isdecimal():
         return ""
@@ -495,7 +499,7 @@ def place_of(name: str) -> str:
 
 
 def _part_findings(verdict: Verdict, spec: StudySpec) -> Iterator[Finding]:
-    """Yield what the winner loses without each of its parts, and the simpler plan that would do."""
+    """Yield the loss of the winner without each of its parts, and the tested simpler plan."""
     for part in verdict.parts:
         title = part_text(part.name, spec)
         if part.name == "level":
@@ -506,16 +510,16 @@ def _part_findings(verdict: Verdict, spec: StudySpec) -> Iterator[Finding]:
             )
         end = "" if part.answer.significant or part.answer.worse else ": no difference shown"
         text = f"the winner against itself without {title}: {format_comparison(part.answer)}{end}."
-        yield comparison_finding("part", text, part.answer, part.parameters)
+        yield comparison_finding("part", text, part.answer, part.params)
     if (simplest := verdict.simplest) is not None:
         part_names = " and ".join(part_text(part, spec) for part in simplest.parts)
         outcome = "shown" if simplest.holds else "not shown"
         text = (
-            f"the winner with {part_names} alone ({temperature_text(simplest.parameters)}) is {outcome} to "
+            f"the winner with {part_names} alone ({temperature_text(simplest.params)}) is {outcome} to "
             f"keep {100 * spec.study.keep_share:.3g} % of the gain or more; the winner against that: "
             f"{format_comparison(simplest.lost)}."
         )
-        finding = comparison_finding("simplest", text, simplest.gain, simplest.parameters)
+        finding = comparison_finding("simplest", text, simplest.gain, simplest.params)
         yield replace(finding, state="shown" if simplest.holds else "not_shown")
 
 
@@ -543,7 +547,7 @@ def _rate_text(rate: Rate) -> str:
 
 
 def _cost_text(result: StudyData) -> str:
-    counts = ", ".join(f"{n} {name}" for name, n in result.trials.items() if n)
+    trial_counts_text = ", ".join(f"{n} {name}" for name, n in result.trials.items() if n)
     cost, writing, cards = result.cost, "", ""
     if cost.checkpoint_seconds >= 1:
         writing = f", {duration(cost.checkpoint_seconds)} of it to write checkpoints"
@@ -552,4 +556,4 @@ def _cost_text(result: StudyData) -> str:
         if cost.peak_memory is not None:
             cards += f", at most {cost.peak_memory / 1e9:.2g} GB of one in use"
     training = f"{duration(cost.train_seconds)} of training in {result.num_ended} runs{writing}"
-    return f"cost: {training} (search trials: {counts or 'none'}){cards}."
+    return f"cost: {training} (search trials: {trial_counts_text or 'none'}){cards}."

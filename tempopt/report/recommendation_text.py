@@ -1,4 +1,4 @@
-"""The recommendation in plain words; decides nothing."""
+"""The recommendation as text; decides nothing."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
     from tempopt.verdict.verdict import Verdict
 
 HEAD = "What to do: "
-"""What the recommendation begins with wherever it is printed."""
+"""Beginning of the recommendation in all outputs."""
 _PAIRS = "a pair is one fresh seed, trained with the winner and with what it is compared with"
 
 
 def recommendation_text(result: StudyData, storage: str = "", *, as_code: bool = True) -> str:
-    """Return what to do and why, for a study that has a verdict.
+    """Return the recommendation and its reason, for a study that has a verdict.
 
     Args:
         result: The study.
-        storage: Option that leads to its database, ` --storage URL`, for the commands; empty: they have none.
-        as_code: Whether to name the command that gives it as code.
+        storage: Option for its database, `` --storage URL``, in commands; empty for none.
+        as_code: Whether to name the command that exports it as code.
     """
     verdict = result.verdict
     assert verdict is not None and verdict.recommendation is not None
@@ -68,10 +68,13 @@ def recommendation_text(result: StudyData, storage: str = "", *, as_code: bool =
 def _standing_advice_text(
     result: StudyData, verdict: Verdict, standing_verdict: Verdict, study_args: str, code: str
 ) -> str:
-    """Return what to do where an earlier verdict recommends a change, and the latest shows no other."""
+    """Return the advice if an earlier verdict recommends a change, and the latest shows no other."""
     assert standing_verdict.recommendation is not None and verdict.recommendation is not None
     recommendation = verdict.recommendation
-    earlier_name, latest_name = f"verdict {standing_verdict.looks}", f"Verdict {verdict.looks}"
+    earlier_name, latest_name = (
+        f"verdict {standing_verdict.verdict_number}",
+        f"Verdict {verdict.verdict_number}",
+    )
     advice = _short_advice_text(result.spec, standing_verdict.recommendation)
     text = (
         f"what {earlier_name} recommends, which stays valid: {advice}.{code} {latest_name} has the smaller "
@@ -83,14 +86,14 @@ def _standing_advice_text(
 
 
 def earlier_advice(result: StudyData, verdict: Verdict) -> str:
-    """Return in a few words what an earlier verdict recommended, beside those before it."""
+    """Return the recommendation of an earlier verdict, including those before it, in a few words."""
     recommendation, earlier = verdict.recommendation, result.earlier_verdicts
     assert recommendation is not None
     advice = _short_advice_text(result.spec, recommendation)
     standing_verdict = find_valid_earlier_verdict(verdict, earlier[: earlier.index(verdict)])
     if standing_verdict is not None and standing_verdict.recommendation is not None:
         advice = _short_advice_text(result.spec, standing_verdict.recommendation)
-        advice += f", as verdict {standing_verdict.looks}"
+        advice += f", as verdict {standing_verdict.verdict_number}"
     if recommendation.action == "widen_range":
         return f"widen {_ranges_text(recommendation)}, and until then {advice}"
     if recommendation.action == "more_pairs":
@@ -100,7 +103,7 @@ def earlier_advice(result: StudyData, verdict: Verdict) -> str:
 
 
 def _short_advice_text(spec: StudySpec, recommendation: Recommendation) -> str:
-    """Return what a recommendation has people do now, without why."""
+    """Return the present recommendation without its reason."""
     others_phrase = untested_text(spec, recommendation)
     if recommendation.action_without_training == "change_nothing":
         return f"train at {baseline_name(spec)}, as now{others_phrase}" if others_phrase else "change nothing"
@@ -109,7 +112,7 @@ def _short_advice_text(spec: StudySpec, recommendation: Recommendation) -> str:
     )
     if recommendation.action_without_training == "inference_only":
         return f"train at {baseline_name(spec)}{others_phrase}{plan_phrase}"
-    temperatures = temperature_text(recommendation.parameters)
+    temperatures = temperature_text(recommendation.params)
     return f"train {_training_phrase(recommendation)}: {temperatures}{plan_phrase}"
 
 
@@ -124,8 +127,8 @@ def _training_phrase(recommendation: Recommendation) -> str:
 
 
 def _changed_names(recommendation: Recommendation) -> set[str]:
-    """Return the temperatures that a recommendation changes in training; attention's is the empty text."""
-    return {part.rpartition(".")[0] for part in active_groups(recommendation.parameters)}
+    """Return the temperatures whose training a recommendation changes; attention's is the empty text."""
+    return {part.rpartition(".")[0] for part in active_groups(recommendation.params)}
 
 
 def _advice_now_text(result: StudyData, verdict: Verdict, recommendation: Recommendation, code: str) -> str:
@@ -135,7 +138,7 @@ def _advice_now_text(result: StudyData, verdict: Verdict, recommendation: Recomm
     if recommendation.action_without_training == "inference_only":
         return f"{_inference_only_text(result, verdict, recommendation)}{blocked_text}{code}"
     text = _train_text(result, verdict, recommendation)
-    if recommendation.parameters == verdict.params and not blocked_text:
+    if recommendation.params == verdict.params and not blocked_text:
         blocked_text = " Nothing simpler is shown to do as well."
     return f"{text}{blocked_text}{code}"
 
@@ -151,35 +154,36 @@ def _train_text(result: StudyData, verdict: Verdict, recommendation: Recommendat
             f"at {plan_text(recommendation.plan_name)} ({best_of(tuned)}), which gains its models another "
             f"{format_gain(tuned.answer)}"
         )
-    text = f"train {_training_phrase(recommendation)}: {temperature_text(recommendation.parameters)}."
-    # attention's is read by every evaluation, whatever of it is changed
+    text = f"train {_training_phrase(recommendation)}: {temperature_text(recommendation.params)}."
+    # every evaluation reads attention's temperature
     is_read = not result.spec.temperatures or _changed_names(recommendation).intersection(
         result.spec.evaluated
     )
     if is_read or recommendation.plan_name is not None:
         text += f" Evaluate {evaluation_text}."
-    if recommendation.parameters == verdict.params:
+    if recommendation.params == verdict.params:
         return f"{text} That is the winner of the search."
     if recommendation.gain is not None:
         test, baseline = recommendation.gain.paired, baseline_name(result.spec)
         text += f" That gains {format_effect(test)} over {baseline} ({numbers_of_size(test)})."
-    return f"{text}{_beside_winner_text(verdict, recommendation, 'has more parts')}"
+    return f"{text}{_compare_with_winner_text(verdict, recommendation, 'has more parts')}"
 
 
 def _inference_only_text(result: StudyData, verdict: Verdict, recommendation: Recommendation) -> str:
     assert recommendation.gain is not None and recommendation.plan_name is not None
     assert verdict.inference_only is not None
-    # what was tuned for the baseline may not be what a person trains with so far
+    # parameters tuned for the baseline may differ from the person's present ones
     others_phrase = untested_text(result.spec, recommendation)
     text = (
         f"train as before, at {baseline_name(result.spec)}{others_phrase}, and evaluate at "
         f"{plan_text(recommendation.plan_name)} ({best_of(verdict.inference_only.baseline)}). That gains "
         f"{format_gain(recommendation.gain)}"
     )
-    if not verdict.total.significant:
+    if not verdict.primary.significant:
         winner = "the winner of the search, which is trained at another temperature,"
         return f"{text}, while {winner} is not shown to gain anything."
-    return f"{text}.{_beside_winner_text(verdict, recommendation, 'needs training at another temperature')}"
+    reason = "needs training at another temperature"
+    return f"{text}.{_compare_with_winner_text(verdict, recommendation, reason)}"
 
 
 def _change_nothing_text(
@@ -187,16 +191,16 @@ def _change_nothing_text(
 ) -> str:
     baseline = baseline_name(result.spec)
     others_phrase = untested_text(result.spec, recommendation)
-    if verdict.untrained and not verdict.total.significant:
+    if verdict.has_reference_diverged and not verdict.primary.significant:
         return (
             f"change nothing yet: {baseline} diverged on every seed, so there is nothing to compare with. "
             "Have it train to its end (a smaller learning rate, clipped gradients), and search again."
         )
     nothing = "" if others_phrase else "change nothing: "
     text = f"{nothing}train and evaluate at {baseline}{', as now' if others_phrase else ''}{others_phrase}."
-    if verdict.total.significant and not verdict.guards_kept:
+    if verdict.primary.significant and not verdict.guards_kept:
         return f"{text} The gain is shown, but the winner {not_kept(verdict.guards)}.{blocked_text}"
-    if verdict.total.significant:
+    if verdict.primary.significant:
         min_gain = f"{result.spec.study.min_gain}{_in_units(result, recommendation)}"
         return f"{text} The gain is shown, but smaller than study.min_gain, {min_gain}."
     text += blocked_text
@@ -207,10 +211,10 @@ def _change_nothing_text(
         return f"{text} The search found nothing better."
     if recommendation.excluded is None:
         return f"{text} No temperature is shown to gain anything."
-    if verdict.total.worse:
+    if verdict.primary.worse:
         return f"{text} The winner of the search is shown to be worse."
-    upper_bound = limit(recommendation.excluded, verdict.total.paired)
-    text += f" A gain of the winner above {upper_bound} is excluded ({confidence(verdict.total.paired)})."
+    upper_bound = limit(recommendation.excluded, verdict.primary.paired)
+    text += f" A gain of the winner above {upper_bound} is excluded ({confidence(verdict.primary.paired)})."
     if not recommendation.min_gain:
         condition = f"If a smaller gain is worth more pairs to you ({_PAIRS})"
         return f"{text} {condition}, set study.min_gain to see how many."
@@ -220,7 +224,7 @@ def _change_nothing_text(
 
 
 def why_not_inference(verdict: Verdict) -> str:
-    """Return in a clause why inference only is not recommended where it is shown to gain; else nothing."""
+    """Return in a clause why inference only is not recommended although it is shown to gain; else nothing."""
     inference, recommendation = verdict.inference_only, verdict.recommendation
     if inference is None or recommendation is None or not inference.answer.significant:
         return ""
@@ -231,7 +235,7 @@ def why_not_inference(verdict: Verdict) -> str:
             reason = "a guard is in the way"
         elif test.gain < min_gain:
             reason = f"it is smaller than is worth a change ({min_gain:.3g}, study.min_gain)"
-        elif not verdict.total.significant:
+        elif not verdict.primary.significant:
             level = f"{INFERENCE_ALPHA_SHARE * test.alpha:.4g}"
             reason = f"where no gain of the winner is shown, p has to be below {level} for that"
         elif inference.keep_share_result is None or not inference.keep_share_result.significant:
@@ -263,15 +267,15 @@ def _widen_text(recommendation: Recommendation, result: StudyData, storage: str)
 def widen_command(
     name: str, widen: tuple[Widening, ...], storage: str = "", *, can_learn: bool = True
 ) -> str:
-    """Return the command that searches wider ranges in a new study, with SPEC for the file of the spec.
+    """Return the command that searches wider ranges in a new study; SPEC stands for the file of the spec.
 
     Args:
         name: The study that searched the ranges.
         widen: The ranges.
-        storage: Option that leads to its database, ` --storage URL`; empty: none is needed.
+        storage: Option for its database, `` --storage URL``; empty for none.
         can_learn: Whether the sampler can learn from the study (``warm_start``).
     """
-    # the end alone, so that log, step, baseline and when: stay
+    # only the end, so that log, step, baseline and when: stay
     ends = (
         f"low={widening.to_low:g}" if widening.to_low < widening.low else f"high={widening.to_high:g}"
         for widening in widen
@@ -294,10 +298,10 @@ def _ranges_text(recommendation: Recommendation) -> str:
     return " and ".join(texts)
 
 
-def _beside_winner_text(verdict: Verdict, recommendation: Recommendation, reason: str) -> str:
-    """Return how the winner's gain and what is recommended in its place go together."""
-    gain_text = f" The winner of the search gains {format_effect(verdict.total.paired)}, but"
-    if verdict.total.significant and not verdict.guards_kept:
+def _compare_with_winner_text(verdict: Verdict, recommendation: Recommendation, reason: str) -> str:
+    """Return the relation between the winner's gain and the recommended alternative."""
+    gain_text = f" The winner of the search gains {format_effect(verdict.primary.paired)}, but"
+    if verdict.primary.significant and not verdict.guards_kept:
         return f"{gain_text} is not recommended: it {not_kept(verdict.guards)}."
     difference = ""
     if recommendation.winner_over_it is not None:
@@ -315,12 +319,12 @@ def _beside_winner_text(verdict: Verdict, recommendation: Recommendation, reason
 
 
 def best_of(tuned: TunedInference) -> str:
-    """Return what a temperature at inference was chosen from, and on what data."""
+    """Return the number of candidates and the data of a temperature selected at inference."""
     return f"the best of {len(tuned.curve)} tried on the validation data"
 
 
 def choice_text(tuned: TunedInference, confirmed_on: str) -> str:
-    """Return the grid that a temperature at inference was chosen from, and the seeds that chose it."""
+    """Return the grid and the seeds from which a temperature at inference was selected."""
     constants = [plan for plan in map(ConstantPlan.of, tuned.curve) if plan is not None]
     grids = []
     for name in dict.fromkeys(plan.temperature for plan in constants):
@@ -340,9 +344,9 @@ def choice_text(tuned: TunedInference, confirmed_on: str) -> str:
 
 
 def ends_text(result: StudyData, verdict: Verdict) -> str:
-    """Return which of the winner's values lie at the end of their range and are not to be widened, and why.
+    """Return the winner's values at the end of their range that are not to be widened, and why.
 
-    Empty if there are none: what is to be widened is named in the recommendation.
+    Empty if there are none; ranges to widen are named in the recommendation.
     """
     recommendation = verdict.recommendation
     if recommendation is None:
@@ -352,9 +356,9 @@ def ends_text(result: StudyData, verdict: Verdict) -> str:
     ends = [name for name in at_ends if name not in widened]
     if not ends:
         return ""
-    if not verdict.total.significant:
+    if not verdict.primary.significant:
         reason = "no gain is shown there"
-        reason += f" by verdict {verdict.looks}" if result.earlier_verdicts else ""
+        reason += f" by verdict {verdict.verdict_number}" if result.earlier_verdicts else ""
     elif recommendation.action_without_training == "inference_only":
         reason = f"training at {baseline_name(result.spec)} is recommended"
     elif recommendation.action_without_training == "change_nothing":
@@ -365,10 +369,10 @@ def ends_text(result: StudyData, verdict: Verdict) -> str:
 
 
 def _blocked_options_text(recommendation: Recommendation, baseline: str) -> str:
-    """Return a sentence for each option that only a guard excludes; empty without any."""
+    """Return a sentence for each option that only a guard blocks; empty if there is none."""
     text = ""
     for option in recommendation.passed_over:
-        change = f"Training with {temperature_text(option.parameters)}"
+        change = f"Training with {temperature_text(option.params)}"
         if option.plan_name is not None:
             change = f"Training at {baseline} and evaluating at {plan_text(option.plan_name)}"
         text += f" {change} gains as well, but {not_kept(option.guards)}."
@@ -378,20 +382,20 @@ def _blocked_options_text(recommendation: Recommendation, baseline: str) -> str:
 def untested_parameters(spec: StudySpec, recommendation: Recommendation) -> dict[str, dict[str, Any]]:
     """Return ``value`` and ``spec`` value of each ordinary parameter that was tuned at τ = 1, by name.
 
-    No run compares them; None: the spec leaves the parameter at its default. Empty where the temperatures of
-    the training are to be changed, too: then ordinary parameters are part of what was compared.
+    No run compares them; ``spec`` is None if the spec leaves the parameter at its default. Empty if the
+    temperatures of training are changed too: then ordinary parameters are part of the comparison.
     """
     if recommendation.action_without_training not in ("change_nothing", "inference_only"):
         return {}
     return {
         name: {"value": value, "spec": spec_value}
-        for name, value in recommendation.parameters.items()
+        for name, value in recommendation.params.items()
         if name not in CREDITED and (spec_value := _value_in(spec, name)) != value
     }
 
 
 def untested_text(spec: StudySpec, recommendation: Recommendation) -> str:
-    """Return :func:`untested_parameters` as the end of a sentence on training; empty without any."""
+    """Return :func:`untested_parameters` as the end of a sentence on training; empty if there are none."""
     texts = []
     for name, values in untested_parameters(spec, recommendation).items():
         value, spec_value = (parameters_text({name: value}).partition("=")[2] for value in values.values())

@@ -72,7 +72,7 @@ from tempopt.training.trackers import Trackers
 BEAT_SECONDS = 0.25
 
 # A logger is used only if the spec has one; the agent does the rest.
-TRAINER_DEFAULTS: dict[str, Any] = {
+DEFAULTS: dict[str, Any] = {
     "logger": False,
     "enable_progress_bar": False,
     "enable_model_summary": False,
@@ -118,11 +118,9 @@ class Run:
         self._checkpoints = self._own_checkpoints()
         self.stop_signals = StopSignals(ranks, self._poll_stop, interval_seconds=request.checkpoint_every)
         self.stop_signals.keeps = self._checkpoints is not None
+        metric = request.program.metric
         self._callback = ReportCallback(
-            metric=request.program.metric,
-            on_report=self._report,
-            on_heartbeat=self._beat,
-            stop_signals=self.stop_signals,
+            metric=metric, on_report=self._report, on_heartbeat=self._beat, stop_signals=self.stop_signals
         )
         self._keeping = CheckpointCallback(
             self._checkpoints,
@@ -135,7 +133,7 @@ class Run:
         is_observed = request.observe and request.program.compile is None
         observer = AttentionObserver(self.tempered, request.seed, maps=request.maps)
         self._observed = observer if is_observed else None
-        self._units = PerItemMetricCallback(request.program.metric)
+        self._units = PerItemMetricCallback(metric)
         self._follow = TemperatureCallback(validate_at=request.program.validate_at, tempered=self.tempered)
         self._trackers = Trackers(
             built.loggers,
@@ -145,12 +143,7 @@ class Run:
             rank=ranks.rank,
         )
         self._seed_data()
-        options = {
-            **TRAINER_DEFAULTS,
-            **self._compile(request.program.compile),
-            **built.trainer_kwargs,
-            **overrides,
-        }
+        options = {**DEFAULTS, **self._compile(request.program.compile), **built.trainer_kwargs, **overrides}
         self.trainer = self._trainer(self._trackers.options(options))
         gpu_memory.start_memory_tracking(self._device, request.memory_share)
         self._beat(0)

@@ -1,6 +1,6 @@
-"""Whether a recommended value lies at the end of its searched range, and how far that range is to be widened.
+"""Whether a recommended value lies at the end of its searched range, and the range to search instead.
 
-Pure; the widened range is searched in a new study.
+Pure; a new study searches the widened range.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
 
 _END = 0.02
-"""So near to an end of its range, as a share of it, a value lies at the end."""
+"""Distance from a range's end, as a share of the range, below which a value counts as at the end."""
 _HALVINGS = 100
 _ROUNDING = 1e-9
 
@@ -30,7 +30,7 @@ class Widening:
     Args:
         name: The parameter.
         value: The recommended value.
-        low: Lower end of the range that was searched.
+        low: Lower end of the searched range.
         high: Its upper end.
         to_low: Lower end of the range to search.
         to_high: Its upper end.
@@ -45,10 +45,10 @@ class Widening:
 
 
 def find_params_at_range_ends(parameters: Mapping[str, Any], spec: StudySpec) -> Iterator[Widening]:
-    """Return the searched ranges of temperatures at whose ends parameters lie, as far as they can be wider.
+    """Yield the searched ranges of temperatures that have a parameter at an end and can be widened.
 
-    Numbers that shape a schedule (a power, a share of training) are no reason to search again, nor is a
-    named temperature that stays as found: no search has put it there.
+    Numbers that shape a schedule (a power, a share of training) do not justify another search, nor does a
+    named temperature as found, which no search has chosen.
     """
     for name, domain in spec.search.items():
         value = parameters.get(name)
@@ -60,7 +60,7 @@ def find_params_at_range_ends(parameters: Mapping[str, Any], spec: StudySpec) ->
             continue
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
-        ends = _wider(name, domain, float(value))
+        ends = _widen(name, domain, float(value))
         if ends is not None:
             yield Widening(
                 name=name,
@@ -72,40 +72,40 @@ def find_params_at_range_ends(parameters: Mapping[str, Any], spec: StudySpec) ->
             )
 
 
-def _wider(name: str, domain: RangeDomain, value: float) -> tuple[float, float] | None:
-    """Return a range that is half as wide again at the end where a value lies, as far as is allowed.
+def _widen(name: str, domain: RangeDomain, value: float) -> tuple[float, float] | None:
+    """Return a range extended by half of its width at the end where a value lies, if that is allowed.
 
-    None: the value lies at neither end, or that end is the last value that is allowed.
+    None if the value lies at neither end, or that end is the last allowed value.
     """
     log = domain.log and domain.low > 0 and value > 0
     low, high, position = (math.log(bound) if log else bound for bound in (domain.low, domain.high, value))
     margin = _END * (high - low)
     if position <= low + margin:
-        to_low = _beyond(name, domain, domain.low, domain.high)
+        to_low = _widened_end(name, domain, domain.low, domain.high)
         return None if to_low >= domain.low else (to_low, float(domain.high))
     if position >= high - margin:
-        to_high = _beyond(name, domain, domain.high, domain.low)
+        to_high = _widened_end(name, domain, domain.high, domain.low)
         return None if to_high <= domain.high else (float(domain.low), to_high)
     return None
 
 
-def _beyond(name: str, domain: RangeDomain, end: float, opposite_end: float) -> float:
-    """Return where a range ends that is half as wide again at an end, or the last value that is allowed."""
+def _widened_end(name: str, domain: RangeDomain, end: float, opposite_end: float) -> float:
+    """Return the end of a range extended by half of its width, or the last allowed value."""
     ratio = math.sqrt(end / opposite_end) if domain.low > 0 else 1.0
     min_step = domain.step or isinstance(domain.low, int)
     linear_end = end + math.copysign(max(abs(end - opposite_end) / 2, min_step), end - opposite_end)
     target = end * ratio if domain.log else linear_end
     allowed = RANGES.get(split_name(name)[1])
-    if allowed is None or allowed.accepts(_number(target, domain)):
-        return _number(target, domain)
-    if allowed.accepts(_number(end * ratio, domain)) and not allowed.accepts(0.0):
-        # what has to be above 0 goes half as far again in ratio
-        return _number(end * ratio, domain)
+    if allowed is None or allowed.accepts(_format_number(target, domain)):
+        return _format_number(target, domain)
+    if allowed.accepts(_format_number(end * ratio, domain)) and not allowed.accepts(0.0):
+        # positive values are widened in ratio
+        return _format_number(end * ratio, domain)
     allowed_end, refused_end = float(end), target
     for _ in range(_HALVINGS):
         middle = (allowed_end + refused_end) / 2
         allowed_end, refused_end = (middle, refused_end) if allowed.accepts(middle) else (allowed_end, middle)
-    rounded_ends = (0.0, _number(allowed_end, domain), _inward(allowed_end, end, domain))
+    rounded_ends = (0.0, _format_number(allowed_end, domain), _round_inward(allowed_end, end, domain))
     bounds = (
         sorted((allowed_end - _ROUNDING, end))
         if allowed_end < end
@@ -116,16 +116,18 @@ def _beyond(name: str, domain: RangeDomain, end: float, opposite_end: float) -> 
     )
 
 
-def _number(value: float, domain: RangeDomain) -> float:
-    """Return a value as it is written: whole where the range is, in its steps, else with three digits."""
+def _format_number(value: float, domain: RangeDomain) -> float:
+    """Return a value as it is written: an integer if the range has integers, in its steps, else with three
+    digits.
+    """
     if domain.step is not None:
         steps = math.trunc((value - domain.low) / domain.step + math.copysign(_ROUNDING, value - domain.low))
         return float(f"{domain.low + steps * domain.step:.12g}")
     return float(round(value)) if isinstance(domain.low, int) else float(f"{value:.3g}")
 
 
-def _inward(value: float, end: float, domain: RangeDomain) -> float:
-    """Return a value as :func:`_number` does, but no farther from an end of its range."""
+def _round_inward(value: float, end: float, domain: RangeDomain) -> float:
+    """Return a value as by :func:`_format_number`, but not farther from an end of its range."""
     towards = math.ceil if value < end else math.floor
     if isinstance(domain.low, int) or not value:
         return float(towards(value))

@@ -20,7 +20,7 @@ from benchmarks.verdict_runs import STUDIES, table_cells
 from tempopt.spec.load import load_spec
 from tempopt.storage.ticket_queries import arms_of
 from tempopt.temperature import add_learned_temperatures
-from tempopt.verdict.pairs import winner_of
+from tempopt.verdict.pairs import find_winner
 from tempopt.verdict.run_evaluations import evaluations
 
 _CELL = Cell(world="null-3", trials=6, rounds=2, sampler="random")
@@ -47,7 +47,7 @@ def test_everything_that_a_verdict_asks_to_measure_is_measured() -> None:
     study = StudySimulation(world, spec)
     verdict = study.run()
     assert verdict is not None and verdict.inference_only is not None
-    winner = winner_of(study.rows, spec) or {}
+    winner = find_winner(study.rows, spec) or {}
     for row in study.rows:
         if row.kind in ("choose", "confirm"):
             planned_evaluations = evaluations(row.kind, arms_of(row), spec, winner, row.parameters or {})

@@ -279,8 +279,8 @@ def test_the_answer_is_said_once_at_the_top(page: str, searching_result: StudyRe
 def test_the_tiles_are_about_what_was_tested_and_say_so(confirmed_result: StudyResult) -> None:
     verdict = confirmed_result.verdict
     assert verdict is not None and verdict.recommendation is not None
-    gain, test = verdict.recommendation.gain, verdict.total.paired
-    assert gain is not None and gain != verdict.total
+    gain, test = verdict.recommendation.gain, verdict.primary.paired
+    assert gain is not None and gain != verdict.primary
     details = {name: (value, detail) for name, value, detail in stat_tiles(confirmed_result)}
     assert details["gain of the winner in val_accuracy"][0] == value_text(test.gain, test)
     assert details["p, two-sided"][0] == f"{test.p_value:.2g}" != f"{gain.paired.p_value:.2g}"

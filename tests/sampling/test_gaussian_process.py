@@ -84,7 +84,7 @@ def test_predictions_are_those_of_a_gaussian_process_by_definition(trends: int) 
     variances_before = np.diag(prior(queries[:9], queries[:9])) + shared_scale**2 + own_scale**2 + noise**2
     posterior_variances = variances_before - np.diag(of_run @ np.linalg.solve(covariance, of_run.T))
     joint_covariance = prior(queries, queries[:9]) - cross @ np.linalg.solve(covariance, of_run.T)
-    means, variances, covariances = posterior.of_runs(queries[:9], 2)
+    means, variances, covariances = posterior.predict_runs(queries[:9], 2)
     expected_means = centre + scale * of_run @ np.linalg.solve(covariance, (values - centre) / scale)
     np.testing.assert_allclose(means, expected_means, rtol=1e-6)
     np.testing.assert_allclose(variances, scale**2 * posterior_variances, rtol=1e-5)
@@ -188,7 +188,9 @@ def test_what_a_seed_does_to_like_sets_is_no_reason_to_prefer_them() -> None:
     average = values[positions < 0.5].mean() - values[positions >= 0.5].mean()
     assert low - high < average - 0.2
     # one more run of the seed that is lucky there says less than one of the other
-    first_seed, second_seed = (surrogate.posterior(queries).of_runs(queries[:1], seed) for seed in (0, 1))
+    first_seed, second_seed = (
+        surrogate.posterior(queries).predict_runs(queries[:1], seed) for seed in (0, 1)
+    )
     assert first_seed[0][0] > second_seed[0][0] + 1.5
     assert first_seed[2][0, 0] ** 2 / first_seed[1][0] < second_seed[2][0, 0] ** 2 / second_seed[1][0]
 

@@ -281,7 +281,9 @@ def test_a_module_attends_and_trains_by_its_normaliser(normaliser: str, tmp_path
 
 def test_a_plan_by_another_normaliser_is_refused_where_there_is_an_entropy_term() -> None:
     module = Small(entropy_lambda=0.1)
-    with pytest.raises(SpecError, match=r'with normaliser="sparsemax": the entropy term is that of softmax'):
+    with pytest.raises(
+        SpecError, match=r'with normaliser="sparsemax": the entropy term is defined for softmax'
+    ):
         module.use(TemperatureParameters(normaliser="sparsemax"))
     assert module.plan.normaliser.name == "softmax"
 

@@ -133,7 +133,7 @@ def test_a_bundled_search_comes_to_its_verdict_and_the_budget_holds_over_a_resta
                 result
             )
             assert result.verdict is not None
-            gained = result.verdict.total.significant
+            gained = result.verdict.primary.significant
             assert verdict_reply["answer"] == ("gain_shown" if gained else "not_shown")
             no_gain = any(line.startswith("No gain shown") for line in verdict_reply["not_shown"])
             assert no_gain != gained
