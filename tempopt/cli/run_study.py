@@ -66,7 +66,7 @@ def run_and_report(
         again: The command that continues it after Ctrl-C.
         continues: Whether other processes carry it out after Ctrl-C.
     """
-    from tempopt.report.decision import screen_lines
+    from tempopt.report.study_lines import screen_lines
     from tempopt.service.progress import progress_for_stream
 
     # what a program reads is the result alone
@@ -158,7 +158,7 @@ def _report_comparison(result: StudyResult, arguments: argparse.Namespace, repor
         arguments: What was typed.
         report: Path of its report, if one was written.
     """
-    from tempopt.report.decision import screen_lines
+    from tempopt.report.study_lines import screen_lines
 
     comparison = result.comparison
     where = study_argument(result.name, arguments)

@@ -15,10 +15,10 @@ from tempopt.cli.output import escape_control_chars, make_table, print_decision,
 from tempopt.cli.storage import storage_option
 from tempopt.launch.job_status import UNKNOWN, JobStatus
 from tempopt.report import study_result
-from tempopt.report.decision import screen_lines
 from tempopt.report.findings import find, render_lines
 from tempopt.report.heads_text import map_lines
 from tempopt.report.study_data import BaselineStats
+from tempopt.report.study_lines import screen_lines
 from tempopt.report.study_result import StudyResult
 from tempopt.service.progress import format_number
 from tempopt.storage.run_code import run_codes

@@ -213,13 +213,8 @@ def _pair_finding(pair: SetPair) -> Finding:
     if answer is None:
         return Finding(kind="pair", text=f"{names}: no pair of runs could be compared.")
     outcomes = {None: "no difference shown", pair.name: "better", pair.reference: "worse"}
-    details = []
-    if answer.diverged or answer.reference_diverged:
-        details.append(f"{pair.name} {divergence_text(answer, pair.reference)}.")
-    if answer.dropped:
-        details.append(f"seeds left out, a run of theirs having failed on every attempt: {answer.dropped}.")
     text = f"{names}: {_format_numbers(answer)}: {outcomes[pair.winner]}."
-    return comparison_finding("pair", text, answer, details=details)
+    return comparison_finding("pair", text, answer, details=pair_caveats(answer, pair.name, pair.reference))
 
 
 def _format_numbers(answer: PairedResult) -> str:
@@ -249,12 +244,6 @@ def _failure_verb(comparison: Comparison) -> str:
     return "failed" if comparison.confirmed_on is None else "diverged"
 
 
-def divergence_text(answer: PairedResult, reference: str) -> str:
-    """Return on how many seeds the two sets diverged, and how those seeds count."""
-    counts = f"{answer.diverged} of {answer.paired.n_pairs} seeds, {reference} on {answer.reference_diverged}"
-    return f"diverged on {counts} (counted with the worst value reached)"
-
-
 def diverges_too_often(answer: PairedResult) -> bool:
     """Return whether a gain does not count, since the arm diverges more often than the reference."""
     return answer.diverges_more and answer.paired.significant
@@ -281,22 +270,36 @@ def _look_notes(result: ComparedData, comparison: Comparison) -> Iterator[str]:
         yield "compared on the validation data."
 
 
-def _caveats(variant: Variant, reference: str) -> Iterator[str]:
-    answer = variant.answer
-    if answer is None:
-        return
-    test = answer.paired
-    if test.gain == 0 and test.is_equal:
-        yield f"{variant.name} and {reference} have the same value on every seed."
-    if answer.diverged or answer.reference_diverged:
-        end = "; so its gain does not count" if diverges_too_often(answer) else ""
-        yield f"{variant.name} {divergence_text(answer, reference)}{end}."
+def pair_caveats(answer: PairedResult, name: str, reference: str) -> Iterator[str]:
+    """Yield on which seeds runs diverged or were lost, and how those count."""
+    for part in answer.components:
+        if part.diverged or part.reference_diverged:
+            end = "; so its gain does not count" if diverges_too_often(part) else ""
+            counts = (
+                f"{part.diverged} of {part.paired.n_pairs} seeds, {reference} on {part.reference_diverged}"
+            )
+            yield f"{name} diverged on {counts} (counted with the worst value reached){end}."
     if answer.dropped:
         lost = f"a run of theirs having failed on every attempt: {answer.dropped}"
-        yield f"seeds of {variant.name} left out, {lost}."
-    if math.isinf(test.ci_low):
-        reason = "the differences are equal" if test.is_equal else "too few seeds"
-        yield f"{reason}: no finite interval of {variant.name}; give more seeds (--pairs)."
+        yield f"seeds of {name} left out, {lost}."
+
+
+def unbounded_text(test: PairedTest, name: str) -> str:
+    """Return why a test has no finite interval; empty if it has one."""
+    if not math.isinf(test.ci_low):
+        return ""
+    reason = "the differences are equal" if test.is_equal else "too few seeds"
+    return f"{reason}: no finite interval of {name}; give more seeds"
+
+
+def _caveats(variant: Variant, reference: str) -> Iterator[str]:
+    if (answer := variant.answer) is None:
+        return
+    if answer.paired.gain == 0 and answer.paired.is_equal:
+        yield f"{variant.name} and {reference} have the same value on every seed."
+    yield from pair_caveats(answer, variant.name, reference)
+    if text := unbounded_text(answer.paired, variant.name):
+        yield f"{text} (--pairs)."
 
 
 def _open_text(result: StudyData) -> str:

@@ -16,7 +16,8 @@ import yaml
 
 from tempopt.errors import StudyFailed, UsageError
 from tempopt.report.comparison_text import comparison_headline, exported_set
-from tempopt.report.findings import headline, round_lines
+from tempopt.report.decision import decide
+from tempopt.report.findings import round_lines
 from tempopt.report.formatting import baseline_name, parameters_text
 from tempopt.report.recommendation_text import HEAD, recommendation_text
 from tempopt.report.study_data import StudyData
@@ -255,9 +256,10 @@ def _select(result: StudyData, *, winner: bool) -> _Export:
         assert result.comparison is not None
         header = [f"{name} of tempopt's comparison {result.name!r}, {written}", comparison_headline(result)]
         return _Export(parameters=drop_unused_params(result.comparison.params_by_name[name]), header=header)
-    verdict_lines = [headline(result), *round_lines(result)] if result.verdict is not None else []
-    if recommendation is not None:
-        verdict_lines.append(f"{HEAD}{recommendation_text(result, as_code=False)}")
+    verdict_lines = []
+    if (decision := decide(result)) is not None:
+        advice_text = f"{HEAD}{recommendation_text(result, as_code=False)}"
+        verdict_lines = [decision.headline, *round_lines(result), advice_text]
     if recommendation is None or winner:
         header = [f"The winner of the search of tempopt's study {result.name!r}, {written}", *verdict_lines]
         if result.verdict is None:

@@ -12,7 +12,9 @@ from tempopt.verdict.paired_evidence import PairedResult
 PAIRED_TEST, WELCH_TEST = "paired t-test", "Welch's t-test"
 DATA = {"test": "test", "validate": "validation"}
 GAIN, NO_GAIN = "Gain shown", "No gain shown"
-"""Outcome of a study, as text."""
+"""Outcome of a study, in a few words."""
+MODELS = "proposed by the search's model"
+"""Source of a parameter set whose values no trial of the search had."""
 State = Literal["shown", "worse", "not_shown", "fact"]
 _NUMBERS = ("gain", "ci_low", "ci_high", "p_value", "alpha", "n_pairs")
 
@@ -42,8 +44,7 @@ class Finding:
         test = None if self.answer is None else self.answer.paired
         numbers = {} if test is None else {name: finite(getattr(test, name)) for name in _NUMBERS}
         data = {"kind": self.kind, "state": self.state, "text": self.text, "details": list(self.details)}
-        about = "winner" if self.kind == "decision" and self.params is not None else None
-        return {**data, **numbers, "params": self.params, "about": about}
+        return {**data, **numbers, "params": self.params}
 
 
 def facts(kind: str, texts: Iterable[str]) -> Iterator[Finding]:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from decimal import ROUND_FLOOR
 from typing import TYPE_CHECKING
 
-from tempopt.report.alpha_spending import earlier_seeds, ledger_lines, rounds_combined, seeds_text
+from tempopt.report.alpha_spending import earlier_seeds, ledger_lines, rounds_combined
 from tempopt.report.comparison_text import (
     comparison_findings,
     cost_line,
-    divergence_text,
-    diverges_too_often,
+    pair_caveats,
+    unbounded_text,
 )
-from tempopt.report.finding import DATA, GAIN, NO_GAIN, PAIRED_TEST, Finding, comparison_finding, facts
+from tempopt.report.decision import WORDS, decide, deciding_answer, outcome_of
+from tempopt.report.finding import DATA, MODELS, PAIRED_TEST, Finding, comparison_finding, facts
 from tempopt.report.formatting import (
     baseline_name,
     baseline_values,
@@ -25,10 +24,8 @@ from tempopt.report.formatting import (
     duration,
     format_ci_and_p,
     format_comparison,
-    format_effect,
     format_signed,
     limit,
-    numbers_of_size,
     parameters_text,
     plan_text,
     share_text,
@@ -36,22 +33,17 @@ from tempopt.report.formatting import (
 )
 from tempopt.report.guard_text import guard_findings
 from tempopt.report.heads_text import head_lines
-from tempopt.report.recommendation_text import (
-    HEAD,
-    choice_text,
-    earlier_advice,
-    ends_text,
-    recommendation_text,
-    untested_parameters,
-    why_not_inference,
-)
-from tempopt.temperature import PER_HEAD, is_controlled, training_key
-from tempopt.verdict.inference import AS_TRAINED, InferenceOnly
+from tempopt.report.recommendation_text import HEAD, recommendation_text, use_text
+from tempopt.temperature import PER_HEAD, is_controlled
+from tempopt.verdict.inference import AS_TRAINED, InferenceOnly, TunedInference
 from tempopt.verdict.learned import Ends
 from tempopt.verdict.paired_evidence import PairedResult
+from tempopt.verdict.recommendation import INFERENCE_ALPHA_SHARE
+from tempopt.verdict.run_evaluations import WINNER, ConstantPlan
 from tempopt.verdict.stages import failed_runs_to_requeue
 from tempopt.verdict.statistics.failure_rates import Rate
 from tempopt.verdict.verdict import Verdict
+from tempopt.verdict.widening import find_params_at_range_ends
 
 if TYPE_CHECKING:
     from tempopt.report.study_data import StudyData
@@ -69,14 +61,9 @@ PARTS = {
     "control": "the control of the entropy",
     "generation": "the parameters of generation",
 }
-"""Part of a plan to its name for people."""
+"""Part of a plan to what people call it."""
 _PARTS_PER_TEMPERATURE = ("schedule", "level")
-"""Parts that each temperature has."""
-MODELS = "proposed by the search's model"
-"""Source of a parameter set whose values no trial of the search had."""
-NO_GAIN_OF_TEMPERATURE = "No gain of temperature shown"
-"""Outcome if ordinary parameters that were tuned at τ = 1 are recommended."""
-GAIN_AT_INFERENCE = "Gain shown at inference"
+"""Parts that each temperature has of its own."""
 _NAMED = 3
 _MAX_NAMED_LAYERS = 4
 _LONGEST = 100
@@ -105,20 +92,28 @@ def find(result: StudyData, storage: str = "") -> list[Finding]:
 
 def _verdict_findings(result: StudyData, verdict: Verdict, storage: str) -> Iterator[Finding]:
     """Yield the findings of a study with a verdict, the decision first."""
-    yield comparison_finding("decision", headline(result), verdict.primary, verdict.params)
-    if (advice := verdict.recommendation) is not None:
-        text = f"{HEAD}{recommendation_text(result, storage)}"
-        yield Finding(kind="recommendation", text=text, params=advice.params)
+    decision, deciding_verdict, baseline = decide(result), result.deciding_verdict, baseline_name(result.spec)
+    assert decision is not None and deciding_verdict is not None
+    answer, is_more_stable = deciding_answer(deciding_verdict), decision.outcome == "more_stable"
+    finding = comparison_finding("decision", decision.headline, answer, deciding_verdict.params)
+    yield replace(finding, state="shown", answer=None) if is_more_stable else finding
+    text = f"{HEAD}{recommendation_text(result, storage)}"
+    yield Finding(kind="recommendation", text=text, params=decision.params)
+    if answer != verdict.primary or is_more_stable:
+        text = f"the winner of the search over {baseline}: {format_comparison(verdict.primary)}."
+        yield comparison_finding("total", text, verdict.primary, verdict.params)
     source = "" if result.has_trial(verdict.params) else f" ({MODELS})"
-    winner = f"winner of the search{source}: {temperature_text(verdict.params)}{ends_text(result, verdict)}"
+    winner = f"winner of the search{source}: {temperature_text(verdict.params)}{_ends_text(result, verdict)}"
     yield Finding(kind="winner", text=winner, params=verdict.params)
     yield from facts("rounds", round_lines(result))
-    yield from facts("caveat", _caveat_lines(verdict, baseline_name(result.spec)))
+    data = f"{DATA[verdict.confirmed_on]} data, {PAIRED_TEST}"
+    yield from facts("basis", [f"compared with {baseline}{baseline_values(result.spec)} on the {data}."])
+    yield from facts("caveat", _caveat_lines(verdict, baseline))
     if not verdict.at_one:
         yield from _baseline_findings(result, verdict)
     yield from _constant_findings(result, verdict)
     if result.spec.evaluated:
-        yield from _inference_findings(verdict, baseline_name(result.spec))
+        yield from _inference_findings(verdict, baseline)
     else:
         reason = "no temperature that an evaluation is known to read is searched"
         yield Finding(kind="inference", text=f"inference only: not applicable; {reason}.")
@@ -142,93 +137,15 @@ def render_lines(findings: Sequence[Finding]) -> list[str]:
     return lines
 
 
-def answer(result: StudyData, verdict: Verdict) -> str:
-    """Return the result of a verdict in a few words."""
-    if verdict.primary.significant:
-        return GAIN if verdict.guards_kept else f"{GAIN}, but a guard is not kept"
-    advice = verdict.recommendation
-    # the recommendation mentions a gain, which "no gain shown" alone would contradict
-    if advice is not None and advice.action_without_training == "inference_only":
-        return f"{GAIN_AT_INFERENCE}, none by training"
-    is_tuned = advice is not None and bool(untested_parameters(result.spec, advice))
-    return NO_GAIN_OF_TEMPERATURE if is_tuned else NO_GAIN
-
-
-def answer_of(result: StudyData, verdict: Verdict) -> str:
-    """Return :func:`answer` of the latest verdict, with its number if only an earlier one shows a gain."""
-    answer_text = answer(result, verdict)
-    is_later = answer_text in (NO_GAIN, NO_GAIN_OF_TEMPERATURE) and bool(_verdicts_with_gain(result))
-    return f"{answer_text} by verdict {verdict.verdict_number}" if is_later else answer_text
-
-
-def _verdicts_with_gain(result: StudyData) -> list[Verdict]:
-    """Return the earlier verdicts that showed a gain, oldest first."""
-    return [verdict for verdict in result.earlier_verdicts if verdict.primary.significant]
-
-
-def headline(result: StudyData) -> str:
-    """Return the verdict in one line: gain or no gain, interval, p, and basis."""
-    verdict = result.verdict
-    if verdict is None:
-        return f"{result.metric}: nothing is confirmed yet."
-    text = f"{answer_of(result, verdict)}: {_verdict_sentence(result, verdict)}"
-    advice = verdict.recommendation
-    if advice is not None and advice.gain is not None and advice.gain != verdict.primary:
-        text += f" That is the winner; what is recommended gains {format_comparison(advice.gain)}."
-    return f"{text}{_earlier_gain_sentence(result, verdict)}"
-
-
-def _earlier_gain_sentence(result: StudyData, verdict: Verdict) -> str:
-    """Return a sentence on the newest earlier verdict with a gain, if the latest shows none."""
-    gain_verdicts = _verdicts_with_gain(result)
-    if verdict.primary.significant or not gain_verdicts:
-        return ""
-    newest_verdict = gain_verdicts[-1]
-    is_same_training = training_key(newest_verdict.params) == training_key(verdict.params)
-    validity_note = "" if is_same_training and verdict.primary.worse else " It still holds."
-    gain = format_comparison(newest_verdict.primary)
-    return f" Verdict {newest_verdict.verdict_number} showed a gain: {gain}.{validity_note}"
-
-
 def _earlier_line(result: StudyData, verdict: Verdict) -> str:
-    """Return the result and the recommendation of an earlier verdict."""
+    """Return the result and the recommendation of one of several verdicts."""
     test = verdict.primary.paired
     # a winner at the baseline cannot gain over it
     combined = "; rounds combined" if earlier_seeds(result, verdict.round) else ""
     gain = "" if verdict.at_one else f", {format_signed(test)} ({format_ci_and_p(test)}{combined})"
-    summary = (
-        f"verdict {verdict.verdict_number} (round {verdict.round}): {answer(result, verdict).lower()}{gain}"
-    )
-    return f"{summary}; it recommended: {earlier_advice(result, verdict)}."
-
-
-def _verdict_sentence(result: StudyData, verdict: Verdict) -> str:
-    test = verdict.primary.paired
-    baseline = baseline_name(result.spec)
-    in_full = f"{baseline}{baseline_values(result.spec)}"
-    num_earlier = earlier_seeds(result, verdict.round)
-    basis = f"{seeds_text(test.n_pairs, num_earlier)}, measured on the {DATA[verdict.confirmed_on]} data, "
-    basis += f"{PAIRED_TEST}{', rounds combined' if num_earlier else ''}"
-    if verdict.primary.significant:
-        min_gain_text = f", at least {limit(test.ci_low, test, ROUND_FLOOR)}," if test.ci_low > 0 else ""
-        direction = "higher" if result.direction == "maximize" else "lower"
-        change = f"{direction} by {format_effect(test)}{min_gain_text} with the winner of the search"
-        return f"{result.metric} is {change} than with {in_full} ({numbers_of_size(test)}; {basis})."
-    if verdict.at_one:
-        return f"the best that the search has found in {result.metric} is {baseline} itself ({basis})."
-    if verdict.primary.worse:
-        # the more cautious of the two is the smaller loss
-        tests = (answer.paired for answer in verdict.primary.component_results or (verdict.primary,))
-        smallest_loss = max(tests, key=lambda test: test.gain)
-        change = f"the winner of the search is worse than {in_full}, by {format_effect(smallest_loss)}"
-        return f"in {result.metric} {change} ({numbers_of_size(smallest_loss)}; {basis})."
-    if verdict.has_reference_diverged:
-        return (
-            f"{baseline} diverged on every seed, so what the winner of the search gains over it in "
-            f"{result.metric} cannot be told ({basis})."
-        )
-    gain = f"the gain of the winner of the search over {in_full} in {result.metric} is {format_signed(test)}"
-    return f"{gain} ({format_ci_and_p(test)}; {basis})."
+    outcome = WORDS[outcome_of(verdict)].lower()
+    summary = f"verdict {verdict.verdict_number} (round {verdict.round}): {outcome}{gain}"
+    return f"{summary}; it recommended: {use_text(result.spec, verdict)}."
 
 
 def _baseline_findings(result: StudyData, verdict: Verdict) -> Iterator[Finding]:
@@ -318,7 +235,8 @@ def round_lines(result: StudyData) -> list[str]:
             f"verdict {verdict.verdict_number} of this study: its level is {100 * verdict.alpha:.3g} %."
         )
     lines += rounds_combined(result, verdict.round)
-    return [*lines, *(_earlier_line(result, earlier_verdict) for earlier_verdict in result.earlier_verdicts)]
+    verdicts = [*result.earlier_verdicts, verdict] if result.earlier_verdicts else []
+    return [*lines, *(_earlier_line(result, past_verdict) for past_verdict in verdicts)]
 
 
 def _lost_runs_lines(result: StudyData, storage: str) -> Iterator[str]:
@@ -360,15 +278,9 @@ def _caveat_lines(verdict: Verdict, baseline: str) -> Iterator[str]:
     total = verdict.primary
     if verdict.confirmed_on == "validate":
         yield "confirmed on the validation data that the search has seen: only the seeds are fresh."
-    for answer in total.component_results or (total,):
-        if answer.diverged or answer.reference_diverged:
-            end = "; so the gain does not count" if diverges_too_often(answer) else ""
-            yield f"the winner {divergence_text(answer, baseline)}{end}."
-    if total.dropped:
-        yield f"seeds left out, a run of theirs having failed on every attempt: {total.dropped}."
-    if math.isinf(total.paired.ci_low) and not verdict.at_one:
-        reason = "the differences are equal" if total.paired.is_equal else "too few seeds"
-        yield f"{reason}: no finite interval; give study.seeds.confirm more."
+    yield from pair_caveats(total, "the winner", baseline)
+    if (text := unbounded_text(total.paired, "the winner")) and not verdict.at_one:
+        yield f"{text} (study.seeds.confirm)."
     if total.is_skewed:
         yield (
             "the differences are skewed, and the test takes them to spread alike to both sides: the error "
@@ -389,6 +301,55 @@ def part_text(part: str, spec: StudySpec) -> str:
     return f"{PARTS[group]} of {temperature}" if temperature else PARTS[group]
 
 
+def _ends_text(result: StudyData, verdict: Verdict) -> str:
+    """Return which of the winner's values lie at the end of their range and are not to be widened."""
+    assert verdict.recommendation is not None
+    widened = {widening.name for widening in verdict.recommendation.widen}
+    at_ends = (widening.name for widening in find_params_at_range_ends(verdict.params, result.spec))
+    names = ", ".join(name for name in at_ends if name not in widened)
+    return f"; at the end of the searched range: {names}" if names else ""
+
+
+def _why_not_inference(verdict: Verdict) -> str:
+    """Return in a clause why inference only is not recommended where it is shown to gain; else nothing."""
+    inference, recommendation = verdict.inference_only, verdict.recommendation
+    if inference is None or recommendation is None or not inference.answer.significant:
+        return ""
+    test, min_gain, reason = inference.answer.paired, recommendation.min_gain, ""
+    if recommendation.action_without_training != "inference_only":
+        reason = "what is recommended goes before it"
+        if any(option.plan_name is not None for option in recommendation.passed_over):
+            reason = "a guard is in the way"
+        elif test.gain < min_gain:
+            reason = f"it is smaller than is worth a change ({min_gain:.3g}, study.min_gain)"
+        elif not verdict.primary.significant:
+            level = f"{INFERENCE_ALPHA_SHARE * test.alpha:.4g}"
+            reason = f"where no gain of the winner is shown, p has to be below {level} for that"
+        elif inference.keep_share_result is None or not inference.keep_share_result.significant:
+            reason = "it is not shown to keep enough of the winner's gain"
+    return f", but not recommended: {reason}" if reason else ""
+
+
+def _choice_text(tuned: TunedInference, confirmed_on: str) -> str:
+    """Return the grid that a temperature at inference was chosen from, and the seeds that chose it."""
+    constants = [plan for plan in map(ConstantPlan.of, tuned.curve) if plan is not None]
+    grids = []
+    for name in dict.fromkeys(plan.temperature for plan in constants):
+        suffix = f" of {name}" if name else ""
+        levels = [plan.tau for plan in constants if plan.temperature == name]
+        grids.append(f"a log-spaced grid of constants{suffix} from {min(levels):.4g} to {max(levels):.4g}")
+    is_scaled = any(plan.length_scaling != "none" for plan in constants)
+    scaling = ", with and without length scaling" if is_scaled else ""
+    seeds = "of these models"
+    if confirmed_on != "test":
+        seeds = "of every other fresh seed; what it gains is counted on the other seeds"
+    winners = " the winner's final temperature," if WINNER in tuned.curve else ""
+    return (
+        f"{plan_text(tuned.plan_name)} has the best mean of {len(tuned.curve)} on the validation data "
+        f"{seeds}: {', '.join(grids)}{scaling},{winners} and the temperature of the training."
+    )
+
+
 def _inference_findings(verdict: Verdict, baseline: str) -> Iterator[Finding]:
     inference = verdict.inference_only
     if inference is None:
@@ -403,7 +364,7 @@ def _inference_findings(verdict: Verdict, baseline: str) -> Iterator[Finding]:
         share = "." if is_twin_different else twin_share
         if inference.answer.significant:
             level = f": shown at its level, {100 * inference.answer.paired.alpha:.3g} %"
-            share = f"{level}{why_not_inference(verdict)}{share.replace(':', ';', 1)}"
+            share = f"{level}{_why_not_inference(verdict)}{share.replace(':', ';', 1)}"
         elif share == ".":
             share = ": no gain shown."
         text = (
@@ -411,7 +372,7 @@ def _inference_findings(verdict: Verdict, baseline: str) -> Iterator[Finding]:
             f"{plan_text(inference.plan_name)}, against the same models evaluated at {baseline}): "
             f"{format_comparison(inference.answer)}{share}"
         )
-        choice = choice_text(inference.baseline, verdict.confirmed_on)
+        choice = _choice_text(inference.baseline, verdict.confirmed_on)
         yield comparison_finding("inference", text, inference.answer, details=[choice])
     if is_twin_different and inference.share is not None:
         models = f"models trained at {baseline} with the winner's other parameters"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ from tempopt.report.comparison_text import (
     decision_finding,
     diverges_too_often,
     failure_text,
+    unbounded_text,
     variant_text,
 )
 from tempopt.report.decision import decide_comparison
@@ -127,9 +127,8 @@ class Judgement:
             yield f"{failures} (counted with the worst value of the two){end}."
         if test.gain == 0 and test.is_equal:
             yield f"{' and '.join(names)} have the same value on every seed."
-        if math.isinf(test.ci_low):
-            reason = "the differences are equal" if test.is_equal else "too few seeds"
-            yield f"{reason}: no finite interval of {variant.name}; give more seeds."
+        if text := unbounded_text(test, variant.name):
+            yield f"{text}."
         if (more_seeds := self._more_seeds(variant.name, test)) is not None:
             yield (
                 f"{more_seeds} more seeds would show a gain of {variant.name} of the measured size: a new "

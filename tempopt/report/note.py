@@ -11,8 +11,8 @@ import shlex
 import string
 from collections.abc import Iterator
 
-from tempopt.report.decision import decision_lines, statements
 from tempopt.report.formatting import shorten
+from tempopt.report.study_lines import decision_lines, statements
 from tempopt.report.study_result import StudyResult
 
 # A link without references, which Markdown does not show.

@@ -1,33 +1,30 @@
-"""The recommendation as text; decides nothing."""
+"""What a study recommends: what to use, and what is to be known beside it; decides nothing."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from tempopt.report.finding import MODELS
 from tempopt.report.formatting import (
     baseline_name,
     confidence,
     duration,
-    format_ci_and_p,
-    format_effect,
     format_gain,
     format_signed,
     limit,
-    numbers_of_size,
+    p_text,
     parameters_text,
     plan_text,
     temperature_text,
 )
 from tempopt.report.guard_text import not_kept
 from tempopt.spec.sections import KNOWLEDGE_GRADIENT
-from tempopt.temperature import CREDITED, NEUTRAL, active_groups
-from tempopt.verdict.inference import TunedInference
-from tempopt.verdict.recommendation import INFERENCE_ALPHA_SHARE, Recommendation
-from tempopt.verdict.run_evaluations import WINNER, ConstantPlan
-from tempopt.verdict.verdict import find_valid_earlier_verdict
-from tempopt.verdict.widening import Widening, find_params_at_range_ends
+from tempopt.temperature import CREDITED, NEUTRAL
+from tempopt.verdict.recommendation import Recommendation
+from tempopt.verdict.set_comparison import ABSENT, value_in_spec
+from tempopt.verdict.widening import Widening
 
 if TYPE_CHECKING:
     from tempopt.report.study_data import StudyData
@@ -35,8 +32,7 @@ if TYPE_CHECKING:
     from tempopt.verdict.verdict import Verdict
 
 HEAD = "What to do: "
-"""Beginning of the recommendation in all outputs."""
-_PAIRS = "a pair is one fresh seed, trained with the winner and with what it is compared with"
+"""What the recommendation begins with wherever it is printed."""
 
 
 def recommendation_text(result: StudyData, storage: str = "", *, as_code: bool = True) -> str:
@@ -47,221 +43,119 @@ def recommendation_text(result: StudyData, storage: str = "", *, as_code: bool =
         storage: Option for its database, `` --storage URL``, in commands; empty for none.
         as_code: Whether to name the command that exports it as code.
     """
-    verdict = result.verdict
-    assert verdict is not None and verdict.recommendation is not None
-    recommendation = verdict.recommendation
-    study_args = f"{shlex.quote(result.name)}{storage}"
-    code = f" As code: `tempopt export {study_args}`." if as_code else ""
-    if (standing_verdict := result.valid_earlier_verdict) is not None:
-        return _standing_advice_text(result, verdict, standing_verdict, study_args, code)
-    if recommendation.action == "widen_range":
-        now_text = f"Until then: {_advice_now_text(result, verdict, recommendation, code)}"
-        return f"{_widen_text(recommendation, result, storage)} {now_text}"
-    if recommendation.action == "more_pairs":
-        pairs_text = _more_pairs_text(result, recommendation, study_args)
-        blocked_text = _blocked_options_text(recommendation, baseline_name(result.spec))
-        advice = _short_advice_text(result.spec, recommendation)
-        return f"{pairs_text} Until they are trained, {advice}.{blocked_text}"
-    return _advice_now_text(result, verdict, recommendation, code)
+    verdict = result.deciding_verdict
+    assert verdict is not None
+    sentences = [f"use {use_text(result.spec, verdict)}", *map(sentence, remarks(result, verdict, storage))]
+    if as_code:
+        sentences.append(f"As code: `tempopt export {shlex.quote(result.name)}{storage}`")
+    return f"{'. '.join(sentences)}."
 
 
-def _standing_advice_text(
-    result: StudyData, verdict: Verdict, standing_verdict: Verdict, study_args: str, code: str
-) -> str:
-    """Return the advice if an earlier verdict recommends a change, and the latest shows no other."""
-    assert standing_verdict.recommendation is not None and verdict.recommendation is not None
-    recommendation = verdict.recommendation
-    earlier_name, latest_name = (
-        f"verdict {standing_verdict.verdict_number}",
-        f"Verdict {verdict.verdict_number}",
-    )
-    advice = _short_advice_text(result.spec, standing_verdict.recommendation)
-    text = (
-        f"what {earlier_name} recommends, which stays valid: {advice}.{code} {latest_name} has the smaller "
-        "share of the error rate and shows no other change that is worth making; it takes nothing back."
-    )
-    if recommendation.action == "more_pairs":
-        return f"{text} By {latest_name.lower()} {_more_pairs_text(result, recommendation, study_args)}"
-    return f"{text}{_blocked_options_text(recommendation, baseline_name(result.spec))}"
+def sentence(text: str) -> str:
+    """Return a text that begins with a capital; τ stays small, its capital is a T."""
+    return text if text.startswith("τ") else text[0].upper() + text[1:]
 
 
-def earlier_advice(result: StudyData, verdict: Verdict) -> str:
-    """Return the recommendation of an earlier verdict, including those before it, in a few words."""
-    recommendation, earlier = verdict.recommendation, result.earlier_verdicts
-    assert recommendation is not None
-    advice = _short_advice_text(result.spec, recommendation)
-    standing_verdict = find_valid_earlier_verdict(verdict, earlier[: earlier.index(verdict)])
-    if standing_verdict is not None and standing_verdict.recommendation is not None:
-        advice = _short_advice_text(result.spec, standing_verdict.recommendation)
-        advice += f", as verdict {standing_verdict.verdict_number}"
-    if recommendation.action == "widen_range":
-        return f"widen {_ranges_text(recommendation)}, and until then {advice}"
-    if recommendation.action == "more_pairs":
-        assert recommendation.more_pairs is not None
-        return f"add {recommendation.more_pairs.pairs} pairs, and until then {advice}"
-    return advice
+def use_text(spec: StudySpec, verdict: Verdict) -> str:
+    """Return what a verdict recommends to use."""
+    advice, baseline = verdict.recommendation, baseline_name(spec)
+    assert advice is not None
+    plan_phrase = "" if advice.plan_name is None else f", evaluated at {plan_text(advice.plan_name)}"
+    if advice.action_without_training == "change_nothing":
+        return f"{baseline}, as now{untested_text(spec, advice)}"
+    if advice.action_without_training == "inference_only":
+        return f"{baseline}{untested_text(spec, advice)}{plan_phrase}"
+    return f"{temperature_text(advice.params)}{plan_phrase}"
 
 
-def _short_advice_text(spec: StudySpec, recommendation: Recommendation) -> str:
-    """Return the present recommendation without its reason."""
-    others_phrase = untested_text(spec, recommendation)
-    if recommendation.action_without_training == "change_nothing":
-        return f"train at {baseline_name(spec)}, as now{others_phrase}" if others_phrase else "change nothing"
-    plan_phrase = (
-        "" if recommendation.plan_name is None else f", and evaluate at {plan_text(recommendation.plan_name)}"
-    )
-    if recommendation.action_without_training == "inference_only":
-        return f"train at {baseline_name(spec)}{others_phrase}{plan_phrase}"
-    temperatures = temperature_text(recommendation.params)
-    return f"train {_training_phrase(recommendation)}: {temperatures}{plan_phrase}"
-
-
-def _training_phrase(recommendation: Recommendation) -> str:
-    if recommendation.action_without_training == "train_with_control":
-        return "under control of the entropy"
-    if recommendation.action_without_training != "train_at_constant":
-        return "with a schedule"
-    return (
-        "at constant temperatures" if len(_changed_names(recommendation)) > 1 else "at a constant temperature"
-    )
-
-
-def _changed_names(recommendation: Recommendation) -> set[str]:
-    """Return the temperatures whose training a recommendation changes; attention's is the empty text."""
-    return {part.rpartition(".")[0] for part in active_groups(recommendation.params)}
-
-
-def _advice_now_text(result: StudyData, verdict: Verdict, recommendation: Recommendation, code: str) -> str:
-    blocked_text = _blocked_options_text(recommendation, baseline_name(result.spec))
-    if recommendation.action_without_training == "change_nothing":
-        return _change_nothing_text(result, verdict, recommendation, blocked_text)
-    if recommendation.action_without_training == "inference_only":
-        return f"{_inference_only_text(result, verdict, recommendation)}{blocked_text}{code}"
-    text = _train_text(result, verdict, recommendation)
-    if recommendation.params == verdict.params and not blocked_text:
-        blocked_text = " Nothing simpler is shown to do as well."
-    return f"{text}{blocked_text}{code}"
-
-
-def _train_text(result: StudyData, verdict: Verdict, recommendation: Recommendation) -> str:
-    is_constant = recommendation.action_without_training == "train_at_constant"
-    tuned = None if verdict.inference_only is None else verdict.inference_only.winner
-    evaluation_text = "at the same temperature" if is_constant else "at its last temperature"
-    if recommendation.action_without_training == "train_with_control":
-        evaluation_text = "at the temperatures that the training ends with, which its checkpoint holds"
-    if recommendation.plan_name is not None and tuned is not None:
-        evaluation_text = (
-            f"at {plan_text(recommendation.plan_name)} ({best_of(tuned)}), which gains its models another "
-            f"{format_gain(tuned.answer)}"
+def remarks(result: StudyData, verdict: Verdict, storage: str) -> Iterator[str]:
+    """Yield what is to be known beside what a verdict recommends, most important first."""
+    advice, total, baseline = verdict.recommendation, verdict.primary, baseline_name(result.spec)
+    assert advice is not None and result.verdict is not None
+    if verdict is not result.verdict:
+        latest = result.verdict.verdict_number
+        yield f"this is what verdict {verdict.verdict_number} recommends; verdict {latest} takes nothing back"
+    if total.significant and not verdict.guards_kept:
+        yield f"the winner gains, but {not_kept(verdict.guards)}"
+    if verdict.is_more_stable and verdict.failures is not None:
+        rates = verdict.failures
+        yield (
+            f"{rates.reference.failed} of {rates.reference.runs} trainings failed at {baseline}, "
+            f"{rates.arm.failed} with this ({p_text(rates.p_value)})"
         )
-    text = f"train {_training_phrase(recommendation)}: {temperature_text(recommendation.params)}."
-    # every evaluation reads attention's temperature
-    is_read = not result.spec.temperatures or _changed_names(recommendation).intersection(
-        result.spec.evaluated
-    )
-    if is_read or recommendation.plan_name is not None:
-        text += f" Evaluate {evaluation_text}."
-    if recommendation.params == verdict.params:
-        return f"{text} That is the winner of the search."
-    if recommendation.gain is not None:
-        test, baseline = recommendation.gain.paired, baseline_name(result.spec)
-        text += f" That gains {format_effect(test)} over {baseline} ({numbers_of_size(test)})."
-    return f"{text}{_compare_with_winner_text(verdict, recommendation, 'has more parts')}"
+    if total.significant:
+        yield from _beside_constants(verdict)
+        if advice.action_without_training == "change_nothing" and verdict.guards_kept:
+            yield (
+                f"the gain is shown, and smaller than is worth a change ({advice.min_gain:.3g}, "
+                "study.min_gain)"
+            )
+    elif not verdict.at_one:
+        source = "the best of the search" if result.has_trial(verdict.params) else MODELS
+        yield f"the winner was {temperature_text(verdict.params)}, {source}"
+        if total.worse:
+            yield "it is shown to be worse"
+        elif advice.excluded is not None:
+            upper_bound = limit(advice.excluded, total.paired)
+            yield f"a gain above {upper_bound} is excluded ({confidence(total.paired)})"
+    if verdict.has_reference_diverged and not total.significant:
+        yield f"let {baseline} train to its end (a smaller learning rate, clipped gradients) and search again"
+    yield from _next_steps(result, verdict, advice, storage)
+    if total.is_skewed:
+        yield "the differences are skewed: the error rate may be higher than stated"
 
 
-def _inference_only_text(result: StudyData, verdict: Verdict, recommendation: Recommendation) -> str:
-    assert recommendation.gain is not None and recommendation.plan_name is not None
-    assert verdict.inference_only is not None
-    # parameters tuned for the baseline may differ from the person's present ones
-    others_phrase = untested_text(result.spec, recommendation)
-    text = (
-        f"train as before, at {baseline_name(result.spec)}{others_phrase}, and evaluate at "
-        f"{plan_text(recommendation.plan_name)} ({best_of(verdict.inference_only.baseline)}). That gains "
-        f"{format_gain(recommendation.gain)}"
-    )
-    if not verdict.primary.significant:
-        winner = "the winner of the search, which is trained at another temperature,"
-        return f"{text}, while {winner} is not shown to gain anything."
-    reason = "needs training at another temperature"
-    return f"{text}.{_compare_with_winner_text(verdict, recommendation, reason)}"
+def _beside_constants(verdict: Verdict) -> Iterator[str]:
+    """Yield what the winner is worth beside a constant temperature, and beside what is recommended."""
+    advice, subject = verdict.recommendation, ""
+    assert advice is not None
+    if advice.action_without_training == "inference_only":
+        yield "training at another temperature is not shown to be worth more"
+        return
+    best = (verdict.constant_params, verdict.over_constant)
+    twin = (verdict.constant_twin_params, verdict.over_constant_twin)
+    constants = [(params, answer) for params, answer in (best, twin) if params is not None and answer]
+    is_replaced = advice.params != verdict.params
+    if constants and advice.action_without_training != "train_at_constant":
+        # the one over which the winner's gain is least shown
+        params, answer = max(constants, key=lambda pair: pair[1].paired.p_value)
+        subject = "the winner is " if is_replaced else ""
+        worth = "worth" if verdict.schedule_shown else "not shown to be worth"
+        gain = f"{format_signed(answer.paired)} over {temperature_text(params)}"
+        yield f"{subject}{worth} more than a constant: {gain} ({p_text(answer.paired.p_value)})"
+    if is_replaced and advice.winner_over_it is not None:
+        relation = "is worse than" if advice.winner_over_it.worse else "is not shown to be better than"
+        gain = "" if advice.gain is None else f", whose gain is {format_signed(advice.gain.paired)}"
+        yield f"the winner ({temperature_text(verdict.params)}) {relation} this{gain}"
 
 
-def _change_nothing_text(
-    result: StudyData, verdict: Verdict, recommendation: Recommendation, blocked_text: str
-) -> str:
-    baseline = baseline_name(result.spec)
-    others_phrase = untested_text(result.spec, recommendation)
-    if verdict.has_reference_diverged and not verdict.primary.significant:
-        return (
-            f"change nothing yet: {baseline} diverged on every seed, so there is nothing to compare with. "
-            "Have it train to its end (a smaller learning rate, clipped gradients), and search again."
+def _next_steps(result: StudyData, verdict: Verdict, advice: Recommendation, storage: str) -> Iterator[str]:
+    """Yield what may be gained beyond what is recommended now, and how."""
+    inference = verdict.inference_only
+    if advice.plan_name is not None and advice.action_without_training != "inference_only":
+        assert inference is not None and inference.winner is not None
+        yield f"the temperature at inference gains another {format_gain(inference.winner.answer)}"
+    for option in advice.passed_over:
+        change = f"training with {temperature_text(option.params)}"
+        if option.plan_name is not None:
+            change = f"evaluating at {plan_text(option.plan_name)}"
+        yield f"{change} gains as well, but {not_kept(option.blocking_guards)}"
+    if advice.widen:
+        can_learn = result.spec.study.sampler.name == KNOWLEDGE_GRADIENT
+        command = widen_command(result.name, advice.widen, storage, can_learn=can_learn)
+        names = " and ".join(
+            f"{widening.name} ({widening.low:g} to {widening.high:g})" for widening in advice.widen
         )
-    nothing = "" if others_phrase else "change nothing: "
-    text = f"{nothing}train and evaluate at {baseline}{', as now' if others_phrase else ''}{others_phrase}."
-    if verdict.primary.significant and not verdict.guards_kept:
-        return f"{text} The gain is shown, but the winner {not_kept(verdict.guards)}.{blocked_text}"
-    if verdict.primary.significant:
-        min_gain = f"{result.spec.study.min_gain}{_in_units(result, recommendation)}"
-        return f"{text} The gain is shown, but smaller than study.min_gain, {min_gain}."
-    text += blocked_text
-    if (inference := verdict.inference_only) is not None and (reason := why_not_inference(verdict)):
-        gain = format_gain(inference.answer)
-        text += f" Evaluating the same models at {plan_text(inference.plan_name)} gains {gain}{reason}."
-    if verdict.at_one:
-        return f"{text} The search found nothing better."
-    if recommendation.excluded is None:
-        return f"{text} No temperature is shown to gain anything."
-    if verdict.primary.worse:
-        return f"{text} The winner of the search is shown to be worse."
-    upper_bound = limit(recommendation.excluded, verdict.primary.paired)
-    text += f" A gain of the winner above {upper_bound} is excluded ({confidence(verdict.primary.paired)})."
-    if not recommendation.min_gain:
-        condition = f"If a smaller gain is worth more pairs to you ({_PAIRS})"
-        return f"{text} {condition}, set study.min_gain to see how many."
-    if recommendation.excluded < recommendation.min_gain:
-        return f"{text} That is less than study.min_gain, {result.spec.study.min_gain}."
-    return text
-
-
-def why_not_inference(verdict: Verdict) -> str:
-    """Return in a clause why inference only is not recommended although it is shown to gain; else nothing."""
-    inference, recommendation = verdict.inference_only, verdict.recommendation
-    if inference is None or recommendation is None or not inference.answer.significant:
-        return ""
-    test, min_gain, reason = inference.answer.paired, recommendation.min_gain, ""
-    if recommendation.action_without_training != "inference_only":
-        reason = "what is recommended goes before it"
-        if any(option.plan_name is not None for option in recommendation.passed_over):
-            reason = "a guard is in the way"
-        elif test.gain < min_gain:
-            reason = f"it is smaller than is worth a change ({min_gain:.3g}, study.min_gain)"
-        elif not verdict.primary.significant:
-            level = f"{INFERENCE_ALPHA_SHARE * test.alpha:.4g}"
-            reason = f"where no gain of the winner is shown, p has to be below {level} for that"
-        elif inference.keep_share_result is None or not inference.keep_share_result.significant:
-            reason = "it is not shown to keep enough of the winner's gain"
-    return f", but not recommended: {reason}" if reason else ""
-
-
-def _more_pairs_text(result: StudyData, recommendation: Recommendation, study_args: str) -> str:
-    assert recommendation.more_pairs is not None and result.verdict is not None
-    more_pairs = recommendation.more_pairs
-    cost = f"{more_pairs.runs} runs, about {duration(more_pairs.seconds)} of training"
-    if more_pairs.gpu_seconds is not None:
-        cost += f", {duration(more_pairs.gpu_seconds)} of GPUs"
-    gain = f"{result.spec.study.min_gain}{_in_units(result, recommendation)}"
-    return (
-        f"it is not decided whether there is a gain of {gain} (study.min_gain)."
-        f" If there is, {more_pairs.pairs} more pairs ({cost}; {_PAIRS}) show it with a chance of 80 %: "
-        f"`tempopt resume {study_args} --pairs +{more_pairs.pairs}`."
-    )
-
-
-def _widen_text(recommendation: Recommendation, result: StudyData, storage: str) -> str:
-    can_learn = result.spec.study.sampler.name == KNOWLEDGE_GRADIENT
-    command = widen_command(result.name, recommendation.widen, storage, can_learn=can_learn)
-    suffix = " that learns from this one" if can_learn else ""
-    return f"widen {_ranges_text(recommendation)}, in a new study{suffix}: `{command}`."
+        yield f"it lies at the end of the range of {names}; to search a wider one: `{command}`"
+    if (more_pairs := advice.more_pairs) is not None:
+        cost = f"{more_pairs.runs} runs, about {duration(more_pairs.seconds)} of training"
+        if more_pairs.gpu_seconds is not None:
+            cost += f", {duration(more_pairs.gpu_seconds)} of GPUs"
+        command = f"tempopt resume {shlex.quote(result.name)}{storage} --pairs +{more_pairs.pairs}"
+        yield (
+            f"{more_pairs.pairs} more pairs ({cost}) show a gain of {advice.min_gain:.3g}, study.min_gain, "
+            f"with a chance of 80 %, if there is one: `{command}`"
+        )
 
 
 def widen_command(
@@ -286,99 +180,6 @@ def widen_command(
     return f"tempopt search SPEC --name {shlex.quote(f'{name}_wider')} {' '.join(settings)}{storage}"
 
 
-def _ranges_text(recommendation: Recommendation) -> str:
-    texts = []
-    for widening in recommendation.widen:
-        is_lower = widening.to_low < widening.low
-        bound_text = f"down to {widening.to_low:g}" if is_lower else f"up to {widening.to_high:g}"
-        texts.append(
-            f"the range of {widening.name}, now {widening.low:g} to {widening.high:g}, {bound_text} "
-            f"({widening.value:.4g} is at its {'lower' if is_lower else 'upper'} end)"
-        )
-    return " and ".join(texts)
-
-
-def _compare_with_winner_text(verdict: Verdict, recommendation: Recommendation, reason: str) -> str:
-    """Return the relation between the winner's gain and the recommended alternative."""
-    gain_text = f" The winner of the search gains {format_effect(verdict.primary.paired)}, but"
-    if verdict.primary.significant and not verdict.guards_kept:
-        return f"{gain_text} is not recommended: it {not_kept(verdict.guards)}."
-    difference = ""
-    if recommendation.winner_over_it is not None:
-        is_inference_only = recommendation.action_without_training == "inference_only"
-        at_best = ", at its own best temperature at inference," if is_inference_only else ""
-        test = recommendation.winner_over_it.paired
-        difference = f" (winner{at_best} less this: {format_signed(test)}, {format_ci_and_p(test)})"
-        if recommendation.winner_over_it.worse:
-            return f"{gain_text} is shown to be worse than this{difference}."
-    margin_text = f" by {recommendation.min_gain:.3g} or more" if recommendation.min_gain else ""
-    return (
-        f"{gain_text} {reason} and is not shown to be better than this{margin_text}{difference}, so "
-        "the simpler change is recommended."
-    )
-
-
-def best_of(tuned: TunedInference) -> str:
-    """Return the number of candidates and the data of a temperature selected at inference."""
-    return f"the best of {len(tuned.curve)} tried on the validation data"
-
-
-def choice_text(tuned: TunedInference, confirmed_on: str) -> str:
-    """Return the grid and the seeds from which a temperature at inference was selected."""
-    constants = [plan for plan in map(ConstantPlan.of, tuned.curve) if plan is not None]
-    grids = []
-    for name in dict.fromkeys(plan.temperature for plan in constants):
-        suffix = f" of {name}" if name else ""
-        levels = [plan.tau for plan in constants if plan.temperature == name]
-        grids.append(f"a log-spaced grid of constants{suffix} from {min(levels):.4g} to {max(levels):.4g}")
-    is_scaled = any(plan.length_scaling != "none" for plan in constants)
-    scaling = ", with and without length scaling" if is_scaled else ""
-    seeds = "of these models"
-    if confirmed_on != "test":
-        seeds = "of every other fresh seed; what it gains is counted on the other seeds"
-    winners = " the winner's final temperature," if WINNER in tuned.curve else ""
-    return (
-        f"{plan_text(tuned.plan_name)} has the best mean of {len(tuned.curve)} on the validation data "
-        f"{seeds}: {', '.join(grids)}{scaling},{winners} and the temperature of the training."
-    )
-
-
-def ends_text(result: StudyData, verdict: Verdict) -> str:
-    """Return the winner's values at the end of their range that are not to be widened, and why.
-
-    Empty if there are none; ranges to widen are named in the recommendation.
-    """
-    recommendation = verdict.recommendation
-    if recommendation is None:
-        return ""
-    widened = {widening.name for widening in recommendation.widen}
-    at_ends = (widening.name for widening in find_params_at_range_ends(verdict.params, result.spec))
-    ends = [name for name in at_ends if name not in widened]
-    if not ends:
-        return ""
-    if not verdict.primary.significant:
-        reason = "no gain is shown there"
-        reason += f" by verdict {verdict.verdict_number}" if result.earlier_verdicts else ""
-    elif recommendation.action_without_training == "inference_only":
-        reason = f"training at {baseline_name(result.spec)} is recommended"
-    elif recommendation.action_without_training == "change_nothing":
-        reason = "the winner is not recommended"
-    else:
-        reason = "something simpler than the winner is recommended"
-    return f"; at the end of the searched range: {', '.join(ends)} (not to be widened, since {reason})"
-
-
-def _blocked_options_text(recommendation: Recommendation, baseline: str) -> str:
-    """Return a sentence for each option that only a guard blocks; empty if there is none."""
-    text = ""
-    for option in recommendation.passed_over:
-        change = f"Training with {temperature_text(option.params)}"
-        if option.plan_name is not None:
-            change = f"Training at {baseline} and evaluating at {plan_text(option.plan_name)}"
-        text += f" {change} gains as well, but {not_kept(option.guards)}."
-    return text
-
-
 def untested_parameters(spec: StudySpec, recommendation: Recommendation) -> dict[str, dict[str, Any]]:
     """Return ``value`` and ``spec`` value of each ordinary parameter that was tuned at τ = 1, by name.
 
@@ -387,11 +188,13 @@ def untested_parameters(spec: StudySpec, recommendation: Recommendation) -> dict
     """
     if recommendation.action_without_training not in ("change_nothing", "inference_only"):
         return {}
-    return {
-        name: {"value": value, "spec": spec_value}
-        for name, value in recommendation.params.items()
-        if name not in CREDITED and (spec_value := _value_in(spec, name)) != value
-    }
+    parameters: dict[str, dict[str, Any]] = {}
+    for name, value in recommendation.params.items():
+        spec_value = value_in_spec(spec, name)
+        spec_value = NEUTRAL.get(name) if spec_value is ABSENT else spec_value
+        if name not in CREDITED and spec_value != value:
+            parameters[name] = {"value": value, "spec": spec_value}
+    return parameters
 
 
 def untested_text(spec: StudySpec, recommendation: Recommendation) -> str:
@@ -402,19 +205,3 @@ def untested_text(spec: StudySpec, recommendation: Recommendation) -> str:
         basis = "at its default" if values["spec"] is None else spec_value
         texts.append(f"{name} = {value} ({basis} in the spec; not tested against it)")
     return f", with {', '.join(texts)}" if texts else ""
-
-
-def _value_in(spec: StudySpec, name: str) -> Any:
-    section, _, path = name.partition(".")
-    target: Any = {"trainer": spec.trainer, "data": spec.data}.get(section) if path else None
-    if target is None:
-        # an init argument of the model, or of one of its parts
-        target, path = spec.model, path if section == "model" and "." in path else name
-    for key in path.split("."):
-        target = target.get("init_args", target).get(key) if isinstance(target, Mapping) else None
-    return NEUTRAL.get(name) if target is None else target
-
-
-def _in_units(result: StudyData, recommendation: Recommendation) -> str:
-    min_gain = result.spec.study.min_gain
-    return f" = {recommendation.min_gain:.3g}" if isinstance(min_gain, str) else ""

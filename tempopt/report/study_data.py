@@ -161,10 +161,14 @@ class StudyData:
         )
 
     @property
+    def deciding_verdict(self) -> Verdict | None:
+        """The verdict that says what to do: the earlier one that stays valid, else the latest."""
+        return self.valid_earlier_verdict or self.verdict
+
+    @property
     def recommendation(self) -> Recommendation | None:
-        """The present recommendation: of the latest verdict, or of an earlier one that is still valid."""
-        verdict = self.valid_earlier_verdict or self.verdict
-        return None if verdict is None else verdict.recommendation
+        """What is to be done now."""
+        return None if self.deciding_verdict is None else self.deciding_verdict.recommendation
 
     @property
     def best_baseline(self) -> BaselineStats | None:

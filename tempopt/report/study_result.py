@@ -17,11 +17,12 @@ from tempopt.errors import UsageError
 from tempopt.files import replace as replace_file
 from tempopt.report import export
 from tempopt.report.alpha_spending import ledger_json
-from tempopt.report.decision import decide, decide_comparison, screen_lines
+from tempopt.report.decision import decide, decide_comparison
 from tempopt.report.export import Format
 from tempopt.report.findings import find
 from tempopt.report.heads_text import heads_json
 from tempopt.report.study_data import BaselineStats, Cost, Curve, RunCounts, StudyData, best_of
+from tempopt.report.study_lines import screen_lines
 from tempopt.report.verdict_json import comparison_json, earlier_json, verdict_json
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.liveness import active_agents, display_state

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tempopt.report.formatting import finite
-from tempopt.report.recommendation_text import earlier_advice, recommendation_text
+from tempopt.report.recommendation_text import recommendation_text, use_text
 from tempopt.verdict.guards import GuardResult
 from tempopt.verdict.inference import TunedInference
 from tempopt.verdict.learned import Ends
@@ -89,7 +89,7 @@ def earlier_json(result: StudyData, verdict: Verdict) -> dict[str, Any]:
         **_select_fields(verdict, "params", "baseline_params"),
         "recommendation": {
             "action": recommendation.action,
-            "why": earlier_advice(result, verdict),
+            "why": f"use {use_text(result.spec, verdict)}",
             "now": recommendation.action_without_training,
             "params": recommendation.params,
             **_select_fields(recommendation, "at_inference", "gain"),
@@ -159,7 +159,7 @@ def _recommendation_json(result: StudyData, recommendation: Recommendation) -> d
             "action": option.action,
             "params": option.params,
             "at_inference": option.plan_name,
-            "guards": [_select_fields(guard, "name", "state", "why") for guard in option.guards],
+            "guards": [_select_fields(guard, "name", "state", "why") for guard in option.blocking_guards],
         }
         for option in recommendation.passed_over
     ]

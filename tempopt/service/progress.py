@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tempopt.agent.observer import NullObserver, Observer, Snapshot, WorkerView
-from tempopt.report.formatting import temperature_text
+from tempopt.report.formatting import duration, temperature_text
 from tempopt.storage.rows import KINDS, SEARCH_KINDS, Kind, TicketRow
 from tempopt.temperature import neutral_values, split_name
 
@@ -43,15 +43,6 @@ _TESTED = "confirm and ablation"
 def format_number(value: float | None) -> str:
     """Return a measured number as people read it: four digits, a dash where there is none."""
     return "–" if value is None else f"{value:.4g}"
-
-
-def format_duration(seconds: float) -> str:
-    """Return seconds as ``42 s``, ``3:07`` (minutes) or ``2:03:07`` (hours)."""
-    minutes, remainder = divmod(round(max(seconds, 0.0)), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours}:{minutes:02d}:{remainder:02d}"
-    return f"{minutes}:{remainder:02d}" if minutes else f"{remainder} s"
 
 
 def run_display_name(ticket: TicketRow) -> str:
@@ -125,7 +116,7 @@ class LineProgress:
 
     def _stage_line(self, kind: Kind, snapshot: Snapshot) -> str:
         done = snapshot.done[kind]
-        line = f"[{format_duration(snapshot.elapsed)}] {kind}: {done} training{'s' * (done != 1)} over"
+        line = f"[{duration(snapshot.elapsed)}] {kind}: {done} training{'s' * (done != 1)} over"
         if kind in SEARCH_KINDS and snapshot.best is not None:
             best = temperature_text(_telling(snapshot.best_params))
             line += f"; best {snapshot.metric} so far {format_number(snapshot.best)} with {best}"
@@ -146,7 +137,7 @@ class LineProgress:
             # A ticket is told of before the snapshot that counts it.
             done = sum(self._snapshot.done.values()) + self._since
             total = sum(self._snapshot.requested.values())
-            line = f"[{format_duration(self._snapshot.elapsed)}, {done}/{total}] {line}"
+            line = f"[{duration(self._snapshot.elapsed)}, {done}/{total}] {line}"
         self._print(line)
 
     def note(self, text: str) -> None:
@@ -216,9 +207,9 @@ class LiveProgress:
 
 
 def _title(snapshot: Snapshot, elapsed: float) -> Table:
-    clock = format_duration(snapshot.elapsed + elapsed)
+    clock = duration(snapshot.elapsed + elapsed)
     if snapshot.remaining is not None:
-        clock += f", about {format_duration(snapshot.remaining - elapsed)} left"
+        clock += f", about {duration(max(snapshot.remaining - elapsed, 0.0))} left"
     title = Table.grid(expand=True)
     title.add_column(no_wrap=True)
     title.add_column(justify="right", no_wrap=True)

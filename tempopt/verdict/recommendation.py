@@ -83,20 +83,48 @@ class MorePairs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockedOption:
-    """A change that would be recommended if it were shown to keep the guards of the study.
+class Option:
+    """An alternative to the winner.
 
     Args:
         action: The action of the change.
         params: Parameters to train with.
+        gain: Its gain over τ = 1.
+        is_share_kept: Whether it is shown to keep ``study.keep_share`` of the winner's gain.
+        winner_over_it: The winner's gain over it.
         plan_name: Name of the plan of inference to evaluate with; None: as trained.
-        guards: Guards that it is not shown to keep.
+        guards: Results of the guards of the study.
     """
 
     action: Action
     params: Parameters
-    plan_name: str | None
-    guards: tuple[GuardResult, ...]
+    gain: PairedResult | None
+    is_share_kept: bool
+    winner_over_it: PairedResult | None
+    plan_name: str | None = None
+    guards: tuple[GuardResult, ...] = ()
+
+    def is_gain_shown(self, min_gain: float) -> bool:
+        """Return whether its gain is shown and at least ``study.min_gain``."""
+        return self.gain is not None and self.gain.significant and self.gain.paired.gain >= min_gain
+
+    @property
+    def beats_winner(self) -> bool:
+        """Whether it is shown to be better than the winner."""
+        return self.winner_over_it is not None and self.winner_over_it.worse
+
+    def replaces_winner(self, min_gain: float) -> bool:
+        """Return whether its gain is shown, and it is better than the winner or keeps enough of its gain."""
+        if self.beats_winner:
+            return self.is_gain_shown(min_gain)
+        lead = self.winner_over_it
+        is_behind = lead is not None and lead.significant and lead.paired.gain >= min_gain
+        return self.is_gain_shown(min_gain) and self.is_share_kept and not is_behind
+
+    @property
+    def blocking_guards(self) -> tuple[GuardResult, ...]:
+        """The guards that it is not shown to keep: broken, not shown or not measured."""
+        return tuple(guard for guard in self.guards if guard.blocks_recommendation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,45 +162,7 @@ class Recommendation:
     excluded: float | None = None
     more_pairs: MorePairs | None = None
     widen: tuple[Widening, ...] = ()
-    passed_over: tuple[BlockedOption, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Option:
-    """An alternative to the winner: its gain, the share that it keeps, and the winner's gain over it."""
-
-    action: Action
-    params: Parameters
-    gain: PairedResult | None
-    is_share_kept: bool
-    winner_over_it: PairedResult | None
-    plan_name: str | None = None
-    guards: tuple[GuardResult, ...] = ()
-
-    def is_gain_shown(self, min_gain: float) -> bool:
-        """Return whether its gain is shown and at least ``study.min_gain``."""
-        return self.gain is not None and self.gain.significant and self.gain.paired.gain >= min_gain
-
-    @property
-    def beats_winner(self) -> bool:
-        """Whether it is shown to be better than the winner."""
-        return self.winner_over_it is not None and self.winner_over_it.worse
-
-    def replaces_winner(self, min_gain: float) -> bool:
-        """Return whether its gain is shown, and it is better than the winner or keeps enough of its gain."""
-        if self.beats_winner:
-            return self.is_gain_shown(min_gain)
-        lead = self.winner_over_it
-        is_behind = lead is not None and lead.significant and lead.paired.gain >= min_gain
-        return self.is_gain_shown(min_gain) and self.is_share_kept and not is_behind
-
-    @property
-    def blocking_guards(self) -> tuple[GuardResult, ...]:
-        """Guards that it is not shown to keep: broken, not shown or not measured."""
-        return tuple(guard for guard in self.guards if guard.blocks_recommendation)
-
-    def to_blocked_option(self, guards: tuple[GuardResult, ...]) -> BlockedOption:
-        return BlockedOption(action=self.action, params=self.params, plan_name=self.plan_name, guards=guards)
+    passed_over: tuple[Option, ...] = ()
 
 
 def recommend(verdict: Verdict, evidence: Evidence) -> Recommendation:
@@ -209,7 +199,7 @@ def recommend(verdict: Verdict, evidence: Evidence) -> Recommendation:
     )
 
 
-def _recommend_option(option: _Option, verdict: Verdict, spec: StudySpec, min_gain: float) -> Recommendation:
+def _recommend_option(option: Option, verdict: Verdict, spec: StudySpec, min_gain: float) -> Recommendation:
     plan_name = option.plan_name
     return Recommendation(
         action=option.action,
@@ -224,8 +214,8 @@ def _recommend_option(option: _Option, verdict: Verdict, spec: StudySpec, min_ga
 
 
 def _pick_option(
-    verdict: Verdict, options: Sequence[_Option], min_gain: float
-) -> tuple[_Option | None, tuple[BlockedOption, ...]]:
+    verdict: Verdict, options: Sequence[Option], min_gain: float
+) -> tuple[Option | None, tuple[Option, ...]]:
     """Return the recommended option if a gain is shown (None: no change), and those that guards block."""
     if verdict.guards_kept:
         candidates = [option for option in options if option.replaces_winner(min_gain)]
@@ -234,14 +224,14 @@ def _pick_option(
         # its gain come first.
         gaining_options = [option for option in options if option.is_gain_shown(min_gain)]
         candidates = sorted(gaining_options, key=lambda option: not option.is_share_kept)
-    passed_over: list[BlockedOption] = []
+    passed_over: list[Option] = []
     for option in candidates:
-        if not (blocking_guards := option.blocking_guards):
+        if not option.blocking_guards:
             return option, tuple(passed_over)
-        passed_over.append(option.to_blocked_option(blocking_guards))
+        passed_over.append(option)
     if not verdict.guards_kept:
         return None, tuple(passed_over)
-    winner_option = _Option(
+    winner_option = Option(
         action=_training_action(verdict.params),
         params=verdict.params,
         gain=verdict.primary,
@@ -267,7 +257,7 @@ def _recommend_without_gain(verdict: Verdict, evidence: Evidence, min_gain: floa
             reason="stability",
             min_gain=min_gain,
         )
-    passed_over: list[BlockedOption] = []
+    passed_over: list[Option] = []
     for option in _inference_options(verdict):
         assert option.gain is not None
         test = option.gain.paired
@@ -277,7 +267,7 @@ def _recommend_without_gain(verdict: Verdict, evidence: Evidence, min_gain: floa
             and test.gain >= min_gain
         )
         if is_enough_alone and option.blocking_guards:
-            passed_over.append(option.to_blocked_option(option.blocking_guards))
+            passed_over.append(option)
         elif is_enough_alone:
             recommendation = _recommend_option(option, verdict, evidence.spec, min_gain)
             return replace(recommendation, excluded=_gain_upper_bound(verdict))
@@ -292,9 +282,7 @@ def _recommend_without_gain(verdict: Verdict, evidence: Evidence, min_gain: floa
     return no_change
 
 
-def _change_nothing(
-    verdict: Verdict, min_gain: float, passed_over: Sequence[BlockedOption] = ()
-) -> Recommendation:
+def _change_nothing(verdict: Verdict, min_gain: float, passed_over: Sequence[Option] = ()) -> Recommendation:
     return Recommendation(
         action="change_nothing",
         action_without_training="change_nothing",
@@ -314,11 +302,11 @@ def _gain_upper_bound(verdict: Verdict) -> float | None:
     return upper_bound if is_bounded and not total.lost and math.isfinite(upper_bound) else None
 
 
-def _inference_options(verdict: Verdict) -> Iterator[_Option]:
+def _inference_options(verdict: Verdict) -> Iterator[Option]:
     inference = verdict.inference_only
     if inference is None or inference.plan_name == AS_TRAINED:
         return
-    yield _Option(
+    yield Option(
         action="inference_only",
         params=verdict.baseline_params,
         gain=inference.answer,
@@ -329,7 +317,7 @@ def _inference_options(verdict: Verdict) -> Iterator[_Option]:
     )
 
 
-def _other_trainings(verdict: Verdict, evidence: Evidence) -> Iterator[_Option]:
+def _other_trainings(verdict: Verdict, evidence: Evidence) -> Iterator[Option]:
     """Yield the configurations trained on the winner's pairs with fewer parts, or shown to be better."""
     winner_runs, baseline, references = (
         evidence.runs("search"),
@@ -340,7 +328,7 @@ def _other_trainings(verdict: Verdict, evidence: Evidence) -> Iterator[_Option]:
     simplest = verdict.simplest
     if simplest is not None and training_key(simplest.params) not in known_keys:
         known_keys.add(training_key(simplest.params))
-        yield _Option(
+        yield Option(
             action=_training_action(simplest.params),
             params=simplest.params,
             gain=simplest.gain,
@@ -360,7 +348,7 @@ def _other_trainings(verdict: Verdict, evidence: Evidence) -> Iterator[_Option]:
         known_keys.add(training_key(parameters))
         runs = evidence.runs(arm)
         kept_answer = test_keeps_share(evidence, runs, winner_runs, baseline)
-        yield _Option(
+        yield Option(
             action="train_at_constant",
             params=parameters,
             gain=most_conservative([evidence.compare(runs, reference) for reference in references]),
@@ -370,8 +358,8 @@ def _other_trainings(verdict: Verdict, evidence: Evidence) -> Iterator[_Option]:
         )
 
 
-def _simplicity_key(option: _Option) -> tuple[int, float]:
-    """Return a sort key: the fewest parts first, then the smallest gain of the winner over the option."""
+def _simplicity_key(option: Option) -> tuple[int, float]:
+    """Return a sort key: the fewest parts first, then the least that the winner gains over the option."""
     lost = math.inf if option.winner_over_it is None else option.winner_over_it.paired.gain
     return len(active_groups(option.params)), lost
 

@@ -44,7 +44,8 @@ from tempopt.verdict.statistics.failure_rates import FailureRates
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
 
-_ABSENT = object()
+ABSENT = object()
+"""In place of a value that a spec does not give."""
 _MIN_PAIRS = 2
 Outcome = Literal["better", "not_shown", "worse"]
 """Outcome of a comparison: ``better``: some variant is; ``worse``: some variant is, and none is better;
@@ -495,38 +496,29 @@ def _check_runs(spec: StudySpec, max_runs: int | None) -> None:
 
 
 def _training_identity(spec: StudySpec, compared_set: ComparedSet) -> str:
-    """Return a text that is equal for sets with the same training, as far as the spec shows it."""
-    parameters = {**_given_values(spec), **spec.parameters("search", compared_set.parameters)}
+    """Return a text that is equal for sets that train the same, as far as the spec alone tells."""
+    names = {name for parameter_set in spec.compared_sets for name in parameter_set.parameters}
+    spec_values = {name: value_in_spec(spec, name) for name in names if name not in TEMPERATURE_PARAMETERS}
+    parameters = {name: value for name, value in spec_values.items() if value is not ABSENT}
+    parameters |= spec.parameters("search", compared_set.parameters)
     plan = {name: value for name, value in parameters.items() if name in TEMPERATURE_PARAMETERS}
     other_params = {name: _normalize_numbers(value) for name, value in parameters.items() if name not in plan}
     return json.dumps([training_key(plan), other_params], sort_keys=True)
 
 
-def _given_values(spec: StudySpec) -> dict[str, Any]:
-    """Return the spec's own value for each name in a set, without temperature parameters."""
-    sections: dict[str, Mapping[str, Any]] = {
-        "model": spec.model["init_args"],
-        "data": (spec.data or {}).get("init_args", {}),
-        "trainer": spec.trainer,
-    }
-    values: dict[str, Any] = {}
-    for name in sorted({name for compared_set in spec.compared_sets for name in compared_set.parameters}):
-        prefix, _, subpath = name.partition(".")
-        is_in_section = bool(subpath) and prefix in sections
-        section, path = (sections[prefix], subpath) if is_in_section else (spec.model["init_args"], name)
-        value = _value_below(section, path.split("."))
-        if value is not _ABSENT and name not in TEMPERATURE_PARAMETERS:
-            values[name] = value
-    return values
-
-
-def _value_below(config: Any, path: Sequence[str]) -> Any:
-    for segment in path:
+def value_in_spec(spec: StudySpec, name: str) -> Any:
+    """Return the value that a spec itself gives for a parameter, temperature parameters too; else ABSENT."""
+    section, _, path = name.partition(".")
+    config: Any = {"trainer": spec.trainer, "data": spec.data or {}}.get(section) if path else None
+    if config is None:
+        # an init argument of the model, or of one of its parts
+        config, path = spec.model, path if section == "model" and "." in path else name
+    for key in path.split("."):
         if isinstance(config, Mapping) and "class_path" in config:
             config = config.get("init_args") or {}
-        if not isinstance(config, Mapping) or segment not in config:
-            return _ABSENT
-        config = config[segment]
+        if not isinstance(config, Mapping) or key not in config:
+            return ABSENT
+        config = config[key]
     return config
 
 

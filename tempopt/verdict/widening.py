@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
 
 _END = 0.02
-"""Distance from a range's end, as a share of the range, below which a value counts as at the end."""
-_HALVINGS = 100
+"""So near to an end of its range, as a share of it, a value lies at the end."""
+_HALVINGS = 6
 _ROUNDING = 1e-9
 
 
@@ -90,30 +90,17 @@ def _widen(name: str, domain: RangeDomain, value: float) -> tuple[float, float] 
 
 
 def _widened_end(name: str, domain: RangeDomain, end: float, opposite_end: float) -> float:
-    """Return the end of a range extended by half of its width, or the last allowed value."""
+    """Return where a range ends that is half as wide again at an end, or as much wider as is allowed."""
     ratio = math.sqrt(end / opposite_end) if domain.low > 0 else 1.0
     min_step = domain.step or isinstance(domain.low, int)
     linear_end = end + math.copysign(max(abs(end - opposite_end) / 2, min_step), end - opposite_end)
     target = end * ratio if domain.log else linear_end
+    # what has to be above 0 goes half as far again in ratio
+    targets = [target, *([end * ratio] if ratio != 1.0 else [])]
+    targets += [end + (target - end) / 2**halving for halving in range(1, _HALVINGS)]
     allowed = RANGES.get(split_name(name)[1])
-    if allowed is None or allowed.accepts(_format_number(target, domain)):
-        return _format_number(target, domain)
-    if allowed.accepts(_format_number(end * ratio, domain)) and not allowed.accepts(0.0):
-        # positive values are widened in ratio
-        return _format_number(end * ratio, domain)
-    allowed_end, refused_end = float(end), target
-    for _ in range(_HALVINGS):
-        middle = (allowed_end + refused_end) / 2
-        allowed_end, refused_end = (middle, refused_end) if allowed.accepts(middle) else (allowed_end, middle)
-    rounded_ends = (0.0, _format_number(allowed_end, domain), _round_inward(allowed_end, end, domain))
-    bounds = (
-        sorted((allowed_end - _ROUNDING, end))
-        if allowed_end < end
-        else sorted((end, allowed_end + _ROUNDING))
-    )
-    return next(
-        (value for value in rounded_ends if allowed.accepts(value) and bounds[0] <= value <= bounds[1]), end
-    )
+    values = (_format_number(value, domain) for value in targets)
+    return next((value for value in values if allowed is None or allowed.accepts(value)), float(end))
 
 
 def _format_number(value: float, domain: RangeDomain) -> float:
@@ -124,12 +111,3 @@ def _format_number(value: float, domain: RangeDomain) -> float:
         steps = math.trunc((value - domain.low) / domain.step + math.copysign(_ROUNDING, value - domain.low))
         return float(f"{domain.low + steps * domain.step:.12g}")
     return float(round(value)) if isinstance(domain.low, int) else float(f"{value:.3g}")
-
-
-def _round_inward(value: float, end: float, domain: RangeDomain) -> float:
-    """Return a value as by :func:`_format_number`, but not farther from an end of its range."""
-    towards = math.ceil if value < end else math.floor
-    if isinstance(domain.low, int) or not value:
-        return float(towards(value))
-    unit = 10.0 ** (math.floor(math.log10(abs(value))) - 2)
-    return float(f"{towards(value / unit) * unit:.3g}")

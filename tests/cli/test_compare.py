@@ -260,7 +260,7 @@ def test_the_exit_code_says_what_was_found(
     result = make_result(*differences)
     for name in ("carry_out", "run_agent"):
         monkeypatch.setattr(studies, name, lambda *words, **options: result)
-    monkeypatch.setattr("tempopt.report.decision.screen_lines", lambda *words: ["the verdict"])
+    monkeypatch.setattr("tempopt.report.study_lines.screen_lines", lambda *words: ["the verdict"])
     words = ["toy.yaml", "{}", "{lr: 0.1}"] if command == "compare" else ["gate"]
     report = ["--no-report"] if command != "agent" else []
     assert cli.main([command, *words, *report]) == code
@@ -272,7 +272,7 @@ def test_the_exit_code_says_what_was_found(
 def test_an_agent_that_a_launcher_has_started_has_done_its_work_whatever_was_found(
     make_result: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tempopt.report.decision.screen_lines", lambda *words: ["the verdict"])
+    monkeypatch.setattr("tempopt.report.study_lines.screen_lines", lambda *words: ["the verdict"])
     task = {"study": "gate", "storage": URL, "spec": None, "options": ["--no-report"], "workers": 1}
     for differences, code in ((OPEN, 0), (DOWN, 0), (UP, 0), (None, 1)):
         result: StudyResult = make_result(differences)

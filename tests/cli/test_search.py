@@ -13,7 +13,7 @@ from tempopt import cli
 from tempopt.agent.observer import Observer
 from tempopt.cli import report
 from tempopt.cli import search as command
-from tempopt.report import decision
+from tempopt.report import study_lines
 from tempopt.service import studies
 from tempopt.service.requests import ResumeRequest, SearchRequest
 from tempopt.service.studies import RunOptions
@@ -54,7 +54,7 @@ def carried_out(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Called:
             *([f"report: {report}"] if report else []),
         ]
 
-    monkeypatch.setattr(decision, "screen_lines", screen_lines)
+    monkeypatch.setattr(study_lines, "screen_lines", screen_lines)
     return called
 
 

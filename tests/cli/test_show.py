@@ -13,7 +13,7 @@ import pytest
 
 from tempopt import cli
 from tempopt.errors import StoreUnreachable
-from tempopt.report.decision import screen_lines
+from tempopt.report.study_lines import screen_lines
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.changes import RunStarted
 from tempopt.storage.liveness import machine_id

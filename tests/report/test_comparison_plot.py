@@ -10,12 +10,12 @@ import pytest
 import yaml
 
 from tempopt.errors import NothingToPlot
-from tempopt.report.decision import outcome_label
 from tempopt.report.page.html import render_report
 from tempopt.report.page.sections import codes_to_reproduce, plot_keys, stat_tiles
 from tempopt.report.plots import PLOTS
 from tempopt.report.plots.confirmation import ComparedShown
 from tempopt.report.plots.style import DARK
+from tempopt.report.study_lines import outcome_label
 from tempopt.report.study_result import StudyResult
 from tempopt.spec.comparison_spec import comparison_spec
 

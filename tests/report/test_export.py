@@ -231,7 +231,7 @@ def test_what_is_recommended_is_exported_and_the_winner_when_asked_for(
     compile(code, "export", "exec")
     for text in (config, code):
         assert "# What tempopt's study 'pairs' recommends" in text
-        assert "# What to do: train as before, at τ = 1, and evaluate at τ = 0.5 (the best of " in text
+        assert "# What to do: use τ = 1, evaluated at τ = 0.5. " in text
         assert "trained.ckpt" in text and "temperature_init=5" not in text
     assert yaml.safe_load(config)["model"]["init_args"]["temperature_init"] == 0.5
     assert "LoadCallback(path='trained.ckpt')" in code

@@ -10,10 +10,10 @@ import pytest
 
 import tempopt
 from tempopt.errors import UsageError
-from tempopt.report.decision import screen_lines
 from tempopt.report.export import to_python, to_yaml
 from tempopt.report.page.html import render_report
 from tempopt.report.plots import PLOTS
+from tempopt.report.study_lines import screen_lines
 from tempopt.report.study_result import StudyResult, load
 from tempopt.storage.opening import open_store
 from tests.report.made_study import SyntheticStudy, World, make, write

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tempopt.report.decision import glossary
 from tempopt.report.export import to_yaml
 from tempopt.report.formatting import baseline_label, baseline_name, baseline_values
+from tempopt.report.study_lines import glossary
 from tempopt.report.study_result import StudyResult
 from tempopt.storage.rows import TicketRow
 from tempopt.verdict.widening import find_params_at_range_ends
@@ -94,7 +94,9 @@ def test_nothing_is_said_of_attention_where_its_temperature_is_not_searched(
     text = "\n".join([*full_lines(result), *glossary(result), to_yaml(result)])
     assert "τ" not in text
     name = baseline_name(result.spec)
-    assert f"{name}{baseline_values(result.spec)}" in full_lines(result)[0]
+    assert any(
+        f"compared with {name}{baseline_values(result.spec)} on " in line for line in full_lines(result)
+    )
     assert f"it is trained with the winner and at {name}, from" in glossary(result)[-1]
 
 

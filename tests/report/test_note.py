@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tempopt.report.decision import decision_lines
 from tempopt.report.findings import find
 from tempopt.report.note import belongs_to_tempopt, escape_markdown, render_note
+from tempopt.report.study_lines import decision_lines
 from tests.report.made_study import World, make
 
 MARKUP = '<a href="x">`|*_[</a>'

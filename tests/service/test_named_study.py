@@ -12,8 +12,8 @@ import yaml
 from tempopt.api.calls import compare, search
 from tempopt.cli import main
 from tempopt.errors import SpecError
-from tempopt.report.decision import glossary
 from tempopt.report.export import to_yaml
+from tempopt.report.study_lines import glossary
 from tempopt.service.studies import load_study
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.opening import open_store

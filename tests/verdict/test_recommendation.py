@@ -122,9 +122,6 @@ def test_inference_alone_is_recommended_without_a_gain_only_where_it_is_beyond_d
     assert 0.0125 < verdict.inference_only.answer.paired.p_value < 0.05
     assert verdict.recommendation.action == "change_nothing"
     result = result_of(fixed_spec(WIDE), null_study, unsure, state="done")
-    text = recommendation_text(result)
-    assert "Evaluating the same models at τ = 0.5 gains 0.03" in text
-    assert "but not recommended: where no gain of the winner is shown, p has to be below 0.0125" in text
     labels = [finding.text for finding in find(result) if finding.kind == "inference"]
     assert labels and all(
         ": shown at its level, 5 %, but not recommended: where" in label for label in labels
@@ -264,7 +261,7 @@ def test_where_pairs_do_not_differ_at_all_no_number_of_them_is_given() -> None:
         (
             {"length_power": {"low": 0.1, "high": 1.0}, "length_scaling": ["log_n_power"], **CHOICE},
             {"temperature_init": 2.0, "length_scaling": "log_n_power", "length_power": 0.1},
-            ("length_power", 0.0, 1.0),
+            ("length_power", 0.0316, 1.0),
         ),
         # in whole steps, and at least one of them
         (
@@ -378,7 +375,6 @@ def test_a_constant_that_is_shown_to_be_better_than_the_winner_is_recommended(
     if ahead > 0:
         assert recommendation.winner_over_it.paired.gain == pytest.approx(-ahead)
         assert recommendation.gain.paired.gain == pytest.approx(0.25)
-        assert "is shown to be worse than this (winner less this: −0.05" in text
-        assert "simpler" not in text
+        assert "The winner (τ = 0.8) is worse than this, whose gain is +0.25" in text
     else:
-        assert recommendation.winner_over_it is None and "That is the winner of the search." in text
+        assert recommendation.winner_over_it is None and "The winner" not in text

@@ -21,10 +21,11 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs_version
 
 from tempopt.files import replace
-from tempopt.report import decision
+from tempopt.report import study_lines
 from tempopt.report.finding import GAIN
 from tempopt.report.page import sections
 from tempopt.report.page.shared import cell, colours, drawing, format_inline_code, library, template
+from tempopt.report.recommendation_text import recommendation_text, sentence
 from tempopt.report.study_result import StudyResult
 
 PlotlyJs = Literal["inline", "cdn"]
@@ -73,8 +74,8 @@ def render_report(
     script = drawing() + template("report.js")
     is_inline = site is None and plotlyjs == "inline"
     plotly = library() if is_inline else None
-    answer = decision.outcome_label(result)
-    first_line, *other_lines = decision.decision_lines(result, option)
+    answer = study_lines.outcome_label(result)
+    first_line, *other_lines = study_lines.decision_lines(result, option)
     word, _, line = first_line.partition(": ")
     if not (line and answer.startswith(word)):
         line = first_line
@@ -85,12 +86,12 @@ def render_report(
             study=result,
             answer=answer,
             gain=GAIN,
-            # the outcome is already in the title above it
-            verdict=line if line.startswith(result.metric) else decision.sentence(line),
+            # without the answer, which stands above it
+            verdict=line if line.startswith(result.metric) else sentence(line),
             decision=other_lines,
-            todo=decision.what_to_do(result, option),
-            terms=decision.glossary(result),
-            statements=decision.statements(result, option),
+            todo=sentence(recommendation_text(result, option)) if result.verdict else "",
+            terms=study_lines.glossary(result),
+            statements=study_lines.statements(result, option),
             tiles=sections.stat_tiles(result),
             stages=sections.stages(result),
             title_of_use=sections.title_of_use(result),

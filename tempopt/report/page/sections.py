@@ -128,7 +128,7 @@ def stat_tiles(result: StudyResult) -> tuple[tuple[str, str, str], ...]:
     if result.spec.compare is not None:
         return (*_variant_tiles(result), training)
     rows = []
-    verdict = result.valid_earlier_verdict or result.verdict
+    verdict = result.deciding_verdict
     if verdict is not None:
         test = deciding_answer(verdict).paired
         subject = " of the winner" if is_winner_replaced(verdict) else ""

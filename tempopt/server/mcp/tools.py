@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from tempopt.errors import ScheduleNotImported, UsageError, unknown
 from tempopt.report import study_result
-from tempopt.report.decision import screen_lines
+from tempopt.report.study_lines import screen_lines
 from tempopt.report.study_summary import summary_json, unproven_claims, verdict_json
 from tempopt.server.mcp import schemas
 from tempopt.server.mcp.session import Session

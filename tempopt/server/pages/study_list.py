@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import get_args
 
 from tempopt.errors import StudyNotFound, TempoptError
-from tempopt.report.decision import outcome_label
+from tempopt.report.study_lines import outcome_label
 from tempopt.report.study_result import load
 from tempopt.report.study_summary import answer_kind
 from tempopt.storage.liveness import display_state, is_dead

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tempopt.report.formatting import temperature_text, value_text_in
+from tempopt.report.finding import DATA, GAIN, NO_GAIN
+from tempopt.report.formatting import finite, temperature_text, value_text_in
 from tempopt.training.messages import UnitKind
 from tempopt.verdict.statistics.bootstrap import CONFIDENCE, MIN_UNITS, Interval
 from tempopt.verdict.statistics.paired_tests import Direction
 
-_DATA = {"test": "test", "validate": "validation"}
 _ITEMS = (
     "Have validation_step return a mapping with one value for each item of the batch under the metric's name"
 )
@@ -51,9 +50,9 @@ class Gain:
     def to_json(self) -> dict[str, Any]:
         """Return its documented data; null without an interval."""
         return {
-            "value": _finite(self.value),
-            "reference_value": _finite(self.reference_value),
-            "gain": _finite(self.gain),
+            "value": finite(self.value),
+            "reference_value": finite(self.reference_value),
+            "gain": finite(self.gain),
             "ci_low": self.interval and self.interval.low,
             "ci_high": self.interval and self.interval.high,
             "confidence": CONFIDENCE if self.interval else None,
@@ -144,19 +143,19 @@ class EvaluationResult:
     def _headline(self) -> str:
         if self.is_reference:
             return (
-                f"No gain shown: of {self.trials} evaluations on the validation data none has a better "
+                f"{NO_GAIN}: of {self.trials} evaluations on the validation data none has a better "
                 f"{self.metric} than the spec as it stands."
             )
-        data, where = f"the {_DATA[self.on]} data", temperature_text(self.params)
+        data, where = f"the {DATA[self.on]} data", temperature_text(self.params)
         if self.is_shown:
             better_word = "higher" if self.direction == "maximize" else "lower"
             return (
-                f"Gain shown: for these weights {self.metric} is {better_word} by "
+                f"{GAIN}: for these weights {self.metric} is {better_word} by "
                 f"{str(self.gain).lstrip('+')} on {data} at {where} than as the spec stands."
             )
         choice_note = ", which chose it" if self.on == "validate" else ""
         return (
-            f"No gain shown: for these weights the gain in {self.metric} at {where} is {self.gain} on "
+            f"{NO_GAIN}: for these weights the gain in {self.metric} at {where} is {self.gain} on "
             f"{data}{choice_note}."
         )
 
@@ -179,7 +178,7 @@ class EvaluationResult:
             if gain.unit == "items" and gain.num_units < gain.num_items:
                 units_text = f"{gain.num_items} items, in {gain.num_units} groups of neighbours"
             return (
-                f"interval: paired bootstrap over {units_text} of the {_DATA[self.on]} data; of these "
+                f"interval: paired bootstrap over {units_text} of the {DATA[self.on]} data; of these "
                 "weights, not over seeds: another training of the model may gain another amount."
             )
         if gain.unit is None:
@@ -205,7 +204,3 @@ class EvaluationResult:
             "chosen and estimated on the validation data, since there are no test data: its gain there is "
             "optimistic. Write a test_dataloader."
         )
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tempopt.report import study_result
-from tempopt.report.decision import screen_lines
+from tempopt.report.study_lines import screen_lines
 from tempopt.server.tokens import create_token
 from tempopt.storage.opening import open_store
 from tests.cluster.http_servers import HttpServers

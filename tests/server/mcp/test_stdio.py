@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from tempopt.report import study_result
-from tempopt.report.decision import screen_lines
+from tempopt.report.study_lines import screen_lines
 from tempopt.spec.load import load_spec
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.opening import open_store
