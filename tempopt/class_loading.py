@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from tempopt.errors import SpecError, unknown
-from tempopt.temperature.custom_schedules import own_numbers
+from tempopt.temperature.custom_schedules import custom_schedule_fields
 from tempopt.temperature.schedules import Schedule
 
 
@@ -83,7 +83,7 @@ def load_schedule(name: str, *, where: str) -> None:
     if defined_name != name:
         raise SpecError(f'{where}: "{name}" is defined as "{defined_name}". Name it so.')
     try:
-        own_numbers(name)
+        custom_schedule_fields(name)
     except SpecError as error:
         raise SpecError(f"{where}: {error}") from error
 

@@ -459,7 +459,7 @@ class LocalStudyClient(StudyClient):
             recommendation = {
                 "headline": decision.headline,
                 "action": advice.action_without_training,
-                "params": advice.parameters,
+                "params": advice.params,
                 "at_inference": advice.at_inference,
             }
             self._store.set_recommendation(self._study.name, recommendation)

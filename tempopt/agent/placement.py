@@ -49,7 +49,7 @@ def _rigid_room(need: Need, machine: Machine) -> int:
     rooms = [sys.maxsize]
     if need.gpus:
         cards_per_trial = max(1, round(need.gpus))
-        rooms.append(len(machine.cards) // cards_per_trial * need.trials_per_card)
+        rooms.append(len(machine.cards) // cards_per_trial * need.trials_per_gpu)
     if need.memory is not None and machine.memory is not None:
         rooms.append(machine.memory // need.memory)
     return min(rooms)
@@ -121,7 +121,7 @@ def assign_placements(
     else:
         ends = range(cards_per_trial, len(machine.cards) + 1, cards_per_trial)
         cards = [
-            machine.cards[end - cards_per_trial : end] for end in ends for _ in range(need.trials_per_card)
+            machine.cards[end - cards_per_trial : end] for end in ends for _ in range(need.trials_per_gpu)
         ]
     assert len(cards) >= count, "more workers than there is room for"
     return [

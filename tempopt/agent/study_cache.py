@@ -18,10 +18,10 @@ from tempopt.sampling.arms import SearchArms, guard_values_by_ticket, reports_by
 from tempopt.spec.sections import KNOWLEDGE_GRADIENT
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.liveness import is_dead
-from tempopt.storage.rows import KINDS, SAMPLED_KINDS, TERMINAL_STATES, Kind, StudyRow, StudyState, TicketRow
+from tempopt.storage.rows import KINDS, SEARCH_KINDS, TERMINAL_STATES, Kind, StudyRow, StudyState, TicketRow
 from tempopt.storage.store import Store
 from tempopt.storage.ticket_queries import gpu_seconds_of, is_usable, to_maximize
-from tempopt.verdict.pairs import winner_of
+from tempopt.verdict.pairs import find_winner
 from tempopt.verdict.stages import count_tickets_to_come
 
 
@@ -214,7 +214,7 @@ class StudyCache:
         bounds: dict[Kind, int | None] = {}
         for kind in self._unfinished_kinds():
             # a sampled one may begin while the first open one of its kind trains
-            is_sampled = kind in SAMPLED_KINDS
+            is_sampled = kind in SEARCH_KINDS
             bounds[kind] = self._first(kind) + self.spec.study.parallel - 1 if is_sampled else None
         if self.spec.study.sampler.name == KNOWLEDGE_GRADIENT and {"baseline", "constant"} & bounds.keys():
             # what the search learns from its first design does not depend on who is faster
@@ -232,7 +232,7 @@ class StudyCache:
 
     def winner(self, of_round: int) -> Mapping[str, Any]:
         """Return the parameters of the search arm's choice in a round, empty while there is none."""
-        return winner_of(list(self.tickets.values()), self.spec, of_round=of_round) or {}
+        return find_winner(list(self.tickets.values()), self.spec, of_round=of_round) or {}
 
     def open_tickets(self) -> Iterator[TicketRow]:
         """Yield the tickets from the first that is not over to the last that may begin."""

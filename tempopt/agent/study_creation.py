@@ -11,13 +11,13 @@ from typing import Any
 from tempopt.agent.study_lookup import check_distinct_param_names, find_study, reconcile_spec
 from tempopt.errors import SpecError, StorageError, StudyNotFound
 from tempopt.sampling.features import Features
-from tempopt.spec.sections import FEWEST
+from tempopt.spec.sections import MIN_MODEL_RUNS
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.optuna_calls import make_study
 from tempopt.storage.rows import SEARCH_KINDS, PriorRuns, StudyRow, TicketRow
 from tempopt.storage.store import Store
 from tempopt.storage.ticket_queries import is_usable, to_maximize
-from tempopt.verdict.stages import first_tickets
+from tempopt.verdict.stages import initial_tickets
 
 
 def ensure_study_exists(
@@ -56,7 +56,7 @@ def ensure_study_exists(
     if row.checkpoints != checkpoints:
         store.set_checkpoints(row.id, checkpoints)
     # every time, since the process that began the study may have died before it had its tickets
-    store.add_tickets(row.id, first_tickets(spec))
+    store.add_tickets(row.id, initial_tickets(spec))
     return row
 
 
@@ -115,10 +115,10 @@ def _runs(store: Store, name: str, spec: StudySpec) -> list[tuple[Mapping[str, A
         for row in store.tickets(study.id, SEARCH_KINDS)
         if is_usable(row) and row.value is not None and row.parameters is not None and _fits(row, features)
     ]
-    if len(runs) < FEWEST:
+    if len(runs) < MIN_MODEL_RUNS:
         raise SpecError(
             f'study.warm_start: of the study "{name}" {len(runs)} runs are complete that have a place in '
-            f"this search; it takes {FEWEST} to begin from. Let it come further, or take it out."
+            f"this search; it takes {MIN_MODEL_RUNS} to begin from. Let it come further, or take it out."
         )
     return subsample_informative(runs)
 

@@ -17,8 +17,8 @@ from tempopt.storage.ticket_queries import last_values
 from tempopt.temperature import (
     TemperatureParameters,
     is_controlled,
+    list_temperatures,
     parameters_of_temperature,
-    temperatures_of,
 )
 from tempopt.training.messages import CONTROLLED_CURVE, Finished
 
@@ -165,7 +165,7 @@ def build_trial_user_attrs(
         return {}
     attributes: dict[str, int | float] = {}
     parameters = ticket.parameters or {}
-    for name in temperatures_of(parameters):
+    for name in list_temperatures(parameters):
         level = (
             TemperatureParameters.from_mapping(parameters_of_temperature(parameters, name)).plan(1).schedule
         )

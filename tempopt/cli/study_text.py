@@ -85,7 +85,7 @@ def _tickets(result: StudyResult) -> Table:
     for column in table.columns[1:]:
         column.justify = "right"
     for kind, count in result.tickets.items():
-        if count.requested == 0 and not result.spec.about_temperature:
+        if count.requested == 0 and not result.spec.is_about_temperature:
             continue
         requested_text = "not known yet" if count.requested is None else str(count.requested)
         table.add_row(kind, requested_text, *(str(getattr(count, state)) for state in states))

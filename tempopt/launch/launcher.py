@@ -136,7 +136,7 @@ class Launcher(abc.ABC):
         card's memory can have one to itself.
         """
         rooms = [capacity(need, machine) for machine in self.machines()]
-        return sorted(split_over(rooms, need.trials_per_card, workers), reverse=True)
+        return sorted(split_over(rooms, need.trials_per_gpu, workers), reverse=True)
 
     @abc.abstractmethod
     def start(self, tasks: Sequence[Task]) -> list[str]:
@@ -166,7 +166,7 @@ def tasks(base: Task, need: Need, split: Sequence[int]) -> list[Task]:
         dataclasses.replace(
             base,
             workers=workers,
-            gpus=math.ceil(max(1.0, need.gpus) * workers / need.trials_per_card) if need.gpus else 0,
+            gpus=math.ceil(max(1.0, need.gpus) * workers / need.trials_per_gpu) if need.gpus else 0,
             cpus=need.cpus * workers,
             memory=None if need.memory is None else need.memory * workers,
         )

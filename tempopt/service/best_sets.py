@@ -100,7 +100,7 @@ def _baseline(result: StudyResult) -> Parameters:
 def _ranked_sets(result: StudyResult) -> Iterator[Parameters]:
     recommendation = result.recommendation
     if recommendation is not None and recommendation.action_without_training != "change_nothing":
-        yield recommendation.parameters
+        yield recommendation.params
     if result.winner is not None:
         yield result.winner
     search = of_kind(result.runs, "search")

@@ -15,7 +15,7 @@ from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import SEARCH_KINDS, NewTicket, StudyRow, TicketRow
 from tempopt.storage.store import Store
 from tempopt.storage.ticket_queries import current_round, of_kind
-from tempopt.verdict.explanation import explanation_at_most, explanation_tickets
+from tempopt.verdict.explanation import explanation_tickets, max_explanation_runs
 from tempopt.verdict.planned_runs import planned_runs
 from tempopt.verdict.set_comparison import check_comparison
 from tempopt.verdict.stages import failed_runs_to_requeue, further_pairs, more_tickets
@@ -264,7 +264,7 @@ def add_explanation(store: Store, study: StudyRow, spec: StudySpec, *, version: 
             )
         tickets = explanation_tickets(rows, spec, is_requested=True)
         if tickets:
-            max_runs = explanation_at_most(rows, spec, tickets)
+            max_runs = max_explanation_runs(rows, spec, tickets)
         return tickets
 
     tickets = _add_tickets_atomically(store, study, tickets_to_add, version)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from tempopt.errors import UsageError, unknown
 from tempopt.service.scenarios import SCENARIOS, UNSPECIFIED, Scenario
-from tempopt.spec.sections import direction_of
+from tempopt.spec.sections import guess_direction
 from tempopt.spec.yaml_source import BLANK
 from tempopt.temperature.generation import GENERATION
 from tempopt.training.describe import ModuleArgument, ModuleInfo, inspect_module
@@ -128,7 +128,7 @@ def render_spec_template(info: ModuleInfo, scenario: str | None = None) -> str:
     advice = UNSPECIFIED if scenario is None else SCENARIOS[scenario]
     short = info.class_path.rpartition(".")[2]
     metric = _likeliest(info.metrics)
-    direction = direction_of(metric) if metric else None
+    direction = guess_direction(metric) if metric else None
     text = _TEMPLATE.format(
         short=short,
         blanks="{blanks}",
@@ -151,7 +151,7 @@ def render_spec_template(info: ModuleInfo, scenario: str | None = None) -> str:
 def _likeliest(metrics: Iterable[str]) -> str | None:
     """Return the first metric of known direction, else the first at all."""
     names = list(metrics)
-    return next((name for name in names if direction_of(name)), names[0] if names else None)
+    return next((name for name in names if guess_direction(name)), names[0] if names else None)
 
 
 def _value(value: str | None, meaning: str, logged_names: Iterable[str]) -> str:

@@ -15,8 +15,6 @@ Kind = Literal["baseline", "constant", "search", "choose", "confirm", "ablation"
 KINDS: tuple[Kind, ...] = get_args(Kind)
 SEARCH_KINDS: tuple[Literal["baseline", "constant", "search"], ...] = ("baseline", "constant", "search")
 """The kinds whose runs look for the parameters; the others judge what was found."""
-SAMPLED_KINDS: tuple[Kind, ...] = SEARCH_KINDS
-"""The kinds whose parameters are sampled when a ticket is begun; those of the others come with it."""
 TicketState = Literal["waiting", "running", "done", "failed", "withdrawn"]
 TICKET_STATES: tuple[TicketState, ...] = get_args(TicketState)
 TERMINAL_STATES: tuple[TicketState, ...] = ("done", "failed", "withdrawn")

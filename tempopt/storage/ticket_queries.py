@@ -11,10 +11,10 @@ from tempopt.spec.alpha_levels import Direction
 from tempopt.storage.rows import TERMINAL_STATES, Kind, Measurement, TicketRow
 from tempopt.temperature import training_key
 
-Arm = Literal["search", "baseline", "twin", "constant", "constant_twin"]
-DECIDING_ARMS: tuple[Arm, ...] = ("search", "baseline", "twin")
+ConfirmationArm = Literal["search", "baseline", "twin", "constant", "constant_twin"]
+DECIDING_ARMS: tuple[ConfirmationArm, ...] = ("search", "baseline", "twin")
 """The arms whose runs decide whether a gain is shown."""
-ARMS: tuple[Arm, ...] = get_args(Arm)
+ARMS: tuple[ConfirmationArm, ...] = get_args(ConfirmationArm)
 """The arms that are confirmed. Of arms with equal parameters the first in this order has the runs.
 
 * ``search``: the winner.

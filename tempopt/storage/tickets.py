@@ -16,7 +16,7 @@ from tempopt.storage.database import Repository, read_transaction, write_transac
 from tempopt.storage.models import ATTENTION_MAP, LOG, MEASUREMENT, STUDY, TICKET
 from tempopt.storage.optuna_tables import MANY
 from tempopt.storage.rows import (
-    SAMPLED_KINDS,
+    SEARCH_KINDS,
     TERMINAL_STATES,
     Kind,
     LogRow,
@@ -233,9 +233,7 @@ class TicketRepository(Repository):
         is_begun = TICKET.c.state.in_(["running", "done", "failed"])
         tickets = queries.tickets(connection, TICKET.c.study_id == study_id, is_begun, queries.from_on(since))
         ended_ids = [
-            ticket.id
-            for ticket in tickets
-            if ticket.state in TERMINAL_STATES and ticket.kind in SAMPLED_KINDS
+            ticket.id for ticket in tickets if ticket.state in TERMINAL_STATES and ticket.kind in SEARCH_KINDS
         ]
         is_report = or_(MEASUREMENT.c.name == "report", MEASUREMENT.c.name.contains(GUARD, autoescape=True))
         conditions = (is_report, TICKET.c.id.in_(ended_ids))

@@ -163,7 +163,7 @@ class LauncherTests:
         agent_tasks = tasks(Task(study="any", storage="sqlite:///any.db"), need, split)
         for task in agent_tasks:
             assert task.cpus == 2 * task.workers
-            capacity = task.gpus * need.trials_per_card if gpus < 1 else task.gpus / gpus
+            capacity = task.gpus * need.trials_per_gpu if gpus < 1 else task.gpus / gpus
             assert capacity >= task.workers if gpus else task.gpus == 0
 
     # ---- studies

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tempopt.errors import SpecError, UsageError
-from tempopt.temperature.custom_schedules import CLOSE, own_numbers
-from tempopt.temperature.ranges import OwnRange, own_range
+from tempopt.temperature.custom_schedules import CLOSE, custom_schedule_fields
+from tempopt.temperature.ranges import DeclaredRange, declared_range
 from tempopt.temperature.schedules import Schedule
 
 _SCALE = st.floats(1e-6, 1e6)
@@ -36,7 +36,7 @@ def check_schedule(kind: type[Schedule]) -> None:
     name = getattr(kind, "name", None)
     if not (isinstance(kind, type) and issubclass(kind, Schedule) and name):
         raise SpecError(f"{kind!r} is no schedule. Give a subclass of tempopt.temperature.Schedule.")
-    if own_numbers(name) is None:
+    if custom_schedule_fields(name) is None:
         raise SpecError(f"{name} is tempopt's own, which its own tests check. Give a schedule of yours.")
     _check_values(kind)
     _check_refusals(kind)
@@ -91,8 +91,8 @@ def _schedules(kind: type[Schedule]) -> st.SearchStrategy[Any]:
 
 
 def _values(field: Field[Any]) -> st.SearchStrategy[Any]:
-    allowed = own_range(field)
-    if not isinstance(allowed, OwnRange):
+    allowed = declared_range(field)
+    if not isinstance(allowed, DeclaredRange):
         return _SCALE
     if allowed.is_integer:
         return st.integers(int(allowed.low), int(allowed.high))

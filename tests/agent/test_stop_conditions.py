@@ -130,5 +130,5 @@ def test_what_is_left_is_weighed_against_what_the_confirmation_can_see(
 
 
 def test_only_a_sampler_that_knows_what_trials_are_worth_ends_a_search_for_it(make_spec: Any) -> None:
-    with pytest.raises(SpecError, match="sampler: tpe, which does not say what trials to come are worth"):
+    with pytest.raises(SpecError, match="sampler: tpe, which does not value further trials"):
         make_spec(limits={"standard_errors": 0.5}, sampler="tpe")

@@ -157,7 +157,7 @@ def test_a_study_that_is_not_there_or_has_shown_nothing_is_refused(
         ({"name": "own", "warm_start": ["own"]}, "Give names of other studies"),
         ({"warm_start": ["a", "a"]}, "each of them once"),
         ({"warm_start": "a"}, r"a list of names of earlier studies, as in \[first, second\]"),
-        ({"warm_start": ["a"], "sampler": "tpe"}, "sampler: tpe, which learns nothing from others"),
+        ({"warm_start": ["a"], "sampler": "tpe"}, "sampler: tpe, which does not learn from other studies"),
     ],
 )
 def test_what_cannot_be_learnt_from_is_said(make_spec: SPECS, settings: dict[str, Any], message: str) -> None:

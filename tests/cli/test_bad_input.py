@@ -149,7 +149,7 @@ def test_unknown_keys_wrong_types_and_impossible_ranges_get_a_line_each(
         "wrong.yaml:10: search.temperature_init: low is 4.0 and high is 0.25. Give a low that is less than",
         "wrong.yaml:11: search.temperature_final: low is 0.0, but the range is logarithmic. Give a low",
         'wrong.yaml:12: search.schedule: Unknown schedule "cosin". Did you mean "cosine"?',
-        "wrong.yaml:13: trainer.max_time: max_time is not the spec's to set: a run that ends by the clock",
+        "wrong.yaml:13: trainer.max_time: a spec cannot set max_time: a run that ends by the clock",
     ):
         assert fragment in message
 

@@ -222,7 +222,7 @@ def make_result(make_spec: Callable[..., StudySpec]) -> Any:
             variants=variants,
             confirmed_on="test",
             round=0,
-            looks=1,
+            verdict_number=1,
             alpha=0.04,
             means={},
         )

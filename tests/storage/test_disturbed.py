@@ -229,16 +229,16 @@ def test_pairs_that_a_verdict_lacks_are_replaced_by_fresh_ones_once_and_counted_
             small(max_attempts=1, seeds={"choose": 1, "confirm": 3}), storage=url, workers=1
         )
     assert first_result.verdict is not None and (
-        first_result.verdict.looks,
-        first_result.verdict.total.dropped,
+        first_result.verdict.verdict_number,
+        first_result.verdict.primary.dropped,
     ) == (1, 1)
     text = "\n".join(full_lines(first_result))
     assert "tempopt resume toy --retry-failed" in text
     watcher = Watcher()
     second_result = resume("toy", storage=url, workers=1, retry_failed=True, observer=watcher)
-    assert second_result.verdict is not None and second_result.verdict.looks == 2
+    assert second_result.verdict is not None and second_result.verdict.verdict_number == 2
     assert "--retry-failed" not in "\n".join(full_lines(second_result))
-    assert second_result.verdict.total.paired.n_pairs == first_result.verdict.total.paired.n_pairs + 2
+    assert second_result.verdict.primary.paired.n_pairs == first_result.verdict.primary.paired.n_pairs + 2
     assert "2 fresh pairs are trained in place of those that the verdict did without" in watcher.notes[0]
     facts_before = facts(url)
     assert resume("toy", storage=url, workers=1, retry_failed=True).verdict == second_result.verdict

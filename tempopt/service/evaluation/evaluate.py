@@ -35,7 +35,7 @@ from tempopt.storage.ticket_queries import to_maximize
 from tempopt.storage.urls import DEFAULT_STORAGE
 from tempopt.temperature import GENERATION, training_key
 from tempopt.verdict.run_evaluations import On
-from tempopt.verdict.statistics.bootstrap import FEWEST, Interval, paired_bootstrap
+from tempopt.verdict.statistics.bootstrap import MIN_UNITS, Interval, paired_bootstrap
 from tempopt.verdict.statistics.paired_tests import Direction
 
 _QUESTION = "tempopt:question"
@@ -250,7 +250,7 @@ def _gain(best: Measured, reference: Measured, on: On, *, direction: Direction, 
         pairs = list(zip(best_units.values, units.values, strict=True))
         num_changed = sum(a != b for a, b in pairs)
         differences = [to_maximize(a - b, direction) for a, b in pairs]
-        if len(differences) >= FEWEST and all(map(math.isfinite, differences)):
+        if len(differences) >= MIN_UNITS and all(map(math.isfinite, differences)):
             (interval,) = paired_bootstrap([differences], units.sizes, seed=seed)
     return Gain(
         value=value,

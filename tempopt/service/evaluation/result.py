@@ -8,7 +8,7 @@ from typing import Any, Literal
 from tempopt.report.finding import DATA, GAIN, NO_GAIN
 from tempopt.report.formatting import finite, temperature_text, value_text_in
 from tempopt.training.messages import UnitKind
-from tempopt.verdict.statistics.bootstrap import CONFIDENCE, FEWEST, Interval
+from tempopt.verdict.statistics.bootstrap import CONFIDENCE, MIN_UNITS, Interval
 from tempopt.verdict.statistics.paired_tests import Direction
 
 _ITEMS = (
@@ -183,15 +183,15 @@ class EvaluationResult:
             )
         if gain.unit is None:
             return f"no interval: the metric is not the mean of what is logged for each batch. {_ITEMS}."
-        if gain.num_units < FEWEST:
+        if gain.num_units < MIN_UNITS:
             return (
-                f"no interval: of {gain.unit} there are {gain.num_units}, and it takes {FEWEST} to resample. "
+                f"no interval: of {gain.unit} there are {gain.num_units}, and resampling takes {MIN_UNITS}. "
                 f"{_ITEMS}, or use smaller batches."
             )
         if gain.num_changed is not None:
             return (
                 f"no interval: the metric of {gain.num_changed} of {gain.num_units} {gain.unit} changes, and "
-                f"it takes {FEWEST} that do. Use more data."
+                f"it takes {MIN_UNITS} that do. Use more data."
             )
         return (
             "no interval: the evaluations did not see the same data in the same order. Do not shuffle them."

@@ -24,7 +24,7 @@ from tempopt.temperature import (
     drop_unused_params,
     split_name,
 )
-from tempopt.temperature.plan import is_own_number
+from tempopt.temperature.plan import is_custom_number
 from tempopt.temperature.plan_parts import GROUPS
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def _acts(name: str) -> bool:
     """Return whether a searched name can change the evaluation of trained weights, as far as it tells."""
     # a named temperature acts in training
     temperature, bare = split_name(name)
-    if temperature or bare in TEMPERATURE_PARAMETERS or is_own_number(bare):
-        return not temperature and bare not in _IN_TRAINING and not is_own_number(bare)
+    if temperature or bare in TEMPERATURE_PARAMETERS or is_custom_number(bare):
+        return not temperature and bare not in _IN_TRAINING and not is_custom_number(bare)
     section, dot, _ = name.partition(".")
     return not (dot and section in ("data", "trainer")) and not _OPTIMISER.search(name)
