@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from tempopt.agent.gpu_locks import without_claimed_gpus
+from tempopt.agent.gpu_locks import exclude_claimed_gpus
 from tempopt.agent.machine import Machine, this_machine
 from tempopt.errors import UsageError
 from tempopt.files import absolute
@@ -44,7 +44,7 @@ class LocalLauncher(Launcher):
 
     def machines(self) -> list[Machine]:
         """Return this machine, without the cards that other agents of yours hold."""
-        return [without_claimed_gpus(this_machine())]
+        return [exclude_claimed_gpus(this_machine())]
 
     def split(self, need: Need, workers: int) -> list[int]:
         """Return all workers for one agent: it deals out the machine's cards and cores by itself."""

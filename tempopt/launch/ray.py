@@ -214,7 +214,7 @@ def _ask_keeper(name: str, indices: Sequence[int]) -> list[Job]:
 
 def _leave(name: str, indices: Sequence[int]) -> None:
     """Have agents of a keeper leave, and wait until they have."""
-    give_up = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _PATIENCE
     while True:
         try:
             keeper: Any = ray.get_actor(name, namespace=NAMESPACE)
@@ -224,7 +224,7 @@ def _leave(name: str, indices: Sequence[int]) -> None:
             # a keeper that is not there has no agents any more
             return
         except (GetTimeoutError, ActorUnavailableError) as error:
-            if isinstance(error, GetTimeoutError) or time.monotonic() > give_up:
+            if isinstance(error, GetTimeoutError) or time.monotonic() > deadline:
                 raise UsageError(
                     f"The agents {name} on Ray are to leave, and it is not known whether they have: "
                     f"{summarize_error(error)} Look again with tempopt show."

@@ -273,7 +273,7 @@ class SlurmLauncher(Launcher):
 
     def cancel(self, ids: Sequence[str]) -> None:
         """Cancel what waits; have the others' agents leave, and wait until they have."""
-        give_up, tell = time.monotonic() + _PATIENCE, 0.0
+        deadline, tell = time.monotonic() + _PATIENCE, 0.0
         forbidden: set[str] = set()
         while active := {id: state for id, (state, _) in _queue(ids).items() if state in _WAITING | _RUNNING}:
             if waiting_ids := [id for id, state in active.items() if state in _WAITING]:
@@ -287,7 +287,7 @@ class SlurmLauncher(Launcher):
                 _slurm("scancel", "--quiet", "--signal=USR2", *running, check=False)
                 tell = time.monotonic() + _TELL_AGAIN
             stuck_ids = [id for id, state in active.items() if state in ("SUSPENDED", "STOPPED")]
-            if stuck_ids or time.monotonic() > give_up:
+            if stuck_ids or time.monotonic() > deadline:
                 _slurm("scancel", "--quiet", *(stuck_ids or active), check=False)
             time.sleep(0.5)
         self._clean(ids)

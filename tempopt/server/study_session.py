@@ -266,7 +266,7 @@ class StudySession:
         patience = initial_lease_seconds(self.spec.study.lease)
         for id, renewal in request.renew.items():
             client.outbox.renew(id, renewal.attempt, min(request.lease, patience), step=renewal.step)
-        if not (client.urgent and taking):
+        if not (client.has_unreported_end and taking):
             client.flush()
         return pruned_steps
 
@@ -349,7 +349,7 @@ class StudySession:
                 if judgement.end is None or change.step <= judgement.end:
                     client.outbox.add(change)
             case CheckpointRecorded():
-                client.keep(row, change.checkpoint, trained_seconds=0.0)
+                client.record_checkpoint(row, change.checkpoint, trained_seconds=0.0)
             case RunEnded():
                 change = self._cap_spent_time(change, row)
                 outcomes = change.outcomes
@@ -417,7 +417,7 @@ class StudySession:
         if ticket is None:
             return None
         reports = client.reports(ticket)
-        request = client.request(ticket, None)
+        request = client.build_request(ticket, None)
         plain: dict[str, Any] = json.loads(encode(dataclasses.replace(request, folder=None)))
         name, run = self.study.name, run_name(ticket.kind, ticket.number)
         plain["program"] = None
@@ -502,14 +502,14 @@ class _Outbox(WriteQueue):
 
     def is_due(self) -> bool:
         """Return whether there is anything to say."""
-        return bool(len(self) or self._renew)
+        return bool(len(self) or self._renewals)
 
     def flush(self, take: ClaimRequest | None = None, *, version: int | None = None) -> WriteResult:
         """Write all changes in one transaction."""
         try:
             return super().flush(take, version=version)
         finally:
-            self._changes, self._renew = [], {}
+            self._changes, self._renewals = [], {}
 
 
 class _Logged(NullObserver):

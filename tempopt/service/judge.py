@@ -12,7 +12,7 @@ from typing import Any
 from tempopt.errors import UsageError, unknown
 from tempopt.files import read_text
 from tempopt.report.judgement import Judgement
-from tempopt.storage.rows import LARGEST_VALUE
+from tempopt.storage.rows import MAX_VALUE
 from tempopt.verdict.judgement import compare_values
 from tempopt.verdict.statistics.paired_tests import Direction
 
@@ -109,7 +109,7 @@ def _number(value: Any, location: str) -> float | None:
             f"{location}: the value {text[:_MAX_NAME]!a} is not a number. Give a number such as 0.93, and "
             "of a run that failed nothing, nan or inf."
         ) from None
-    return number if abs(number) <= LARGEST_VALUE else None
+    return number if abs(number) <= MAX_VALUE else None
 
 
 def _rows(data: Any) -> Iterator[_Row]:

@@ -281,9 +281,9 @@ class LauncherTests:
 
     def _wait(self, find_value: Callable[[], _T | None], what: str) -> _T:
         """Return what is waited for, once it is there."""
-        give_up = time.monotonic() + self.PATIENCE
+        deadline = time.monotonic() + self.PATIENCE
         while (value := find_value()) is None:
-            assert time.monotonic() < give_up, f"waited {self.PATIENCE:g} s in vain for {what}"
+            assert time.monotonic() < deadline, f"waited {self.PATIENCE:g} s in vain for {what}"
             time.sleep(0.1)
         return value
 

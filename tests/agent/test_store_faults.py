@@ -83,7 +83,7 @@ def test_an_agent_without_its_store_ends_in_good_order_and_the_next_delivers_for
     assert list(Path("tempopt-runs").rglob("undelivered-*"))
     watcher = Watcher()
     resumed_run = read_study(resume("toy", storage=URL, workers=1, observer=watcher))
-    assert any("could not tell the store" in note for note in watcher.notes)
+    assert any("could not deliver" in note for note in watcher.notes)
     assert is_same_study(resumed_run, undisturbed_fake)
     assert not list(Path("tempopt-runs").rglob("undelivered-*"))
 

@@ -174,7 +174,7 @@ def test_a_study_goes_on_as_it_began_when_the_earlier_one_is_gone() -> None:
     watcher = Watcher()
     undisturbed = read_study(search(spec, storage=URL, workers=1, observer=watcher))
     (note,) = (note for note in watcher.notes if "have shown" in note)
-    assert note == "Begins with what 13 runs of first have shown."
+    assert note == "Begins with the results of 13 runs of first."
     cold = toy_spec(trials=10)
 
     with open_store(URL) as store:

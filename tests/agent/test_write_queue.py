@@ -108,7 +108,7 @@ def test_reports_wait_for_each_other_and_an_end_does_not_wait(
 ) -> None:
     box.add(reported(1))
     assert not box.is_due()
-    clock.now += WriteQueue.soonest_seconds
+    clock.now += WriteQueue.min_delay_seconds
     assert box.is_due()
     box.flush()
     assert not box.is_due()
@@ -127,7 +127,7 @@ def test_the_reports_of_a_long_run_wait_longer_but_not_for_ever(
     assert box.is_due()
     box.flush()
     box.add(reported(2), age=1e6)
-    clock.now += write_queue.LATEST_SECONDS
+    clock.now += write_queue.MAX_DELAY_SECONDS
     assert box.is_due()
 
 

@@ -74,9 +74,9 @@ def test_a_launched_search_shows_every_ticket_and_ends_with_the_verdict() -> Non
 def test_ctrl_c_has_the_agents_leave_in_good_order_and_says_how_to_go_on() -> None:
     words = ["search", _spec(), "--launcher", "local", "--workers", "1", "--trials", "50"]
     command = _tempopt(*words, **{PACE: "1"})
-    give_up = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + PATIENCE
     while not (Path("tempopt.db").exists() and _has_agents()):
-        assert command.poll() is None and time.monotonic() < give_up
+        assert command.poll() is None and time.monotonic() < deadline
         time.sleep(0.1)
     command.send_signal(signal.SIGINT)
     out, err = command.communicate(timeout=PATIENCE)

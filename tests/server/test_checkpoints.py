@@ -383,7 +383,7 @@ def test_a_url_says_neither_the_server_nor_works_without_one(
     holder: HttpAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(SERVER)
-    with pytest.raises(UsageError, match="no place for checkpoints"):
+    with pytest.raises(UsageError, match="not supported for checkpoints"):
         open_filesystem(URL)
     with pytest.raises(UsageError, match=SERVER):
         ServerFileSystem()

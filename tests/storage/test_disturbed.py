@@ -142,7 +142,7 @@ def test_a_server_that_takes_no_writes_for_a_while_is_waited_for(
     result = search(small(), storage=limited_server.url, workers=1, observer=watcher)
     timers[0].join()
     assert is_same_study(read_study(result, limited_server.url), in_peace)
-    (note,) = [note for note in watcher.notes if "takes no writes for now" in note]
+    (note,) = [note for note in watcher.notes if "accepts no writes now" in note]
     assert "Training continues" in note and "SQLite" not in note
     assert [note for note in watcher.notes if "The store is back" in note] == [watcher.notes[-1]]
 

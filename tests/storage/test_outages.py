@@ -13,7 +13,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import OperationalError
 
 from tempopt.errors import StorageError, StoreUnreachable
-from tempopt.storage.database_errors import error_kind, to_storage_error
+from tempopt.storage.database_errors import classify_error, raise_storage_error
 from tempopt.storage.opening import open_store
 from tempopt.storage.urls import parse_database_url
 from tests.servers import PrivateServer
@@ -212,13 +212,13 @@ def test_outages_are_told_apart_from_mistakes(backend: str) -> None:
         errors = {pymysql.err.OperationalError(*args): kind for args, kind in MYSQL.items()}
         dialect = "mysql"
     for error, kind in errors.items():
-        assert error_kind(dialect, OperationalError("", {}, error)) == kind, error
+        assert classify_error(dialect, OperationalError("", {}, error)) == kind, error
 
 
 @pytest.mark.parametrize(
     ("message", "advice"),
     [
-        ("cannot execute UPDATE in a read-only transaction", "The server takes no writes for now"),
+        ("cannot execute UPDATE in a read-only transaction", "The server accepts no writes now"),
         ("could not extend file base/1: No space left on device", "Free some space"),
         ("FATAL: could not write init file", "Free some space"),
         ('Error writing file (Errcode: 28 "No space left on device")', "Free some space"),
@@ -232,5 +232,5 @@ def test_what_is_advised_about_a_server_is_about_servers(backend: str, message: 
     fault = OperationalError("", {}, Exception(message))
     fault.orig.sqlstate = "53100"  # type: ignore[union-attr]
     with pytest.raises(StorageError, match=re.escape(advice)) as error:
-        to_storage_error(parse_database_url(f"{name}://me:secret@host/studies"), name, fault)
+        raise_storage_error(parse_database_url(f"{name}://me:secret@host/studies"), name, fault)
     assert "SQLite" not in str(error.value)

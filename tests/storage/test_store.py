@@ -22,7 +22,7 @@ from tempopt.storage.opening import open_store
 from tempopt.storage.queries import KIND_OF, STAGES
 from tempopt.storage.rows import (
     KINDS,
-    LARGEST_VALUE,
+    MAX_VALUE,
     Kind,
     Measurement,
     NewTicket,
@@ -315,7 +315,7 @@ def test_tickets_of_a_study_that_was_deleted_are_refused(store: Store, study: St
         lambda: store.news(study.id, {}),
         lambda: store.write(study.id, [], agent="agent", lease=HOUR),
     ):
-        with pytest.raises(StudyNotFound, match="deleted meanwhile"):
+        with pytest.raises(StudyNotFound, match="has been deleted"):
             attempt()
     assert take(store, study.id) is None
 
@@ -419,7 +419,7 @@ def test_a_measurement_that_is_not_finite_comes_back_as_nan(
 
 
 # SQLite keeps no sign of a zero.
-FINITE = st.floats(-LARGEST_VALUE, LARGEST_VALUE).map(lambda value: value + 0.0)
+FINITE = st.floats(-MAX_VALUE, MAX_VALUE).map(lambda value: value + 0.0)
 
 
 @QUICK
