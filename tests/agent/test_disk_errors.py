@@ -58,7 +58,7 @@ def test_a_run_that_prints_nothing_does_not_show_that_logs_are_written_again(
 @pytest.fixture
 def refusals(fake_workers: None, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., bool]], None]:
     """Return what has workers fail for want of disk space where a function of the request says so."""
-    monkeypatch.setattr(disk_errors, "_LONGEST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(disk_errors, "_MAX_PAUSE_SECONDS", 0.05)
     train = FakeWorker._train
 
     def install(refuses: Callable[[RunRequest], bool]) -> None:

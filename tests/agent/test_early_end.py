@@ -33,7 +33,7 @@ class EarlyEndScene(ClientScene):
         first = self.agent("first")
         for _ in range(4):
             self.end(next_ticket(first), "first")
-            first._read()
+            first._reload()
 
     def _prospect(self, ticket: TicketRow) -> tuple[float, float]:
         callback, self.meanwhile = self.meanwhile, lambda: None
@@ -115,7 +115,7 @@ def test_what_a_person_wants_tried_and_what_is_asked_for_after_a_verdict_is_trai
         ticket = next_ticket(client)
         numbers.append(ticket.number)
         scene.end(ticket, "A")
-        client._read()
+        client._reload()
     assert numbers == [2, 3, 4, 5, 6]
     assert [ticket.sampled for ticket in scene.store.tickets(scene.study.id, ["search"])][
         6

@@ -78,9 +78,7 @@ def test_the_results_in_the_repository_are_of_tasks_that_there_are() -> None:
     rows = table.load_results(Path("nowhere"))
     assert {row["task"] for row in rows} <= set(TASKS)
     assert len({table.result_key(row) for row in rows}) == len(rows)
-    assert all(
-        r["repetition"] >= table.CHOSEN_BY for r in rows if r["tuner"].startswith(table.TEMPOPT_ATTRIBUTE)
-    )
+    assert all(r["repetition"] >= table.CHOSEN_BY for r in rows if r["tuner"].startswith(table.OURS))
     for row in rows:
         assert row["steps"] == sorted(row["steps"])
         assert len(row["steps"]) == len(row["share"])

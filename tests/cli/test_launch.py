@@ -57,7 +57,7 @@ def test_a_launched_search_shows_every_ticket_and_ends_with_the_verdict() -> Non
     )
     out, err = command.communicate(timeout=PATIENCE)
     assert command.returncode == 0, err
-    assert "Launched 1 agent on local, for 1 trial side by side." in out
+    assert "Launched 1 agent on local, for 1 trial at a time." in out
     lines = out.splitlines()
     for row in tickets():
         assert len([line for line in lines if f"] {row.kind} {row.number}" in line]) == 1
@@ -81,7 +81,7 @@ def test_ctrl_c_has_the_agents_leave_in_good_order_and_says_how_to_go_on() -> No
     command.send_signal(signal.SIGINT)
     out, err = command.communicate(timeout=PATIENCE)
     assert command.returncode == cli.INTERRUPTED, (out, err)
-    assert out.endswith("To go on:\n  tempopt resume toy --workers 1 --launcher local\n")
+    assert out.endswith("To continue:\n  tempopt resume toy --workers 1 --launcher local\n")
     assert {row.state for row in tickets()} <= {"waiting", "done"}
 
 

@@ -37,7 +37,7 @@ pytest_plugins = ["tests.training.object_store"]
 @pytest.fixture
 def in_bucket(holder: HttpAgent, bucket: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The URL of the run's folder in a bucket, below which a second server keeps checkpoints."""
-    monkeypatch.setattr(filesystem, "_JOINED_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(filesystem, "_ASSEMBLY_POLL_SECONDS", 0.0)
     with serve_app(create_app(holder.server.store, checkpoints=f"{bucket}/kept")) as url:
         monkeypatch.setenv(SERVER, url)
         holder.http.base_url = httpx.URL(url)

@@ -43,7 +43,7 @@ def test_agents_that_begin_at_one_moment_make_one_study(tmp_path: Path) -> None:
 def test_a_study_of_another_program_is_not_taken(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/tempopt.db"
     optuna.create_study(study_name="toy", storage=url).add_trial(optuna.trial.create_trial(value=1.0))
-    with pytest.raises(UsageError, match="tempopt did not make"):
+    with pytest.raises(UsageError, match="tempopt did not create"):
         make_study(url, name="toy", direction="minimize", metric="val_loss")
 
 

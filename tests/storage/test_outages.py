@@ -118,7 +118,7 @@ def test_who_sleeps_with_a_lock_is_cut_off_and_the_others_go_on(
 
 def test_waiting_for_a_lock_too_long_is_told_as_such(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempopt.storage.engines.LOCK_SECONDS", 1)
-    monkeypatch.setattr("tempopt.storage.database._PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("tempopt.storage.database._MAX_LOCK_SECONDS", 0.0)
     with open_store(url) as store, open_store(url) as other_store:
         study = store.create_study("example", {}, "")
 

@@ -19,7 +19,7 @@ from tempopt.errors import StaleAttempt, StorageError, StudyNotFound
 from tempopt.storage import Store
 from tempopt.storage.changes import RunOutcome
 from tempopt.storage.opening import open_store
-from tempopt.storage.queries import KIND_OF, STAGES
+from tempopt.storage.queries import KIND_BY_STAGE, STAGES
 from tempopt.storage.rows import (
     KINDS,
     MAX_VALUE,
@@ -274,7 +274,7 @@ def test_a_ticket_that_was_taken_and_not_begun_is_withdrawn_with_the_others(
 
 
 def test_every_kind_has_a_stage_of_its_own() -> None:
-    assert set(STAGES) == set(KINDS) and {stage: kind for kind, stage in STAGES.items()} == KIND_OF
+    assert set(STAGES) == set(KINDS) and {stage: kind for kind, stage in STAGES.items()} == KIND_BY_STAGE
 
 
 def test_the_arms_that_share_a_run_fit_into_their_column(store: Store, study: StudyRow) -> None:
