@@ -25,7 +25,7 @@ SHELLS = ("bash", "zsh", "fish", "tcsh")
 
 EXIT_OK = 0
 FAILED = 1
-USAGE = 2
+USAGE_EXIT_CODE = 2
 EXIT_NO_DIFFERENCE = 3
 EXIT_WORSE = 4
 INTERRUPTED = 130
@@ -152,7 +152,7 @@ def _run(argv: Sequence[str]) -> int:
             print(f"tempopt {__version__}")
             return EXIT_OK
         parser.print_help(sys.stderr)
-        return USAGE
+        return USAGE_EXIT_CODE
     # intermixed: `logs NAME --storage URL TICKET` is what people type as well
     arguments = commands[argv[0]].parse_intermixed_args(argv[1:])
     if "storage" in arguments:
@@ -200,7 +200,7 @@ def exit_code(work: Callable[[], int]) -> int:
         if os.environ.get("TEMPOPT_TRACEBACK"):
             _print_traceback()
         print(mask_secrets(f"tempopt: error: {error}"), file=sys.stderr)
-        return USAGE if isinstance(error, UsageError) else FAILED
+        return USAGE_EXIT_CODE if isinstance(error, UsageError) else FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:

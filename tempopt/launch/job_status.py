@@ -25,9 +25,9 @@ from tempopt.storage.rows import JobRow
 _ANSWER = "tempopt: "
 UNKNOWN = "unknown"
 """State of a job that cannot be queried from here."""
-_PATIENCE = 60.0
+_QUERY_TIMEOUT_SECONDS = 60.0
 # an agent saves its runs before it leaves
-_PATIENCE_TO_LEAVE = 900.0
+_LEAVE_TIMEOUT_SECONDS = 900.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class LauncherSelection:
     launcher: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
 
-    def of(self, launcher: str) -> dict[str, str]:
+    def options_for(self, launcher: str) -> dict[str, str]:
         """Return the options for jobs of a launcher."""
         return dict(self.options) if launcher == self.launcher else {}
 
@@ -77,17 +77,21 @@ def cancel_jobs(rows: Sequence[JobRow], launch_options: LauncherSelection) -> li
 def _collect_job_statuses(
     rows: Sequence[JobRow], launch_options: LauncherSelection, what: str
 ) -> list[JobStatus]:
-    standings: dict[tuple[str, str], JobStatus] = {}
+    statuses: dict[tuple[str, str], JobStatus] = {}
     for launcher in dict.fromkeys(row.launcher for row in rows):
         started = {row.id: _ray_address(row) for row in rows if row.launcher == launcher}
-        options = launch_options.of(launcher)
-        why = _refusal(launcher, options, launch_options)
-        answers = _ask(what, launcher, options, started) if why is None else _unknown(launcher, started, why)
-        standings |= {(launcher, answer.id): answer for answer in answers}
-    return [standings[row.launcher, row.id] for row in rows]
+        options = launch_options.options_for(launcher)
+        why = _find_refusal(launcher, options, launch_options)
+        answers = (
+            _query_launcher(what, launcher, options, started)
+            if why is None
+            else _build_unknown_statuses(launcher, started, why)
+        )
+        statuses |= {(launcher, answer.id): answer for answer in answers}
+    return [statuses[row.launcher, row.id] for row in rows]
 
 
-def _refusal(launcher: str, options: Mapping[str, str], launch_options: LauncherSelection) -> str | None:
+def _find_refusal(launcher: str, options: Mapping[str, str], launch_options: LauncherSelection) -> str | None:
     """Return why a launcher is not queried, None if it is."""
     if launcher == "ray" and (options.get("address") or os.environ.get("RAY_ADDRESS") or "local") == "local":
         return (
@@ -109,21 +113,21 @@ def _ray_address(row: JobRow) -> str | None:
     return str(row.options.get("address")) if isinstance(row.options, dict) else "no address"
 
 
-def _unknown(launcher: str, ids: Iterable[str], why: str) -> list[JobStatus]:
+def _build_unknown_statuses(launcher: str, ids: Iterable[str], why: str) -> list[JobStatus]:
     return [JobStatus(launcher=launcher, id=id, state=UNKNOWN, message=why) for id in ids]
 
 
-def _ask(
+def _query_launcher(
     what: str, launcher: str, options: Mapping[str, str], started: Mapping[str, str | None]
 ) -> list[JobStatus]:
     question = json.dumps({"what": what, "launcher": launcher, "options": dict(options), "started": started})
     # -P: a module in the current folder must not replace that of an engine
     command = [sys.executable, "-P", "-m", "tempopt.launch.job_status"]
-    patience = _PATIENCE_TO_LEAVE if what == "cancel" else _PATIENCE
+    timeout = _LEAVE_TIMEOUT_SECONDS if what == "cancel" else _QUERY_TIMEOUT_SECONDS
     try:
-        done = subprocess.run(command, input=question, capture_output=True, text=True, timeout=patience)
+        done = subprocess.run(command, input=question, capture_output=True, text=True, timeout=timeout)
     except subprocess.TimeoutExpired:
-        reason = f"no answer within {patience:g} s"
+        reason = f"no answer within {timeout:g} s"
     else:
         if done.returncode == 0:
             # an engine may print other lines before and after the answer
@@ -131,7 +135,7 @@ def _ask(
             rows = json.loads(answers.removeprefix(_ANSWER))
             return [JobStatus(launcher=launcher, **row) for row in rows]
         reason = (done.stderr.strip().splitlines() or ["no reason is known"])[-1]
-    return _unknown(launcher, started, reason)
+    return _build_unknown_statuses(launcher, started, reason)
 
 
 def _answer(question: dict[str, Any]) -> list[dict[str, str]]:

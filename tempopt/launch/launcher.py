@@ -151,7 +151,7 @@ class Launcher(abc.ABC):
         """Release resources; agents continue if ``survives_command``, else they save their runs and leave."""
 
 
-def tasks(base: Task, need: Need, split: Sequence[int]) -> list[Task]:
+def build_tasks(base: Task, need: Need, split: Sequence[int]) -> list[Task]:
     """Return a task for each agent of a :meth:`Launcher.split`, with the resources for its workers.
 
     Args:

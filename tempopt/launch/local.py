@@ -40,7 +40,7 @@ class LocalLauncher(Launcher):
         super().__init__(options)
         self._agents: dict[str, _Agent] = {}
         self._numbers = itertools.count(1)
-        self._logs = None if "logs" not in self.options else _folder(self.options["logs"])
+        self._logs = None if "logs" not in self.options else _make_log_folder(self.options["logs"])
 
     def machines(self) -> list[Machine]:
         """Return this machine, without the GPUs that other agents of this user hold."""
@@ -103,7 +103,7 @@ class _Agent:
         self._thread.join()
 
 
-def _folder(folder: str) -> Path:
+def _make_log_folder(folder: str) -> Path:
     path = absolute(folder, "--launch logs: the folder")
     try:
         path.mkdir(parents=True, exist_ok=True)

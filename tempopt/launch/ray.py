@@ -36,13 +36,13 @@ NAMESPACE = "tempopt"
 """Ray namespace of the keepers."""
 
 _HEAD = "node:__internal_head__"
-_LINGER = 60.0
-_PATIENCE = 60.0
+_LINGER_SECONDS = 60.0
+_QUERY_TIMEOUT_SECONDS = 60.0
 # A busy node takes a while to start the process of an actor.
-_STARTING = 180.0
-_LEAVING = 900.0
+_START_TIMEOUT_SECONDS = 180.0
+_LEAVE_TIMEOUT_SECONDS = 900.0
 # Memory of a keeper; Ray ignores the scheduling strategy of an actor that requests no resources.
-_KEEPER_MEMORY = 100 * 2**20
+_KEEPER_MEMORY_BYTES = 100 * 2**20
 
 
 class RayLauncher(Launcher):
@@ -95,7 +95,7 @@ class RayLauncher(Launcher):
                 memory=int(node_resources.get("memory", 0)),
                 cards=tuple(map(str, range(int(node_resources.get("GPU", 0))))),
             )
-            for node_resources in (node["Resources"] for node in _nodes())
+            for node_resources in (node["Resources"] for node in _list_nodes())
         ]
 
     def capacity(self, need: Need) -> int:
@@ -120,32 +120,34 @@ class RayLauncher(Launcher):
                 namespace=NAMESPACE,
                 lifetime="detached",
                 num_cpus=0,
-                memory=_KEEPER_MEMORY,
+                memory=_KEEPER_MEMORY_BYTES,
                 max_restarts=-1,
                 max_task_retries=-1,
                 max_concurrency=8,
-                scheduling_strategy=_place_of_keepers(),
+                scheduling_strategy=_make_keeper_strategy(),
             )
             # separate arguments: the cluster keeps small arguments, but a large one is lost with this program
-            .remote(name, _LINGER, *tasks)
+            .remote(name, _LINGER_SECONDS, *tasks)
         )
         try:
-            ray.get(keeper.jobs.remote(), timeout=_STARTING)
+            ray.get(keeper.jobs.remote(), timeout=_START_TIMEOUT_SECONDS)
         except BaseException as error:
             # the keeper is not recorded yet: it would start agents that cannot be found
             with contextlib.suppress(Exception):
                 ray.kill(keeper)
             if not isinstance(error, RayError):
                 raise
-            raise UsageError(_not_started(error)) from error
+            raise UsageError(_explain_not_started(error)) from error
         started = [f"{name}:{index}" for index in range(len(tasks))]
         self._started += started
         return started
 
     def jobs(self, ids: Sequence[str]) -> list[Job]:
         """Return the jobs, including those of earlier programs."""
-        keepers = _by_keeper(ids)
-        jobs_by_id = {job.id: job for name, indices in keepers.items() for job in _ask_keeper(name, indices)}
+        keepers = _group_by_keeper(ids)
+        jobs_by_id = {
+            job.id: job for name, indices in keepers.items() for job in _query_keeper(name, indices)
+        }
         return [jobs_by_id.get(id) or Job(id=id, state="gone") for id in ids]
 
     def cancel(self, ids: Sequence[str]) -> None:
@@ -154,7 +156,7 @@ class RayLauncher(Launcher):
         Raises:
             UsageError: Ray does not answer for a minute, or agents do not leave.
         """
-        keepers = _by_keeper(ids)
+        keepers = _group_by_keeper(ids)
         with ThreadPoolExecutor(max(1, len(keepers))) as pool:
             list(pool.map(_leave, keepers, keepers.values()))
 
@@ -165,30 +167,32 @@ class RayLauncher(Launcher):
         CONNECTION.release()
 
 
-def _not_started(error: RayError) -> str:
+def _explain_not_started(error: RayError) -> str:
     """Return the message for a keeper that could not be started."""
     reason = summarize_error(error)
     if isinstance(error, GetTimeoutError):
-        reason = f"nothing was started within {_STARTING:g} s. The nodes are busy, or none has room."
+        reason = (
+            f"nothing was started within {_START_TIMEOUT_SECONDS:g} s. The nodes are busy, or none has room."
+        )
     return (
         f"Ray cannot start agents on its nodes: {reason} The actor that supervises agents needs "
-        f"{_KEEPER_MEMORY // 2**20} MiB of memory: ray status, on the head node, shows whether a node has "
-        "that free. Every node needs the version of tempopt of this machine, with its dependencies; your "
-        "own modules are sent with --launch working_dir=FOLDER."
+        f"{_KEEPER_MEMORY_BYTES // 2**20} MiB of memory: ray status, on the head node, shows whether a "
+        "node has that free. Every node needs the version of tempopt of this machine, with its dependencies; "
+        "your own modules are sent with --launch working_dir=FOLDER."
     )
 
 
-def _nodes() -> list[dict[str, Any]]:
+def _list_nodes() -> list[dict[str, Any]]:
     return [node for node in ray.nodes() if node["Alive"]]
 
 
-def _place_of_keepers() -> NodeAffinitySchedulingStrategy | None:
+def _make_keeper_strategy() -> NodeAffinitySchedulingStrategy | None:
     """Return the strategy to place keepers on the head node, whose end is the end of the cluster."""
-    heads = [node["NodeID"] for node in _nodes() if _HEAD in node["Resources"]]
+    heads = [node["NodeID"] for node in _list_nodes() if _HEAD in node["Resources"]]
     return NodeAffinitySchedulingStrategy(heads[0], soft=True) if heads else None
 
 
-def _by_keeper(ids: Sequence[str]) -> dict[str, list[int]]:
+def _group_by_keeper(ids: Sequence[str]) -> dict[str, list[int]]:
     """Return the indices of jobs by the name of their keeper, without ids of other kinds."""
     indices_by_keeper: dict[str, list[int]] = {}
     for id in ids:
@@ -198,11 +202,11 @@ def _by_keeper(ids: Sequence[str]) -> dict[str, list[int]]:
     return indices_by_keeper
 
 
-def _ask_keeper(name: str, indices: Sequence[int]) -> list[Job]:
+def _query_keeper(name: str, indices: Sequence[int]) -> list[Job]:
     """Return the jobs of all agents of a keeper, none if the keeper is gone."""
     try:
         keeper: Any = ray.get_actor(name, namespace=NAMESPACE)
-        jobs: list[Job] = ray.get(keeper.jobs.remote(), timeout=_PATIENCE)
+        jobs: list[Job] = ray.get(keeper.jobs.remote(), timeout=_QUERY_TIMEOUT_SECONDS)
         return jobs
     except (GetTimeoutError, ActorUnavailableError):
         message = "its supervisor is being restarted on another node"
@@ -213,11 +217,11 @@ def _ask_keeper(name: str, indices: Sequence[int]) -> list[Job]:
 
 def _leave(name: str, indices: Sequence[int]) -> None:
     """Shut down agents of a keeper, and wait until they have left."""
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _QUERY_TIMEOUT_SECONDS
     while True:
         try:
             keeper: Any = ray.get_actor(name, namespace=NAMESPACE)
-            ray.get(keeper.leave.remote(indices), timeout=_LEAVING)
+            ray.get(keeper.leave.remote(indices), timeout=_LEAVE_TIMEOUT_SECONDS)
             return
         except (ValueError, ActorDiedError):
             # a keeper that is gone has no agents
@@ -264,7 +268,7 @@ class Keeper:
     def __init__(self, name: str, linger: float, *tasks: Task) -> None:
         self._name = name
         self._agents = [_SupervisedAgent(task, f"{name}:{index}") for index, task in enumerate(tasks)]
-        threading.Thread(target=self._end_after_them, args=(linger,), daemon=True).start()
+        threading.Thread(target=self._end_after_agents, args=(linger,), daemon=True).start()
 
     def jobs(self) -> list[Job]:
         """Return the job of each agent."""
@@ -278,7 +282,7 @@ class Keeper:
         for thread in leaving:
             thread.join()
 
-    def _end_after_them(self, linger: float) -> None:
+    def _end_after_agents(self, linger: float) -> None:
         for agent in self._agents:
             agent.join()
         time.sleep(linger)
@@ -290,15 +294,15 @@ class _SupervisedAgent:
     """One agent, and the thread that restarts it where there is room when it is lost."""
 
     def __init__(self, task: Task, id: str) -> None:
-        ended_job = _read_ended(id)
-        self.job = ended_job or Job(id=id, state="waiting")
+        stored_job = _read_ended(id)
+        self.job = stored_job or Job(id=id, state="waiting")
         self._task = task
         self._actor: Any = None
         self._ran_from = math.inf
         self._leaving = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        if ended_job is None:
+        if stored_job is None:
             self._thread.start()
 
     def join(self) -> None:
@@ -324,13 +328,13 @@ class _SupervisedAgent:
         self.join()
 
     def _run(self) -> None:
-        lives = RestartPolicy()
+        restart_policy = RestartPolicy()
         while True:
             self._ran_from = math.inf
             try:
-                ending = self._once()
+                ending = self._run_once()
             except RayError as error:
-                pause = lives.next_restart_delay(time.monotonic() - self._ran_from)
+                pause = restart_policy.next_restart_delay(time.monotonic() - self._ran_from)
                 if self._leaving.is_set():
                     return self._end(Job(id=self.job.id, state="done"))
                 if pause is None:
@@ -346,7 +350,7 @@ class _SupervisedAgent:
             self.job = job
             _write_ended(job)
 
-    def _once(self) -> ExitInfo:
+    def _run_once(self) -> ExitInfo:
         with self._lock:
             if self._leaving.is_set():
                 return ExitInfo(code=130)
@@ -376,7 +380,7 @@ class _Agent:
     """An agent on a node, as a child process that ends with its actor."""
 
     def __init__(self, task: Task) -> None:
-        self._supervisor = Supervisor(replace(task, environment=_environment(task)))
+        self._supervisor = Supervisor(replace(task, environment=_build_environment(task)))
 
     def ready(self) -> None:
         """Return once the actor has been placed."""
@@ -390,12 +394,16 @@ class _Agent:
         self._supervisor.leave()
 
 
-def _environment(task: Task) -> dict[str, str]:
+def _build_environment(task: Task) -> dict[str, str]:
     """Return the environment variables of an agent: those of its task, and Ray's for this node."""
     variables = dict(task.environment)
-    paths = [path for path in (variables.get("PYTHONPATH"), os.environ.get("PYTHONPATH")) if path]
-    if paths:
-        variables["PYTHONPATH"] = os.pathsep.join(paths)
+    python_paths = [
+        python_path
+        for python_path in (variables.get("PYTHONPATH"), os.environ.get("PYTHONPATH"))
+        if python_path
+    ]
+    if python_paths:
+        variables["PYTHONPATH"] = os.pathsep.join(python_paths)
     if not task.gpus:
         # Ray does not set this for an actor without GPUs, which would see all GPUs of the node
         variables["CUDA_VISIBLE_DEVICES"] = ""

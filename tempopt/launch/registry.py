@@ -10,12 +10,12 @@ from tempopt.class_loading import load_class
 from tempopt.errors import UsageError, unknown
 from tempopt.launch.launcher import Launcher
 
-_OURS = {
+_BUILT_IN_PATHS = {
     "local": "tempopt.launch.local:LocalLauncher",
     "ray": "tempopt.launch.ray:RayLauncher",
     "slurm": "tempopt.launch.slurm:SlurmLauncher",
 }
-BUILT_IN = tuple(_OURS)
+BUILT_IN = tuple(_BUILT_IN_PATHS)
 """The launchers that come with tempopt, by name."""
 # The package that a launcher imports and an extra installs, which has the launcher's name.
 _ENGINES = {"ray": "ray", "slurm": "submitit"}
@@ -32,30 +32,34 @@ def make_launcher(launcher_name: str, options: Mapping[str, str]) -> Launcher:
         UsageError: There is no such launcher, its module cannot be imported, its engine is not installed, or
             it refuses its options.
     """
-    if launcher_name not in _OURS and ":" not in launcher_name:
+    if launcher_name not in _BUILT_IN_PATHS and ":" not in launcher_name:
         raise UsageError(
-            unknown("launcher", launcher_name, _OURS, "For a custom launcher give package.module:Class.")
+            unknown(
+                "launcher", launcher_name, _BUILT_IN_PATHS, "For a custom launcher give package.module:Class."
+            )
         )
     try:
-        return _class(launcher_name)(options)
+        return _load_launcher_class(launcher_name)(options)
     except ImportError as error:
-        raise _without_engine(launcher_name, error) or UsageError(f"--launcher: {error}") from error
+        raise _build_missing_engine_error(launcher_name, error) or UsageError(
+            f"--launcher: {error}"
+        ) from error
     except TypeError as error:
         raise UsageError(f'--launcher: "{launcher_name}" cannot be made: {error}.') from error
 
 
-def _class(launcher_name: str) -> type[Launcher]:
+def _load_launcher_class(launcher_name: str) -> type[Launcher]:
     # Python itself reports missing abstract methods
-    if launcher_name not in _OURS:
+    if launcher_name not in _BUILT_IN_PATHS:
         return cast(
             "type[Launcher]", load_class(launcher_name.replace(":", "."), base=Launcher, where="--launcher")
         )
     # not searched in the current folder, unlike a custom one: no file there replaces an engine
-    built_in: type[Launcher] = pkgutil.resolve_name(_OURS[launcher_name])
+    built_in: type[Launcher] = pkgutil.resolve_name(_BUILT_IN_PATHS[launcher_name])
     return built_in
 
 
-def _without_engine(launcher_name: str, error: ImportError) -> UsageError | None:
+def _build_missing_engine_error(launcher_name: str, error: ImportError) -> UsageError | None:
     """Return the error for an engine that is not installed, None if the cause is another one."""
     engine = _ENGINES.get(launcher_name)
     missing = error.name if isinstance(error, ModuleNotFoundError) else None

@@ -30,28 +30,30 @@ from tempopt.launch.launcher import Job, Launcher, Task
 from tempopt.launch.supervise import ExitInfo
 
 _COMMANDS = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
-_WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
-_RUNNING = frozenset(
+_WAITING_STATES = frozenset(
+    {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
+)
+_RUNNING_STATES = frozenset(
     {"CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
 )
-_UNUSABLE = ("down", "drain", "fail", "error", "unknown", "future", "inval", "maint")
+_UNUSABLE_STATES = ("down", "drain", "fail", "error", "unknown", "future", "inval", "maint")
 # Options of sbatch that the launcher sets itself.
-_OURS = frozenset(
+_RESERVED_OPTIONS = frozenset(
     "array error export job-name nodes ntasks ntasks-per-node open-mode output requeue "
     "no-requeue signal time".split()
 )
-_MINUTES = 60
-_LEAVING = 60.0
-_TELL_AGAIN = 10.0
-_PATIENCE = 900.0
-_PAUSES = (1.0, 3.0, 6.0)
+_DEFAULT_MINUTES = 60
+_LEAVE_SECONDS = 60.0
+_SIGNAL_INTERVAL_SECONDS = 10.0
+_CANCEL_TIMEOUT_SECONDS = 900.0
+_RETRY_PAUSE_SECONDS = (1.0, 3.0, 6.0)
 # Ids come from the database: this pattern excludes paths, and the job's name the jobs of other programs.
 _ID = re.compile(r"[0-9]+(?:_[0-9]+)?")
 _JOB_NAME = "tempopt-"
 
 # Slurm itself requeues a job whose node failed. If only the job's processes died, this script does, at most
 # five times if they die at once. The last member of an array has the array's own number, hence both numbers.
-_REVIVE = """\
+_REQUEUE_SCRIPT = """\
 code=$?
 if [ $code -gt 128 ] && { [ $SECONDS -ge 60 ] || [ "${SLURM_RESTART_COUNT:-0}" -lt 5 ]; }; then
     scontrol requeue "${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}"
@@ -60,7 +62,7 @@ exit $code"""
 
 
 @dataclass(frozen=True, slots=True)
-class _Size:
+class _AgentSize:
     """The resources that all agents of one job array share."""
 
     cpus: int
@@ -91,7 +93,7 @@ class SlurmLauncher(Launcher):
     OPTIONS: ClassVar[Mapping[str, str]] = {
         "partition": "partition, or several with commas; default: the cluster's",
         "time": "time limit of a job, in minutes or as [DAYS-]HH:MM:SS; a job that reaches it is requeued; "
-        f"default: {_MINUTES}",
+        f"default: {_DEFAULT_MINUTES}",
         "signal": "seconds before the limit at which an agent has to write checkpoints; Slurm may send "
         "the signal a minute earlier; at most half of the time; default: resources.grace and a minute",
         "account": "account that is charged; default: yours",
@@ -118,13 +120,13 @@ class SlurmLauncher(Launcher):
         # absolute, so that a program that is started in another folder finds it
         self._folder = absolute(self.options.get("folder", "tempopt-slurm"), "--launch folder:")
         self.options["folder"] = str(self._folder)
-        self._minutes = _minutes(self.options.get("time", str(_MINUTES)))
-        self._signal = self._count("signal")
-        self._parallel = self._count("parallel")
-        self._extra = _extra(self.options.get("extra", ""))
+        self._minutes = _parse_minutes(self.options.get("time", str(_DEFAULT_MINUTES)))
+        self._signal = self._parse_count("signal")
+        self._parallel = self._parse_count("parallel")
+        self._extra = _parse_extra_options(self.options.get("extra", ""))
         self._job_cache: dict[str, Job] = {}
 
-    def _count(self, name: str) -> int | None:
+    def _parse_count(self, name: str) -> int | None:
         text = self.options.get(name)
         if text is None:
             return None
@@ -137,7 +139,7 @@ class SlurmLauncher(Launcher):
 
         Nodes that ``constraint`` and ``extra`` exclude are included: agents wait for the others.
         """
-        lines = _slurm("sinfo", "--noheader", "--Node", "--format=%N|%P|%T|%c|%m|%G").splitlines()
+        lines = _run_slurm_command("sinfo", "--noheader", "--Node", "--format=%N|%P|%T|%c|%m|%G").splitlines()
         rows = [line.split("|") for line in lines]
         partitions = {row[1].rstrip("*"): row[1].endswith("*") for row in rows}
         partition_option = self.options.get("partition")
@@ -151,12 +153,12 @@ class SlurmLauncher(Launcher):
         nodes = {}
         for name, partition, state, cpus, memory, gres in rows:
             # without a default partition, sbatch itself reports that one is needed
-            usable = not state.startswith(_UNUSABLE) and not state.endswith("*")
+            usable = not state.startswith(_UNUSABLE_STATES) and not state.endswith("*")
             if usable and (not partition_names or partition.rstrip("*") in partition_names):
                 nodes[name] = Machine(
                     cores=int(cpus),
                     memory=int(memory.rstrip("+")) * 2**20,
-                    cards=tuple(map(str, range(_gpus(gres)))),
+                    cards=tuple(map(str, range(_count_gpus(gres)))),
                 )
         return list(nodes.values())
 
@@ -167,9 +169,9 @@ class SlurmLauncher(Launcher):
             UsageError: The folder cannot be made, or Slurm refuses the jobs, which are then all cancelled.
         """
         self._check_times(tasks)
-        sizes = [_Size(task.cpus, task.gpus, task.memory, task.grace, task.storage) for task in tasks]
+        sizes = [_AgentSize(task.cpus, task.gpus, task.memory, task.grace, task.storage) for task in tasks]
         ids: dict[int, str] = {}
-        folder = self._new_folder(tasks)
+        folder = self._make_folder(tasks)
         try:
             for size in dict.fromkeys(sizes):
                 members = [index for index, task_size in enumerate(sizes) if task_size == size]
@@ -181,19 +183,19 @@ class SlurmLauncher(Launcher):
             raise UsageError(f"Slurm does not accept the job:\n{str(error).strip()}") from None
         return [ids[index] for index in range(len(tasks))]
 
-    def _delay(self, grace: float) -> int:
+    def _leave_delay_seconds(self, grace: float) -> int:
         """Return how many seconds before the limit an agent gets the signal to leave."""
-        return self._signal or math.ceil(grace + _LEAVING)
+        return self._signal or math.ceil(grace + _LEAVE_SECONDS)
 
     def _check_times(self, tasks: Sequence[Task]) -> None:
-        delay = max(self._delay(task.grace) for task in tasks)
+        delay = max(self._leave_delay_seconds(task.grace) for task in tasks)
         if 2 * delay > 60 * self._minutes:
             raise UsageError(
                 f"Jobs of {self._minutes} min whose agents have to leave {delay} s before the end have "
                 "no time to train. Set --launch time=MINUTES to at least twice --launch signal=SECONDS."
             )
 
-    def _new_folder(self, tasks: Sequence[Task]) -> Path:
+    def _make_folder(self, tasks: Sequence[Task]) -> Path:
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             # private to this user, regardless of the umask
@@ -204,10 +206,10 @@ class SlurmLauncher(Launcher):
                 "Give a folder that all nodes share: --launch folder=PATH"
             ) from error
 
-    def _submit(self, folder: Path, size: _Size, tasks: Sequence[Task]) -> list[str]:
+    def _submit(self, folder: Path, size: _AgentSize, tasks: Sequence[Task]) -> list[str]:
         executor = submitit.SlurmExecutor(folder=folder)
-        executor.update_parameters(**self._parameters(size, tasks))
-        with _submitting(size.storage):
+        executor.update_parameters(**self._build_parameters(size, tasks))
+        with _sbatch_environment(size.storage):
             jobs = executor.map_array(
                 slurm_entrypoint.run_agent, [replace(task, storage="") for task in tasks]
             )
@@ -216,14 +218,14 @@ class SlurmLauncher(Launcher):
             script.unlink()
         return [job.job_id for job in jobs]
 
-    def _parameters(self, size: _Size, tasks: Sequence[Task]) -> dict[str, Any]:
+    def _build_parameters(self, size: _AgentSize, tasks: Sequence[Task]) -> dict[str, Any]:
         setup = self.options.get("setup")
         options = {name: self.options.get(name) for name in ("partition", "account", "qos", "constraint")}
         return {
             **{name: value for name, value in options.items() if value is not None},
             "job_name": f"{_JOB_NAME}{tasks[0].study}",
             "time": self._minutes,
-            "signal_delay_s": self._delay(size.grace),
+            "signal_delay_s": self._leave_delay_seconds(size.grace),
             "nodes": 1,
             "ntasks_per_node": 1,
             "cpus_per_task": size.cpus,
@@ -233,7 +235,7 @@ class SlurmLauncher(Launcher):
             **({"mem": f"{math.ceil(size.memory / 2**20)}M"} if size.memory is not None else {}),
             "array_parallelism": self._parallel or len(tasks),
             "setup": None if setup is None else [f"{{\n{setup}\n}} || exit 1"],
-            "teardown": [_REVIVE],
+            "teardown": [_REQUEUE_SCRIPT],
             "wckey": None,
             "additional_parameters": {"requeue": True, **self._extra},
         }
@@ -244,7 +246,7 @@ class SlurmLauncher(Launcher):
         While Slurm does not answer, the last known states: a search does not need its controller.
         """
         try:
-            states = _queue(ids)
+            states = _query_queue(ids)
         except _SlurmUnavailableError as error:
             message = f"Slurm does not answer: {error}"
             return [self._job_cache.get(id, Job(id=id, state="waiting", message=message)) for id in ids]
@@ -253,11 +255,11 @@ class SlurmLauncher(Launcher):
         return jobs
 
     def _job(self, id: str, state: str, reason: str) -> Job:
-        if state in _WAITING:
+        if state in _WAITING_STATES:
             return Job(id=id, state="waiting", message="" if reason == "None" else reason)
-        if state in _RUNNING:
+        if state in _RUNNING_STATES:
             return Job(id=id, state="running")
-        folder = self._folder_of(id)
+        folder = self._find_folder(id)
         ending = None if folder is None else slurm_entrypoint.read_ended(folder, id)
         if ending is not None:
             return ending.to_job(id)
@@ -267,44 +269,48 @@ class SlurmLauncher(Launcher):
             id=id, state="failed", message=f"Slurm ended it: {state}. Its output is in {folder}/{id}_*"
         )
 
-    def _folder_of(self, id: str) -> Path | None:
+    def _find_folder(self, id: str) -> Path | None:
         path = next(self._folder.glob(f"*/{id}_*"), None) if _ID.fullmatch(id) else None
         return None if path is None else path.parent
 
     def cancel(self, ids: Sequence[str]) -> None:
         """Cancel waiting jobs; shut down the agents of the others, and wait until they have left."""
-        deadline, tell = time.monotonic() + _PATIENCE, 0.0
-        forbidden: set[str] = set()
-        while active := {id: state for id, (state, _) in _queue(ids).items() if state in _WAITING | _RUNNING}:
-            if waiting_ids := [id for id, state in active.items() if state in _WAITING]:
-                _slurm("scancel", "--quiet", "--state=PENDING", *waiting_ids, check=False)
-            running = [id for id, state in active.items() if state in _RUNNING]
-            for id in sorted({*running} - forbidden):
-                _slurm("scontrol", "update", f"JobId={id}", "Requeue=0", check=False)
-                forbidden.add(id)
+        deadline, next_signal_at = time.monotonic() + _CANCEL_TIMEOUT_SECONDS, 0.0
+        without_requeue_ids: set[str] = set()
+        while active := {
+            id: state
+            for id, (state, _) in _query_queue(ids).items()
+            if state in _WAITING_STATES | _RUNNING_STATES
+        }:
+            if waiting_ids := [id for id, state in active.items() if state in _WAITING_STATES]:
+                _run_slurm_command("scancel", "--quiet", "--state=PENDING", *waiting_ids, check=False)
+            running = [id for id, state in active.items() if state in _RUNNING_STATES]
+            for id in sorted({*running} - without_requeue_ids):
+                _run_slurm_command("scontrol", "update", f"JobId={id}", "Requeue=0", check=False)
+                without_requeue_ids.add(id)
             # repeated: a job that has just begun does not handle the signal yet
-            if running and time.monotonic() >= tell:
-                _slurm("scancel", "--quiet", "--signal=USR2", *running, check=False)
-                tell = time.monotonic() + _TELL_AGAIN
+            if running and time.monotonic() >= next_signal_at:
+                _run_slurm_command("scancel", "--quiet", "--signal=USR2", *running, check=False)
+                next_signal_at = time.monotonic() + _SIGNAL_INTERVAL_SECONDS
             stuck_ids = [id for id, state in active.items() if state in ("SUSPENDED", "STOPPED")]
             if stuck_ids or time.monotonic() > deadline:
-                _slurm("scancel", "--quiet", *(stuck_ids or active), check=False)
+                _run_slurm_command("scancel", "--quiet", *(stuck_ids or active), check=False)
             time.sleep(0.5)
-        self._clean(ids)
+        self._remove_submission_files(ids)
 
-    def _clean(self, ids: Sequence[str]) -> None:
+    def _remove_submission_files(self, ids: Sequence[str]) -> None:
         """Remove the submission files of cancelled jobs; a job without an end record never started."""
         for id in ids:
-            folder = self._folder_of(id)
+            folder = self._find_folder(id)
             if folder is not None:
                 submitit.core.utils.JobPaths(folder, job_id=id).submitted_pickle.unlink(missing_ok=True)
                 if slurm_entrypoint.read_ended(folder, id) is None:
                     slurm_entrypoint.write_ended(folder, id, ExitInfo(code=130))
 
 
-def _slurm(*words: str, check: bool = True) -> str:
+def _run_slurm_command(*words: str, check: bool = True) -> str:
     """Run a command of Slurm, and return its output; with ``check``, raise UsageError if it failed."""
-    for pause in (*_PAUSES, None):
+    for pause in (*_RETRY_PAUSE_SECONDS, None):
         done = subprocess.run(words, capture_output=True, text=True)
         away = done.returncode != 0 and re.search("contact|timed out|refused", done.stderr)
         if not away or pause is None:
@@ -316,7 +322,7 @@ def _slurm(*words: str, check: bool = True) -> str:
     return done.stdout
 
 
-def _queue(ids: Sequence[str]) -> dict[str, tuple[str, str]]:
+def _query_queue(ids: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Return state and reason of the jobs of tempopt that Slurm knows.
 
     Not through submitit, which uses sacct and so needs an accounting database that not every cluster has.
@@ -326,7 +332,7 @@ def _queue(ids: Sequence[str]) -> dict[str, tuple[str, str]]:
         return {}
     options = "--noheader --array --states=all --format=%i|%T|%j|%r --jobs".split()
     try:
-        lines = _slurm("squeue", *options, ",".join(numbers)).splitlines()
+        lines = _run_slurm_command("squeue", *options, ",".join(numbers)).splitlines()
     except UsageError as error:
         # the message if the only job is gone
         if "Invalid job id" in str(error):
@@ -340,7 +346,7 @@ def _queue(ids: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 
 @contextlib.contextmanager
-def _submitting(storage: str) -> Iterator[None]:
+def _sbatch_environment(storage: str) -> Iterator[None]:
     """Add the database's URL to the environment of sbatch, and remove variables of an enclosing job.
 
     A server's token is removed as well, since Slurm would store it: agents read it from a file.
@@ -358,13 +364,13 @@ def _submitting(storage: str) -> Iterator[None]:
         os.environ.update(before)
 
 
-def _gpus(gres: str) -> int:
+def _count_gpus(gres: str) -> int:
     """Return the number of GPUs of a node, as in ``gpu:a100:4(S:0-1),gpu:v100:2``."""
     counts = re.findall(r"(?:^|,)gpu(?::[^:,(]+)??(?::(\d+))?(?=[,(]|$)", gres)
     return sum(int(count or 1) for count in counts)
 
 
-def _minutes(text: str) -> int:
+def _parse_minutes(text: str) -> int:
     """Return the minutes of a text in minutes or ``[DAYS-]HH:MM:SS``, rounded up."""
     if text.isdecimal() and int(text) > 0:
         return int(text)
@@ -376,16 +382,16 @@ def _minutes(text: str) -> int:
     return total
 
 
-def _extra(text: str) -> dict[str, str | bool]:
+def _parse_extra_options(text: str) -> dict[str, str | bool]:
     """Return further options of sbatch, given as ``NAME=VALUE;NAME``."""
     options: dict[str, str | bool] = {}
     for option in filter(None, (part.strip().removeprefix("--") for part in text.split(";"))):
         name, equals, value = option.partition("=")
         name = name.strip().replace("_", "-")
-        if not re.fullmatch(r"[a-z][a-z-]*", name) or name in _OURS:
+        if not re.fullmatch(r"[a-z][a-z-]*", name) or name in _RESERVED_OPTIONS:
             raise UsageError(
                 f"--launch extra={text}: {option!r} is not allowed. Give options of sbatch as NAME=VALUE or "
-                f"NAME, with semicolons between them, other than {', '.join(sorted(_OURS))}."
+                f"NAME, with semicolons between them, other than {', '.join(sorted(_RESERVED_OPTIONS))}."
             )
         options[name] = value.strip() if equals else True
     return options

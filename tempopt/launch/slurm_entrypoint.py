@@ -24,7 +24,7 @@ from tempopt.launch.supervise import CLEAN_EXIT_CODES, ExitInfo, Supervisor
 STORAGE = "TEMPOPT_STORAGE"
 """Variable with the database's URL; not an argument, since submitit writes arguments into a file."""
 
-_LOOK = 2.0
+_POLL_SECONDS = 2.0
 
 
 def exit_info_path(folder: Path, job: str) -> Path:
@@ -67,7 +67,7 @@ def run_agent(task: Task) -> NoReturn:
     else:
         # one file for all runs of a requeued job
         with (paths.folder / f"{job}_agent.log").open("ab") as log:
-            agent_task = dataclasses.replace(task, storage=storage, environment=_environment(task))
+            agent_task = dataclasses.replace(task, storage=storage, environment=_build_environment(task))
             ending = _supervise(agent_task, log.fileno(), job)
     if ending is None:
         raise SystemExit(0)
@@ -78,7 +78,7 @@ def run_agent(task: Task) -> NoReturn:
     raise SystemExit(0 if ending.is_clean else max(ending.code, 1))
 
 
-def _environment(task: Task) -> dict[str, str]:
+def _build_environment(task: Task) -> dict[str, str]:
     """Return the environment variables of an agent."""
     # where Slurm does not manage GPUs, every job sees all GPUs of its node
     return {**task.environment, **({} if task.gpus else {"CUDA_VISIBLE_DEVICES": ""})}
@@ -90,28 +90,28 @@ def _supervise(task: Task, log: int, job: str) -> ExitInfo | None:
     # replaces the handler of submitit, which does not wait for an agent to leave
     signal.signal(signal.SIGUSR2, lambda *_: news.put(None))
     supervisor = Supervisor(task, log)
-    with ThreadPoolExecutor(1, initializer=_spare) as pool:
+    with ThreadPoolExecutor(1, initializer=_block_signal) as pool:
         agent = pool.submit(supervisor.run)
         agent.add_done_callback(news.put)
-        should_leave = not _has_ended(agent, news)
+        should_leave = not _wait_for_end(agent, news)
         if should_leave:
             supervisor.leave()
         ending = agent.result()
     return _requeue(job) if _is_unfinished(ending) and (should_leave or _is_preempted(job)) else ending
 
 
-def _spare() -> None:
+def _block_signal() -> None:
     # Slurm's warning goes to every process of the job, and ends processes that do not handle it; child
     # processes inherit the signal mask of the thread
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
 
 
-def _has_ended(agent: Future[ExitInfo], news: queue.SimpleQueue[Future[ExitInfo] | None]) -> bool:
+def _wait_for_end(agent: Future[ExitInfo], news: queue.SimpleQueue[Future[ExitInfo] | None]) -> bool:
     """Wait until the agent has ended, or has to leave: after a signal, or the death of Slurm's job step."""
     step = os.getppid()
     while os.getppid() == step:
         try:
-            return news.get(timeout=_LOOK) is agent
+            return news.get(timeout=_POLL_SECONDS) is agent
         except queue.Empty:
             continue
     return False

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempopt.agent.observer import Observer
 from tempopt.agent.study_runner import find_stored_checkpoints, resolve_worker_count
 from tempopt.errors import StudyFailed, TempoptError, UsageError
-from tempopt.launch.launcher import Job, Launcher, Task, tasks
+from tempopt.launch.launcher import Job, Launcher, Task, build_tasks
 from tempopt.launch.watch import StudyPoller
 from tempopt.report.study_result import StudyResult, load
 from tempopt.spec.resources import Workers
@@ -24,7 +24,7 @@ from tempopt.storage import checkpoints
 from tempopt.storage.rows import StudyRow
 from tempopt.storage.store import Store
 
-USAGE = 2
+USAGE_EXIT_CODE = 2
 """Exit code of an agent whose request is invalid."""
 _ERROR = "tempopt: error: "
 _TERMINAL_JOB_STATES = ("done", "failed", "gone")
@@ -55,7 +55,7 @@ class StudyLaunch:
         workers: Workers | None,
     ) -> None:
         self._launcher = launcher
-        self._called = launcher_spec
+        self._launcher_spec = launcher_spec
         self._store = store
         self._name = spec.study.name
         self._grace = spec.resources_here.grace
@@ -116,18 +116,18 @@ class StudyLaunch:
             # only here: agents do not continue a study that is paused later
             self._store.set_state(study.id, "running")
         try:
-            self._ids = self._launcher.start(tasks(base, self._need, split))
+            self._ids = self._launcher.start(build_tasks(base, self._need, split))
             if self._launcher.survives_command:
-                self._store.add_jobs(self._name, self._called, self._launcher.options, self._ids)
+                self._store.add_jobs(self._name, self._launcher_spec, self._launcher.options, self._ids)
         except BaseException:
             # agents without a record in the store could not be found again
             self._launcher.cancel(self._ids)
             if study is not None and was_paused:
                 self._store.set_state(study.id, "paused")
             raise
-        return self._start_notes(checkpoints_url, len(split))
+        return self._build_start_notes(checkpoints_url, len(split))
 
-    def _start_notes(self, checkpoints_url: str, agents: int) -> list[str]:
+    def _build_start_notes(self, checkpoints_url: str, agents: int) -> list[str]:
         count = f"{agents} agent{'s' * (agents > 1)}"
         trials = f"{self.workers} trial{'s' * (self.workers > 1)}"
         notes = [f"Launched {count} on {self._launcher.name}, for {trials} at a time."]
@@ -168,7 +168,7 @@ class StudyLaunch:
                 self._dismiss(jobs, all_of_them=state == "done")
                 return load(self._store, self._name)
             failed = [job for job in jobs if job.state == "failed"]
-            if state is None and any(job.code == USAGE for job in failed):
+            if state is None and any(job.code == USAGE_EXIT_CODE for job in failed):
                 raise self._cancel_and_explain(failed)
             for job in (job for job in failed if job.id not in announcements):
                 announcements.add(job.id)
@@ -193,17 +193,17 @@ class StudyLaunch:
     def _dismiss(self, jobs: Sequence[Job], *, all_of_them: bool) -> None:
         """Cancel waiting jobs, and jobs that do not end by themselves though nothing is left to do."""
         waiting_ids = [job.id for job in jobs if job.state == "waiting"]
-        self._take_back(waiting_ids)
+        self._cancel_jobs(waiting_ids)
         if not all_of_them:
             self._forget(waiting_ids)
             return
         deadline = time.monotonic() + self._grace
         while (active_ids := self.unended_job_ids()) and time.monotonic() < deadline:
             time.sleep(0.2)
-        self._take_back(active_ids)
+        self._cancel_jobs(active_ids)
         self._forget(self._ids)
 
-    def _take_back(self, ids: Sequence[str]) -> None:
+    def _cancel_jobs(self, ids: Sequence[str]) -> None:
         # ignore an engine that does not answer now: its agents will find nothing to do
         with contextlib.suppress(UsageError):
             if ids:
@@ -230,7 +230,7 @@ class StudyLaunch:
             return StudyFailed(
                 f"Every agent has left, and the study is not done. To continue: tempopt resume {self._name}"
             )
-        kind = UsageError if any(job.code == USAGE for job in failed) else StudyFailed
+        kind = UsageError if any(job.code == USAGE_EXIT_CODE for job in failed) else StudyFailed
         return kind("\n".join(reasons))
 
 

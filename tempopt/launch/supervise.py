@@ -26,9 +26,9 @@ AGENT_MODULE = "tempopt.cli.agent_entrypoint"
 CLEAN_EXIT_CODES = (0, 130)
 """Exit codes of an agent that left gracefully: the study is done, or a stop was requested."""
 
-_SHORT_LIFE = 60.0
-_SHORT_LIVES = 5
-_LINES = 20
+_SHORT_LIFE_SECONDS = 60.0
+_MAX_SHORT_LIVES = 5
+_MAX_LINES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +55,11 @@ class ExitInfo:
 
 
 class RestartPolicy:
-    """Restarts after growing pauses, until several lives in a row were short."""
+    """Restarts after growing pauses, until several restart_policy in a row were short."""
 
     def __init__(self) -> None:
         self._pause = 1.0
-        self._short = 0
+        self._num_short_lives = 0
 
     def next_restart_delay(self, seconds: float) -> float | None:
         """Count a death, and return the seconds until the restart; None: do not restart.
@@ -67,10 +67,10 @@ class RestartPolicy:
         Args:
             seconds: Length of the life.
         """
-        self._short = self._short + 1 if seconds < _SHORT_LIFE else 1
-        if self._short >= _SHORT_LIVES:
+        self._num_short_lives = self._num_short_lives + 1 if seconds < _SHORT_LIFE_SECONDS else 1
+        if self._num_short_lives >= _MAX_SHORT_LIVES:
             return None
-        pause, self._pause = self._pause, min(2 * self._pause, _SHORT_LIFE)
+        pause, self._pause = self._pause, min(2 * self._pause, _SHORT_LIFE_SECONDS)
         return pause
 
 
@@ -91,17 +91,17 @@ class Supervisor:
 
     def run(self) -> ExitInfo:
         """Run the agent, restart it if it dies, and return its permanent end."""
-        lives = RestartPolicy()
+        restart_policy = RestartPolicy()
         while True:
-            began = time.monotonic()
-            ending = self._once()
+            started_at = time.monotonic()
+            ending = self._run_once()
             has_died = ending.code not in (*CLEAN_EXIT_CODES, 1, 2)
             if self._leaving.is_set():
                 # a stop before the agent handled signals: no run had begun
                 return ExitInfo(code=130) if ending.code == -signal.SIGTERM else ending
             if not has_died:
                 return ending
-            pause = lives.next_restart_delay(time.monotonic() - began)
+            pause = restart_policy.next_restart_delay(time.monotonic() - started_at)
             if pause is None or self._leaving.wait(pause):
                 return ending
 
@@ -120,7 +120,7 @@ class Supervisor:
         except subprocess.TimeoutExpired:
             process.kill()
 
-    def _once(self) -> ExitInfo:
+    def _run_once(self) -> ExitInfo:
         with self._lock:
             if self._leaving.is_set():
                 return ExitInfo(code=130)
@@ -139,7 +139,7 @@ class Supervisor:
 
     def _forward_stderr(self, stream: IO[bytes]) -> deque[str]:
         """Copy the agent's standard error, and return its last lines."""
-        last_lines: deque[str] = deque(maxlen=_LINES)
+        last_lines: deque[str] = deque(maxlen=_MAX_LINES)
         for line in stream:
             last_lines.append(line.decode(errors="replace").rstrip("\n"))
             os.write(sys.stderr.fileno() if self._output is None else self._output, line)

@@ -14,7 +14,7 @@ from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import TERMINAL_STATES, StudyState, TicketRow
 from tempopt.storage.store import Store
 
-LOOK_SECONDS = 2.0
+POLL_SECONDS = 2.0
 """Seconds between two polls of a study."""
 
 
@@ -31,13 +31,13 @@ class StudyPoller:
         self._store = store
         self._name = name
         self._observer = observer
-        self._clock = time.monotonic()
+        self._started_at = time.monotonic()
         self._cache: StudyCache | None = None
         self.is_reachable = True
         """Whether the store could be reached in the last :meth:`poll_patiently`."""
         self._open()
         # tickets that were over before are not reported
-        self._notified_ticket_ids = {row.id for row in self._over()}
+        self._notified_ticket_ids = {row.id for row in self._list_ended_tickets()}
         self._failures = {row.id: row.failures for row in self._cached_tickets()}
 
     def poll(self) -> StudyState | None:
@@ -54,7 +54,7 @@ class StudyPoller:
             self._cache.refresh()
         except StudyNotFound as error:
             raise StudyFailed(f"The study was deleted while it was being watched: {error}") from error
-        self._tell()
+        self._report_news()
         return self._cache.state
 
     def poll_patiently(self) -> StudyState | None:
@@ -76,21 +76,21 @@ class StudyPoller:
     def _cached_tickets(self) -> list[TicketRow]:
         return [] if self._cache is None else list(self._cache.tickets.values())
 
-    def _over(self) -> list[TicketRow]:
+    def _list_ended_tickets(self) -> list[TicketRow]:
         # withdrawn tickets have no result
         return [
             row for row in self._cached_tickets() if row.state in TERMINAL_STATES and row.outcome is not None
         ]
 
-    def _tell(self) -> None:
+    def _report_news(self) -> None:
         assert self._cache is not None
         for row in self._cached_tickets():
             if row.failures > self._failures.get(row.id, 0):
                 self._failures[row.id] = row.failures
                 self._observer.note(f"{row.kind} {row.number}: {row.error or 'an attempt was lost'}")
-        elapsed = time.monotonic() - self._clock
+        elapsed = time.monotonic() - self._started_at
         now = self._cache.snapshot(self._cache.worker_views(), elapsed)
-        new_rows = [row for row in self._over() if row.id not in self._notified_ticket_ids]
+        new_rows = [row for row in self._list_ended_tickets() if row.id not in self._notified_ticket_ids]
         # an observer receives the end of a ticket before the snapshot that counts it
         counts = Counter(row.kind for row in new_rows)
         before = {kind: done - counts[kind] for kind, done in now.done.items()}
@@ -117,4 +117,4 @@ def watch_study(store: Store, name: str, observer: Observer) -> None:
         )
     watch = StudyPoller(store, name, observer)
     while watch.poll_patiently() not in ("done", "paused"):
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""Whether the study of a spec could be begun, as far as that is told without its modules; begins nothing."""
+"""Check whether the study of a spec could be created, without importing its modules."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tempopt.storage.store import Store
 from tempopt.verdict.set_comparison import check_comparison
 
 MaySee = Callable[[str], bool]
-"""Whether the caller may see a study of this name; there is none of another name for them."""
+"""Returns whether the caller may see a study of a name; others do not exist for the caller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExistingStudy:
-    """The study that has a spec's name already.
+    """The existing study with a spec's name.
 
     Args:
         state: Its state.
-        same: Whether the spec is the stored one, in all that has to be equal to continue it.
-        differences: A line for each thing that the spec asks otherwise.
+        same: Whether the spec equals the stored one in all keys that have to be equal to continue it.
+        differences: A line for each difference.
     """
 
     state: StudyState
@@ -39,18 +39,18 @@ class ExistingStudy:
 
 
 def check(text: str, store: Store, is_visible: MaySee) -> SpecLintResult:
-    """Check the text of a spec as ``tempopt check`` does, apart from the classes that it names.
+    """Check the text of a spec as ``tempopt check`` does, except for the classes that it names.
 
     Args:
         text: The spec in YAML.
-        store: Where the study would be begun; nothing is written.
+        store: The database for the study; nothing is written.
         is_visible: See :data:`MaySee`.
     """
     checked_text = check_text(text)
     if checked_text.spec is None or checked_text.origin is None:
         return checked_text
     spec, origin = checked_text.spec, checked_text.origin
-    messages = list(_unseen(spec, origin, is_visible))
+    messages = list(_check_names(spec, origin, is_visible))
     for checker in (check_schedules, _check_strategies, _check_loggers, _check_sets):
         with _collect_messages(messages, origin):
             checker(spec)
@@ -63,22 +63,22 @@ def check(text: str, store: Store, is_visible: MaySee) -> SpecLintResult:
 
 
 def check_resolvable_on_server(spec: StudySpec) -> None:
-    """Refuse to begin a study where a dry run would have found what it cannot begin without.
+    """Refuse a study that needs values which only a dry run can find.
 
     Raises:
-        SpecError: Something is missing.
+        SpecError: A value is missing.
     """
     if lines := find_unresolved_references(spec):
         raise SpecError("\n".join(f"{path}: {text}" for path, text in lines))
 
 
 def find_existing_study(spec: StudySpec, store: Store) -> ExistingStudy | None:
-    """Return the study that has a spec's name already, None if there is none."""
+    """Return the existing study with a spec's name, None if there is none."""
     row = find_study(store, spec.study.name)
     if row is None:
         return None
     stored_spec = StudySpec.from_json(row.spec)
-    # what a budget decided when it was begun is no difference: the same text continues it
+    # values that a dry run added to the stored spec are not differences: the same text continues it
     new_spec = spec.with_stored_dry_run_results(stored_spec)
     lines = list(diff_specs(stored_spec, new_spec).values())
     if not lines:
@@ -87,9 +87,9 @@ def find_existing_study(spec: StudySpec, store: Store) -> ExistingStudy | None:
     return ExistingStudy(state=row.state, same=not lines, differences=tuple(lines))
 
 
-def _unseen(spec: StudySpec, origin: YamlDocument, is_visible: MaySee) -> Iterator[LintMessage]:
+def _check_names(spec: StudySpec, origin: YamlDocument, is_visible: MaySee) -> Iterator[LintMessage]:
     if not is_visible(spec.study.name):
-        text = f'you may not begin a study named "{spec.study.name}". Give another name.'
+        text = f'you may not create a study named "{spec.study.name}". Give another name.'
         yield message_at(origin, "study.name", text)
     for name in spec.study.warm_start:
         if not is_visible(name):
@@ -98,7 +98,7 @@ def _unseen(spec: StudySpec, origin: YamlDocument, is_visible: MaySee) -> Iterat
 
 @contextmanager
 def _collect_messages(messages: list[LintMessage], origin: YamlDocument) -> Iterator[None]:
-    """Collect what a check refuses."""
+    """Collect the errors of a check as messages."""
     try:
         yield
     except (SpecError, UsageError) as error:
@@ -106,7 +106,7 @@ def _collect_messages(messages: list[LintMessage], origin: YamlDocument) -> Iter
 
 
 def _check_strategies(spec: StudySpec) -> None:
-    """Refuse a sampler or pruner of Optuna that cannot work; its options themselves are validated before."""
+    """Refuse an invalid sampler or pruner of Optuna; options of tempopt's own are validated before."""
     if {spec.study.sampler.name, spec.study.pruner.name} == {KNOWLEDGE_GRADIENT}:
         return
     from tempopt.agent.study_runner import validate_sampler_and_pruner  # loads Optuna
@@ -131,13 +131,13 @@ def _check_sets(spec: StudySpec) -> None:
 
 
 def find_unresolved_references(spec: StudySpec) -> list[tuple[str, str]]:
-    """Return path and message of what a dry run finds in a module, and a study cannot begin without."""
+    """Return path and message of missing values that only a dry run can find in the module."""
     return [
         (
             f"temperatures.{name}",
-            "as_found is missing: the temperature that the module has there, to which searched ones are "
-            f"compared. A server imports no module. Give it, as in {name}: {{..., as_found: 0.5}}, or begin "
-            "the study with tempopt search, which looks it up.",
+            "as_found is missing: the temperature of the module, with which searched ones are compared. "
+            f"A server imports no module. Give it, as in {name}: {{..., as_found: 0.5}}, or create the "
+            "study with tempopt search, which reads it.",
         )
         for name, temperature in spec.temperatures.items()
         if temperature.as_found is None

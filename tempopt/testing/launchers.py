@@ -21,7 +21,7 @@ import optuna
 import pytest
 
 from tempopt.errors import StorageError, UsageError
-from tempopt.launch.launcher import Job, Launcher, Task, tasks
+from tempopt.launch.launcher import Job, Launcher, Task, build_tasks
 from tempopt.service import lifecycle, studies
 from tempopt.service.requests import SearchRequest
 from tempopt.spec.resources import Need
@@ -160,7 +160,7 @@ class LauncherTests:
         need = Need(gpus=gpus, cpus=2)
         split = launcher.split(need, workers)
         assert sum(split) == workers and min(split) >= 1
-        agent_tasks = tasks(Task(study="any", storage="sqlite:///any.db"), need, split)
+        agent_tasks = build_tasks(Task(study="any", storage="sqlite:///any.db"), need, split)
         for task in agent_tasks:
             assert task.cpus == 2 * task.workers
             capacity = task.gpus * need.trials_per_card if gpus < 1 else task.gpus / gpus

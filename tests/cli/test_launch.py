@@ -95,7 +95,7 @@ def _has_agents() -> bool:
 def test_a_spec_that_cannot_be_carried_out_is_a_usage_error_and_nothing_is_begun() -> None:
     command = _tempopt("search", _spec(metric="val_never"), "--launcher", "local", "--workers", "1")
     _, err = command.communicate(timeout=PATIENCE)
-    assert command.returncode == cli.USAGE
+    assert command.returncode == cli.USAGE_EXIT_CODE
     assert err.startswith("tempopt: error: ") and err.count("val_never") >= 1
     assert err.count("tempopt: error: ") == 1
     with open_store(URL) as store:
@@ -127,7 +127,7 @@ def test_a_spec_that_cannot_be_carried_out_is_a_usage_error_and_nothing_is_begun
 def test_what_cannot_be_launched_is_told_before_anything_is(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["search", _spec(), *words]) == cli.USAGE
+    assert cli.main(["search", _spec(), *words]) == cli.USAGE_EXIT_CODE
     assert message in capsys.readouterr().err
     if Path("tempopt.db").exists():
         with open_store(URL) as store:

@@ -109,7 +109,7 @@ def test_an_empty_folder_for_checkpoints_is_refused(
     words: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "a.yaml").write_text(yaml.safe_dump(toy_spec()), encoding="utf-8")
-    assert cli.main(["search", "a.yaml", "--checkpoints", "", *words]) == cli.USAGE
+    assert cli.main(["search", "a.yaml", "--checkpoints", "", *words]) == cli.USAGE_EXIT_CODE
     assert "The folder for checkpoints is empty. Give a path" in capsys.readouterr().err
     assert not (folder / "tempopt-runs").exists()
 
@@ -146,7 +146,7 @@ def test_a_study_is_continued_and_extended_by_its_name(
     ],
 )
 def test_one_extension_is_requested_at_a_time(words: list[str], carried_out: Called) -> None:
-    assert cli.main(words) == cli.USAGE
+    assert cli.main(words) == cli.USAGE_EXIT_CODE
     assert not carried_out
 
 

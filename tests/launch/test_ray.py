@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tempopt.errors import UsageError
-from tempopt.launch.launcher import Job, Task, tasks
+from tempopt.launch.launcher import Job, Task, build_tasks
 from tempopt.launch.registry import make_launcher
 from tempopt.launch.supervise import AGENT_MODULE
 from tempopt.spec.resources import Need
@@ -55,7 +55,7 @@ def launcher(cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[R
     """A launcher on the cluster, whose agents are gone when its test is over."""
     from tempopt.launch import ray
 
-    monkeypatch.setattr(ray, "_LINGER", 15.0)
+    monkeypatch.setattr(ray, "_LINGER_SECONDS", 15.0)
     launcher = ray.RayLauncher({"address": cluster.address})
     yield launcher
     launcher.cancel(launcher._started)
@@ -147,7 +147,7 @@ def test_a_study_that_loses_a_node_with_its_keeper_and_another_without_ends_as_i
     from tempopt.launch import ray
 
     strategy = ray.NodeAffinitySchedulingStrategy(cluster.second_node.node_id, soft=True)
-    monkeypatch.setattr(ray, "_place_of_keepers", lambda: strategy)
+    monkeypatch.setattr(ray, "_make_keeper_strategy", lambda: strategy)
     ids = launcher.start([task, task])
     wait_until(lambda: len(_at_work(url)) == 2, "both agents at work")
     assert _states(launcher, ids) == ["running", "running"]
@@ -205,7 +205,7 @@ def test_two_trials_share_a_card_and_their_agent_ends_with_its_worker_and_is_sta
         return [pid for node in (cluster.head, cluster.second_node) for pid in _pids_of(node, program)]
 
     need = Need(gpus=0.5)
-    (joint_task,) = tasks(task, need, launcher.split(need, 2))
+    (joint_task,) = build_tasks(task, need, launcher.split(need, 2))
     num_gpus = ray.available_resources()["GPU"]
     ids = launcher.start([joint_task])
     wait_until(
@@ -328,7 +328,7 @@ def test_what_waits_is_cancelled_and_nothing_is_left_on_the_cluster(
 ) -> None:
     from tempopt.launch import ray
 
-    monkeypatch.setattr(ray, "_LINGER", 1.0)
+    monkeypatch.setattr(ray, "_LINGER_SECONDS", 1.0)
     ids = launcher.start([replace(task, cpus=CPUS + 1)])
     assert _states(launcher, ids) == ["waiting"]
     launcher.cancel(ids)

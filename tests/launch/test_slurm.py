@@ -319,7 +319,7 @@ class TestJobs:
         assert jobs[1] == Job(id=scene.ids[1], state="waiting", message="JobArrayTaskLimit")
         folder = scene.check_privacy()
         with monkeypatch.context() as patch:
-            patch.setattr(slurm, "_PAUSES", ())
+            patch.setattr(slurm, "_RETRY_PAUSE_SECONDS", ())
             patch.setenv("SLURM_CONF", str(scene.unreachable_config()))
             assert launcher.jobs(scene.ids) == jobs
             (job,) = SlurmLauncher(launcher.options).jobs(scene.ids[:1])
@@ -452,7 +452,7 @@ def test_a_job_that_asked_for_no_cards_sees_none() -> None:
     ],
 )
 def test_cards_are_counted_in_all_ways_in_which_slurm_writes_them(gres: str, cards: int) -> None:
-    assert slurm._gpus(gres) == cards
+    assert slurm._count_gpus(gres) == cards
 
 
 @pytest.mark.parametrize(
