@@ -277,7 +277,7 @@ def test_a_keeper_that_does_not_answer_is_asked_again_and_then_said_to_be_away(
 ) -> None:
     from tempopt.launch import ray
 
-    monkeypatch.setattr(ray, "_PATIENCE", 1.5)
+    monkeypatch.setattr(ray, "_QUERY_TIMEOUT_SECONDS", 1.5)
     requests = []
 
     class UnreachableActor:
@@ -296,13 +296,13 @@ def test_a_keeper_that_does_not_answer_is_asked_again_and_then_said_to_be_away(
 def test_an_agent_without_cards_sees_none_and_paths_of_its_task_come_before_those_of_the_node(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tempopt.launch.ray import _environment
+    from tempopt.launch.ray import _build_environment
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     monkeypatch.setenv("PYTHONPATH", "sent")
-    env_vars = _environment(replace(task, environment={"PYTHONPATH": "own"}))
+    env_vars = _build_environment(replace(task, environment={"PYTHONPATH": "own"}))
     assert env_vars == {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": f"own{os.pathsep}sent"}
-    assert "CUDA_VISIBLE_DEVICES" not in _environment(replace(task, gpus=1))
+    assert "CUDA_VISIBLE_DEVICES" not in _build_environment(replace(task, gpus=1))
 
 
 def test_a_trial_fits_on_one_node_or_not_at_all(launcher: RayLauncher) -> None:

@@ -436,8 +436,8 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_job_that_asked_for_no_cards_sees_none() -> None:
     task = Task(study="any", storage="", environment={"A": "b"})
-    assert slurm_entrypoint._environment(task) == {"A": "b", "CUDA_VISIBLE_DEVICES": ""}
-    assert slurm_entrypoint._environment(replace(task, gpus=1)) == {"A": "b"}
+    assert slurm_entrypoint._build_environment(task) == {"A": "b", "CUDA_VISIBLE_DEVICES": ""}
+    assert slurm_entrypoint._build_environment(replace(task, gpus=1)) == {"A": "b"}
 
 
 @pytest.mark.parametrize(
@@ -459,7 +459,7 @@ def test_cards_are_counted_in_all_ways_in_which_slurm_writes_them(gres: str, car
     ("time_limit", "minutes"), [("90", 90), ("01:30:00", 90), ("00:00:30", 1), ("2-01:00:00", 2940)]
 )
 def test_a_time_is_given_as_slurm_writes_it(time_limit: str, minutes: int) -> None:
-    assert slurm._minutes(time_limit) == minutes
+    assert slurm._parse_minutes(time_limit) == minutes
 
 
 def _text(path: Path) -> str:
