@@ -1,4 +1,4 @@
-"""Files that a person names: read if they are ordinary ones, and written whole or not at all."""
+"""Read and write the user's files: only regular files, written atomically."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tempopt.errors import UsageError
 
 
 def absolute(text: str, what: str) -> Path:
-    """Return an absolute path, ``~`` replaced; ``what`` names it in messages.
+    """Return an absolute path, with ``~`` expanded; ``what`` names it in messages.
 
     Raises:
-        UsageError: There is no such user, or nothing can be found at a path like that.
+        UsageError: There is no such user, or the path is invalid.
     """
     try:
         path = Path(text).expanduser().absolute()
@@ -25,14 +25,14 @@ def absolute(text: str, what: str) -> Path:
 
 
 def read_text(path: Path, holds: str) -> tuple[str, int]:
-    """Return what a text file holds, and its mode.
+    """Return the text of a file, and its mode.
 
     Args:
         path: The file, in UTF-8.
-        holds: What it is to hold, for messages.
+        holds: Its expected content, for messages.
 
     Raises:
-        UsageError: It cannot be read, is no text, or is no ordinary file: reading a pipe could wait for ever.
+        UsageError: It cannot be read, is not text, or is not a regular file: reading a pipe could block.
     """
     try:
         mode = path.stat().st_mode
@@ -48,15 +48,15 @@ def read_text(path: Path, holds: str) -> tuple[str, int]:
 
 
 def replace(path: Path, text: str, *, overwrite: bool = True) -> None:
-    """Write a file by way of a temporary one, in place of one that may be there.
+    """Write a file atomically, through a temporary file.
 
     Args:
         path: The file. A folder, a pipe or a device is not replaced.
         text: What to write, in UTF-8.
-        overwrite: Whether a file that is there may be replaced.
+        overwrite: Whether an existing file may be replaced.
 
-    Raises:
-        UsageError: It cannot be written, or is there and may not be replaced.
+        Raises:
+        UsageError: It cannot be written, or exists and may not be replaced.
     """
     try:
         is_there = _exists(path)
@@ -67,27 +67,27 @@ def replace(path: Path, text: str, *, overwrite: bool = True) -> None:
     if kind:
         raise UsageError(f"{path} is {kind}. Give the path of a file.")
     if is_there and not overwrite:
-        raise UsageError(f"{path} is there already and is left as it is. Remove it, or give another name.")
+        raise UsageError(f"{path} already exists and was not changed. Remove it, or give another name.")
     try:
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {_why(error)}. Give another path.") from error
     finally:
-        # there still if anything went wrong, Ctrl-C too
+        # the temporary file remains after an error or Ctrl-C
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
 
 
 def _exists(path: Path) -> bool:
-    # pathlib says of such a path that nothing is there, and then fails to make it
+    # pathlib reports that such a path does not exist, and then fails to make it
     if "\0" in str(path):
         raise ValueError("it holds the character NUL")
     return path.exists()
 
 
 def _other_kind(mode: int) -> str | None:
-    """Return what something in the file system is if it is no ordinary file."""
+    """Return the kind of a path that is not a regular file."""
     if stat.S_ISREG(mode):
         return None
     return "a folder" if stat.S_ISDIR(mode) else "no ordinary file, but a pipe, a socket or a device"
@@ -99,12 +99,12 @@ def _why(error: Exception) -> str:
 
 @contextlib.contextmanager
 def remove_new_empty_folders(folder: Path) -> Iterator[None]:
-    """Remove a folder and its parents at the end if they were created meanwhile and are empty."""
+    """Remove a folder and its parents at the end of the context if they are new and empty."""
     new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         yield
     finally:
-        # one that is not empty is not removed, nor any above it
+        # a folder that is not empty is not removed, nor its parents
         with contextlib.suppress(OSError):
             for new_folder in new_folders:
                 new_folder.rmdir()

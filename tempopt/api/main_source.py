@@ -1,6 +1,6 @@
-"""The source of what the running program defines: a script's ``__main__``, or the cells of a notebook.
+"""The source of the running program: a script's ``__main__``, or the cells of a notebook.
 
-Finds definitions, the names that they use and the statements that import those; writes nothing.
+Finds definitions, the names that they use, and the import statements of these names.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Definition:
 
     Args:
         text: Its source, decorators included.
-        eager: Names that have to be there when it is defined, such as those of its bases.
-        lazy: Names that have to be there when it is used.
-        hints: Names that annotations use, which may be absent.
+        eager: Names that have to exist when it is defined, such as those of its bases.
+        lazy: Names that have to exist when it is used.
+        hints: Names that annotations use, which may be missing.
         postponed: Whether its annotations are not evaluated (``from __future__ import annotations``).
     """
 
@@ -57,7 +57,7 @@ def is_defined_in_main(value: object) -> bool:
 
 
 def definition(value: Any) -> Definition | str:
-    """Return the definition of a class or function of the running program; in words why there is none."""
+    """Return the definition of a class or function of the running program, or why there is none."""
     name = value.__qualname__
     if name == "<lambda>":
         return "is a lambda, which has no source of its own: write a def"
@@ -89,7 +89,7 @@ def _named_codes(value: Any) -> list[tuple[str, CodeType]]:
 def _find_definition(
     name: str, codes: list[tuple[str, CodeType]]
 ) -> tuple[_Definition, str, str | None] | None:
-    """Return a definition, its source and file: what was run if code tells, else the last that there is."""
+    """Return a definition with its source and file: the one that was run, if known, else the last."""
     for _, code in codes:
         for node, text in _find_definitions(name, "".join(linecache.getlines(code.co_filename))):
             if _first_line(node) <= code.co_firstlineno <= (node.end_lineno or 0):
@@ -141,7 +141,7 @@ def _bound_names(statement: ast.stmt) -> Iterator[str]:
 
 
 def _is_of_program(filename: str) -> bool:
-    # a cell has lines and no file; what dataclasses and their like make has neither
+    # code of a cell has lines but no file; generated code, as of dataclasses, has neither
     return filename == main_names().get("__file__") or (
         bool(linecache.getlines(filename)) and not Path(filename).is_file()
     )
@@ -194,9 +194,10 @@ def _iter_annotations(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def imports_of(name: str, value: object) -> list[str]:
-    """Return the statements with which the running program imports what a name stands for.
+    """Return the statements with which the running program imports a name.
 
-    The first one that does; of a package, also those that import modules in it under the same name.
+    The first such statement; for a package, also the statements that import its submodules under the same
+    name.
     """
     imports, submodule_imports = [], []
     for source in main_sources():
@@ -229,7 +230,7 @@ def _import_from(module: str, alias: ast.alias, name: str, value: object) -> str
 
 
 def main_sources() -> list[str]:
-    """Return what the running program consists of: the text of its file, and the cells that were run."""
+    """Return the sources of the running program: the text of its file, and the cells that were run."""
     names = main_names()
     file = names.get("__file__")
     sources = ["".join(linecache.getlines(file))] if isinstance(file, str) else []
@@ -241,7 +242,7 @@ def main_sources() -> list[str]:
 
 
 def _without_magic(cell: str) -> str:
-    """Return what a cell defines: as IPython keeps it, the body of one with %%time is an argument."""
+    """Return the code of a cell without magic commands; in IPython the body of %%time is an argument."""
     tree = _parse_source(cell) if cell.startswith(_MAGIC) else None
     match tree.body if tree is not None else []:
         case [ast.Expr(ast.Call(args=[ast.Constant("time" | "capture"), _, ast.Constant(str(body))]))]:
@@ -259,7 +260,7 @@ def _parse_source(source: str) -> ast.Module | None:
 
 
 def _top_level(tree: ast.Module) -> Iterator[ast.stmt]:
-    """Yield the statements of a module, those in its blocks (if, try, with, for) included."""
+    """Yield the statements of a module, including those in its blocks (if, try, with, for)."""
     stack: list[ast.AST] = list(reversed(tree.body))
     while stack:
         node = stack.pop()

@@ -1,4 +1,4 @@
-"""What ``tempopt plan`` prints: the forecast of a study as a table, and what it can show."""
+"""Output of ``tempopt plan``: the forecast of a study as a table, and the gain that it can show."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _cells(span: Span) -> list[str]:
 
 def _lines(forecast: StudyForecast) -> list[str]:
     lines = [
-        f"study.limits.{name} may end the search sooner, which is not counted here."
+        f"study.limits.{name} may end the search earlier, which is not counted here."
         for name in forecast.limited
     ]
     lines += ["", f"Power: {forecast.power_text}"]

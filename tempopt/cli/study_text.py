@@ -1,4 +1,4 @@
-"""What ``tempopt show`` prints of a study that has begun, for people and for programs."""
+"""Output of ``tempopt show`` for people and for programs."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from tempopt.service.progress import format_number
 from tempopt.storage.run_code import run_codes
 from tempopt.storage.store import Store
 
-# The documented keys of a study that are not known before it has been begun.
+# The documented keys of a study that are not known before it exists.
 _KEYS = (
     *("metric", "direction", "state", "agents", "tickets"),
     *("trials", "baseline", "best", "decision", "findings", "verdict"),
     *("comparison", "cost", "alone", "codes", "heads", "ledger", "earlier_verdicts"),
 )
 _ORDER = ("running", "waiting", "done", "failed", "gone", UNKNOWN)
-# So many of the jobs are named.
+# Maximal number of jobs that are named.
 _NAMED = 8
 
 
 def print_json(store: Store, name: str, jobs: Sequence[JobStatus]) -> None:
-    """Print all that is documented of a study as JSON."""
+    """Print the documented JSON of a study."""
     result = study_result.load(store, name)
     more = {"jobs": [asdict(job) for job in jobs], "agents_at_work": to_json(store, result.runs)}
     print(json.dumps({**result.to_json(), **more}, indent=2, allow_nan=False))
@@ -49,7 +49,7 @@ def print_heads(store: Store, name: str) -> None:
 
 
 def print_study(store: Store, arguments: argparse.Namespace, jobs: Sequence[JobStatus]) -> None:
-    """Print how a study stands, and its verdict."""
+    """Print the state of a study, and its verdict."""
     result = study_result.load(store, arguments.name)
     print(escape_control_chars(f"{result.name}: {result.direction} {result.metric}; {_state(result)}"))
     codes = run_codes(run.code for run in result.runs)
@@ -99,7 +99,7 @@ def _baseline_line(baseline: BaselineStats) -> str:
 
 
 def print_waiting(arguments: argparse.Namespace, jobs: Sequence[JobStatus]) -> None:
-    """Print how the jobs of a study stand that none of them has begun yet."""
+    """Print the states of the jobs of a study that no agent has created yet."""
     if arguments.json:
         unknown = dict.fromkeys(_KEYS)
         job_rows = [asdict(job) for job in jobs]
@@ -111,7 +111,7 @@ def print_waiting(arguments: argparse.Namespace, jobs: Sequence[JobStatus]) -> N
 
 
 def print_jobs(jobs: Sequence[JobStatus]) -> None:
-    """Print how the jobs of a study stand, a line for each launcher."""
+    """Print the states of the jobs of a study, a line for each launcher."""
     for launcher in dict.fromkeys(job.launcher for job in jobs):
         launcher_jobs = [job for job in jobs if job.launcher == launcher]
         counts = Counter(job.state for job in launcher_jobs)

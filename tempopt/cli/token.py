@@ -1,4 +1,4 @@
-"""``tempopt token``: the tokens of a server, created, listed and revoked, on its database or over HTTP."""
+"""``tempopt token``: create, list and revoke the tokens of a server, in its database or over HTTP."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _list(arguments: argparse.Namespace) -> None:
 
 
 def _in_columns(rows: Iterable[Mapping[str, str]], names: Sequence[str]) -> list[str]:
-    """Return the lines of a table: its heading, then a line for each row, in columns as wide as they need."""
+    """Return the lines of a table: its heading, then a line for each row, in aligned columns."""
     lines = [dict(zip(names, names, strict=True)), *rows]
     widths = {name: max(len(line[name]) for line in lines) for name in names}
     return ["  ".join(line[name].ljust(widths[name]) for name in names).rstrip() for line in lines]

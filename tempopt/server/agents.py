@@ -1,4 +1,4 @@
-"""What agents ask: to join a study, to tell of their runs and be given others, to leave."""
+"""Routes for agents: join a study, report runs and claim tickets, leave."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ router = APIRouter(
 
 
 def _at_desk(shared: ServerState, study: str, do: Callable[[StudySession], T], *, id: int | None = None) -> T:
-    """Return what is done at the desk of a study; where the database is, is not told to agents."""
+    """Call a function with the session of a study; errors are shown without the database's URL."""
     try:
         return shared.study_sessions.run_with_reload(study, do, id=id)
     except StudyNotFound:
@@ -82,15 +82,15 @@ def full_name(agent: str, principal: Principal) -> str:
     return f"{agent}@{principal.name}"
 
 
-@router.get("/studies", summary="List the unfinished studies, for an agent of every study")
+@router.get("/studies", summary="List the unfinished studies, for agents that serve every study")
 def open_studies(principal: Asking, shared: Shared) -> list[OpenStudy]:
-    """Return those that the token may see, in the order in which agents serve them."""
+    """Return the unfinished studies that the token may see, in the order in which agents serve them."""
     return [study for study in shared.store.open_studies() if principal.may_see(study.name)]
 
 
 @router.post("/join", summary="Join a study")
 def join(body: JoinRequest, request: Request, principal: Asking, shared: Shared) -> JoinResponse:
-    """Return what an agent has to know of a study before it can work on it."""
+    """Join a study, and return its state."""
     annotate_audit(request, study=body.study, detail=body.agent)
     principal.check(body.study)
 
@@ -98,10 +98,10 @@ def join(body: JoinRequest, request: Request, principal: Asking, shared: Shared)
         study = shared.store.load_study(body.study)
         if study.state == "paused":
             raise UsageError(
-                f'Study "{body.study}" was paused. Let it go on first: tempopt resume {body.study}'
+                f'Study "{body.study}" was paused. Continue it first: tempopt resume {body.study}'
             )
         desk.register_agent(full_name(body.agent, principal), body.session)
-        # where checkpoints lie is the server's business
+        # agents must not see the URL of the checkpoints
         public_study: dict[str, Any] = serialize(dataclasses.replace(study, checkpoints=None))
         return JoinResponse(
             study=public_study, codes=sorted(desk.cache.codes), snapshot=desk.snapshot(), server=__version__
@@ -110,11 +110,11 @@ def join(body: JoinRequest, request: Request, principal: Asking, shared: Shared)
     return _at_desk(shared, body.study, do)
 
 
-@router.post("/sync", summary="Tell of runs, renew their leases, take a ticket")
+@router.post("/sync", summary="Report runs, renew their leases, claim a ticket")
 async def sync(body: SyncRequest, request: Request, principal: Asking, shared: Shared) -> SyncResponse:
-    """Write what an agent says, and answer with a ticket if it wants one, as soon as there is one.
+    """Write the changes of an agent; if it requests a ticket, answer as soon as one may begin.
 
-    Safe to repeat: what was written before is accepted and changes nothing.
+    Safe to repeat: changes that are already written are accepted and have no effect.
     """
     principal.check(body.study)
     agent = full_name(body.agent, principal)
@@ -133,7 +133,7 @@ async def sync(body: SyncRequest, request: Request, principal: Asking, shared: S
         return answer
 
     def look() -> SyncResponse | None:
-        # a token that was revoked meanwhile is given no ticket any more
+        # the token may have been revoked while the request waited
         return work(True) if shared.guard.revalidate(principal) else None
 
     return await _wait_for_answer(answer, body.take.wait, request, shared, body.study, look)
@@ -146,7 +146,7 @@ def _in_vain(answer: SyncResponse) -> bool:
 async def _wait_for_answer(
     answer: SyncResponse, seconds: float, request: Request, shared: ServerState, study: str, look: Any
 ) -> SyncResponse:
-    """Wait until an answer has news, at most some seconds, and return it, or else the last answer."""
+    """Wait some seconds at most until an answer has news, and return the last answer."""
     news, loop = asyncio.Event(), asyncio.get_running_loop()
     began = time.monotonic()
     deadline = began + seconds
@@ -164,7 +164,7 @@ async def _wait_for_answer(
                 pass
             news.clear()
             if shared.is_shutting_down.is_set() or await request.is_disconnected():
-                # no agent would hear of the ticket
+                # the client has disconnected: no agent would get the ticket
                 return answer
             answer = await run_in_threadpool(look) or answer
     finally:

@@ -1,4 +1,4 @@
-"""The audit log: who changed what, and whom the server refused; a line for each, with no secret in it."""
+"""The audit log: a row without secrets for each change and each refusal, with the user."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tempopt.storage.access_rows import AuditRow
 from tempopt.storage.rows import WITHOUT_NUL
 
 LOGGER = logging.getLogger("tempopt.server")
-# What agents say all the time is in the study itself, and a check changes nothing.
+# The frequent requests of agents are recorded in the study itself, and a check changes nothing.
 _UNAUDITED_PATHS = ("/api/agents/sync", "/api/checkpoints/", "/api/check")
 
 router = APIRouter(prefix="/api/audit", tags=["access"], responses=REFUSALS)
 
 
 class Audit:
-    """Writes a line for each request that may change something, and for refused authentications."""
+    """Writes a row for each request that may change something, and for refused authentications."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -42,7 +42,7 @@ class Audit:
         async def send_and_note(message: Message) -> None:
             nonlocal answered
             if message["type"] == "http.response.start":
-                # before the answer: its reader finds the line
+                # written before the answer, so that its reader finds the row
                 answered = True
                 await _note(scope, message["status"])
             await send(message)
@@ -51,7 +51,7 @@ class Audit:
         try:
             await self._app(scope, receive, send_and_note)
         except Exception:
-            # what was not foreseen is answered further out
+            # unexpected errors are answered by an outer handler
             if not answered:
                 await _note(scope, 500)
             raise
@@ -82,7 +82,7 @@ def _row(scope: Scope, status: int) -> AuditRow | None:
     path: dict[str, str] = scope.get("path_params", {})
     study, detail = state.get("about", (path.get("name") or path.get("study") or "", ""))
     if unwritten:
-        detail = f"{unwritten} refused before it have no line"
+        detail = f"{unwritten} earlier refusals have no row"
     return AuditRow(
         number=0,
         moment=datetime.now(UTC),
@@ -103,9 +103,9 @@ def list_audit(
     before: Annotated[int | None, Query(ge=0, le=2**53)] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     study: Annotated[
-        str, Query(pattern=WITHOUT_NUL, max_length=255, description="Only of the study of this name.")
+        str, Query(pattern=WITHOUT_NUL, max_length=255, description="Only rows of the study of this name.")
     ] = "",
 ) -> list[AuditRow]:
-    """Return what was done, newest first; `before` the number of the last line is the next page."""
+    """Return rows, newest first; `before` the number of the last row is the next page."""
     principal.check_whole()
     return shared.store.audit_rows(before=before, limit=limit, study=study)

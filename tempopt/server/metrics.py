@@ -21,7 +21,7 @@ class Metrics(Collector):
     """The metrics of one server: of its requests, and of the studies and tickets in its database.
 
     Args:
-        store: Where studies are; it is asked at each scrape.
+        store: The database, which is read at each scrape.
     """
 
     def __init__(self, store: Store) -> None:
@@ -38,7 +38,7 @@ class Metrics(Collector):
         self.registry.register(self)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the metrics as of now."""
+        """Yield the current metrics."""
         rows = self._store.list_studies()
         states = Counter(
             display_state(row.study.state, sum(not is_dead(agent) for agent in row.agents)) for row in rows

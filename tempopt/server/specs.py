@@ -1,6 +1,6 @@
-"""Check a spec before its study begins: each error with its line and column.
+"""Check a spec before its study is created: each error with its line and column.
 
-Nothing of what a spec names is imported, no file of the server is read, and nothing is written.
+No class that a spec names is imported, no file of the server is read, and nothing is written.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ router = APIRouter(prefix="/api", tags=["specs"], responses=REFUSALS)
 Submitting = Annotated[Principal, Depends(SUBMIT)]
 
 LONGEST = 200_000
-"""Characters of a spec's text at the most."""
-# A check takes a core for tenths of a second; agents do not wait for it.
+"""Maximal characters of a spec's text."""
+# A check uses a core for tenths of a second, for which agents must not wait.
 _THINKING, _WAITING = threading.BoundedSemaphore(2), threading.BoundedSemaphore(8)
 Yaml = Annotated[str, Field(max_length=LONGEST, description="A study spec, as its YAML file has it.")]
 
@@ -39,13 +39,13 @@ class SpecText(Body):
 
 
 class SpecCheckResponse(Body):
-    """What there is to say of a spec.
+    """Result of checking a spec.
 
     Args:
         valid: Whether its study can be created or continued.
-        name: Name of the study; null: none is given, or it cannot be read.
-        messages: In the order of lines.
-        study: The study that has this name already; null: there is none, or the spec has errors.
+        name: Name of the study; null if it is missing or cannot be read.
+        messages: Messages in the order of lines.
+        study: The existing study of this name; null if there is none, or the spec has errors.
     """
 
     valid: bool
@@ -56,7 +56,7 @@ class SpecCheckResponse(Body):
 
 @contextlib.contextmanager
 def _turn() -> Iterator[None]:
-    """Wait until two others at most are at it; refuse where many wait already."""
+    """Limit the number of concurrent checks; refuse a check if many others wait."""
     if not _WAITING.acquire(blocking=False):
         text = "Many specs are being checked at the moment. Try again in a few seconds."
         raise ApiError(429, "rate_limited", text, {"retry-after": "3"})
@@ -69,7 +69,7 @@ def _turn() -> Iterator[None]:
 
 @router.post("/check", summary="Check a spec")
 def check(body: SpecText, principal: Submitting, shared: Shared) -> SpecCheckResponse:
-    """Return what is wrong with a spec, as `tempopt check` tells it, apart from the classes that it names."""
+    """Return the errors of a spec, as `tempopt check`, except for the classes that it names."""
     with _turn():
         result = spec_check.check(body.text, shared.store, principal.may_see)
         spec = result.spec

@@ -1,8 +1,8 @@
-"""One study behind a server: what its agents say is judged and written, and tickets are given out.
+"""One study behind a server: validates and writes the changes of its agents, and claims tickets for them.
 
-An agent's own code decides (:mod:`tempopt.agent.local_client`), on one picture of the study that all agents
-behind this server share. What has to last is in the store: a server can be killed at any moment, and any
-number of them serve one study.
+Decisions are made by the code of an agent (:mod:`tempopt.agent.local_client`), with one cache of the study
+for all agents of this server. All persistent state is in the store: a server can be killed at any time, and
+several servers can serve one study.
 """
 
 from __future__ import annotations
@@ -52,25 +52,25 @@ from tempopt.training.messages import encode
 T = TypeVar("T")
 Spending = TypeVar("Spending", RunEnded, AttemptLost, AttemptReleased)
 LOGGER = logging.getLogger("tempopt.server")
-# After a server was away, agents that could not renew their leases have this long to do so.
+# Seconds that agents have after a server's start to renew leases that they could not renew before.
 _GRACE_SECONDS = 30.0
 _MOST_GONE = 4096
 _MAX_SESSIONS = 64
-# So much more than has passed since a ticket was taken an agent may say that its run has trained: two
-# servers' clocks may differ.
+# Tolerance of the reported training time over the time since the claim, since the clocks of two servers may
+# differ.
 _SLACK_SECONDS = 300.0
 
 
 @dataclasses.dataclass(slots=True)
 class _PruningState:
-    """What the pruner has made of the reports of an attempt.
+    """The pruner's decisions on the reports of an attempt.
 
     Args:
-        agent: Who holds it.
+        agent: The agent that holds it.
         attempt: Its number.
-        last_checked_step: Step of the last report that was judged.
-        end: Step of the report at which it is pruned; None: it goes on.
-        value: That report's.
+        last_checked_step: Step of the last report that was checked.
+        end: Step of the report at which it is pruned; None: it continues.
+        value: Value of that report.
     """
 
     agent: str
@@ -84,10 +84,10 @@ class StudySession:
     """One study, for all agents behind this server; threads may share it.
 
     Args:
-        store: Where it is.
+        store: The database.
         study: Its row.
-        checkpoints: URL of the folder under which checkpoints lie.
-        started: When the server was started, by the monotonic clock.
+        checkpoints: URL of the folder for checkpoints.
+        started: Start of the server, on the monotonic clock.
     """
 
     def __init__(self, store: Store, study: StudyRow, *, checkpoints: str, started: float) -> None:
@@ -105,12 +105,12 @@ class StudySession:
         self._stale = False
         self._thorough = -math.inf
         self.listeners: set[Callable[[], None]] = set()
-        """Called, from any thread, when more tickets may be begun than before."""
+        """Called, from any thread, when more tickets may begin than before."""
 
     # ---- agents
 
     def snapshot(self) -> dict[str, Any]:
-        """Return a Snapshot as JSON, without what each client has itself: workers and time."""
+        """Return a Snapshot as JSON, without the fields that clients add: workers and time."""
         with self._lock:
             return self._snapshot_fields()
 
@@ -123,22 +123,22 @@ class StudySession:
         """Register an agent.
 
         Raises:
-            ApiError: Another one of that name is at work.
+            ApiError: Another agent of that name is at work.
         """
         with self._lock:
             if self._sessions.setdefault(agent, session) != session:
                 raise ApiError(
                     409,
                     "agent_name_taken",
-                    f'An agent named "{agent}" is at work on this study already. Names of agents are unique: '
-                    "start this one again, and it gets another.",
+                    f'Another agent named "{agent}" works on this study. Names of agents are unique: '
+                    "restart this agent, which gives it a new name.",
                 )
 
     def release_agent(self, agent: str, session: str = "") -> int:
         """Release the tickets that an agent holds, and return their number.
 
         Args:
-            session: Its session, which is given no ticket any more: a request for one may be under way.
+            session: Its session, which gets no further tickets, also by a request in progress.
         """
         with self._lock:
             self._clients.pop(agent, None)
@@ -155,21 +155,21 @@ class StudySession:
     # ---- what agents say
 
     def sync(self, agent: str, request: SyncRequest, *, is_long_poll: bool = False) -> SyncResponse | None:
-        """Write what an agent says, and give it a ticket if it wants one and there is one.
+        """Write the changes of an agent, and claim a ticket if it requests one.
 
         Args:
-            agent: Name of the agent, its token's name included.
-            request: What it says.
-            is_long_poll: Whether it has said all before and only waits. The store is then asked only if a
-                ticket is known to wait, and now and then for what others may have lost.
+            agent: Name of the agent, including the name of its token.
+            request: The request.
+            is_long_poll: Whether its changes are already written and it only waits. The store is then read
+                only if a ticket is known to wait, and from time to time for lost tickets.
 
         Returns:
-            The answer; None if it only waits, and there is nothing new.
+            The answer; None if the agent only waits, and there is nothing new.
 
         Raises:
             StudyNotFound: The study was deleted.
-            StoreUnreachable: The database is away; say it again.
-            UsageError: A change is not as it should be.
+            StoreUnreachable: The database cannot be reached; repeat the request.
+            UsageError: A change is invalid.
         """
         changes = [] if is_long_poll else changes_from_plain(request.changes)
         with self._lock:
@@ -191,7 +191,7 @@ class StudySession:
                 )
                 ticket, is_over = self._claim_ticket(client, request) if taking else (None, False)
             except BaseException:
-                # what was taken in here may not be in the store
+                # the cache may have changes that are not in the store
                 self._stale = True
                 raise
             answer = SyncResponse(
@@ -212,7 +212,7 @@ class StudySession:
         return answer
 
     def _client(self, agent: str, workers: int) -> LocalStudyClient:
-        """Return an agent's dealings with the store; they hold nothing that a server may not lose."""
+        """Return the client of an agent for the store, without state that has to persist."""
         if agent not in self._clients:
             line = _NoRetryPolicy(self._started)
             self._clients[agent] = LocalStudyClient(
@@ -240,7 +240,7 @@ class StudySession:
         *,
         taking: bool,
     ) -> dict[int, int]:
-        """Write the agent's changes unless taking a ticket does so; return where runs are pruned."""
+        """Write the agent's changes, unless a claim does so; return the steps at which runs are pruned."""
         changes_by_ticket: dict[int, list[Change]] = {}
         for change in changes:
             changes_by_ticket.setdefault(change.ticket_id, []).append(change)
@@ -271,7 +271,7 @@ class StudySession:
         return pruned_steps
 
     def _know(self, attempts: Mapping[int, int]) -> None:
-        """Refresh tickets of the cached study from the store if an agent knows of newer ones."""
+        """Refresh the cached tickets from the store if an agent refers to newer ones."""
         rows = {id: self.cache.tickets.get(id) for id in attempts}
         if None in rows.values():
             self.cache.read()
@@ -283,9 +283,9 @@ class StudySession:
             self.cache.refresh()
 
     def _find_held_ticket(self, agent: str, id: int, attempt: int) -> TicketRow | None:
-        """Return a ticket whose attempt an agent holds, or may come back to; None: it is not this agent's.
+        """Return a ticket whose attempt an agent holds or may readopt; None if it is not this agent's.
 
-        What is said of another's ticket is for the store alone to refuse: it changes nothing here.
+        Changes of other agents' tickets are refused by the store, and not applied to the cache.
         """
         row = self.cache.tickets.get(id)
         if row is None or (row.agent, row.attempt) != (agent, attempt) or row.state in TERMINAL_STATES:
@@ -300,7 +300,7 @@ class StudySession:
         run: RunReports | None,
         changes: Iterable[Change],
     ) -> dict[int, float]:
-        """Return a run's reports that count, and note at which of them it is pruned, if it is."""
+        """Return a run's reports that count, and record at which of them it is pruned, if any."""
         if run is not None and run.attempt == row.attempt:
             reports = {step: math.nan if value is None else value for step, value in run.reports}
         else:
@@ -337,7 +337,7 @@ class StudySession:
             change = self._with_server_url(change)
         row = self._find_held_ticket(agent, change.ticket_id, change.attempt)
         if row is None or reports is None:
-            # the store knows whether it is another's by now, or was written before
+            # the store decides whether the change is stale or was written before
             client.outbox.add(change)
             return
         judgement = self._pruning_states[row.id]
@@ -368,7 +368,7 @@ class StudySession:
             del self._pruning_states[row.id]
 
     def _cap_spent_time(self, change: Spending, row: TicketRow) -> Spending:
-        """Return the end of an attempt with no more time spent on it than has passed since it was taken."""
+        """Return the end of an attempt with its training time limited to the time since the claim."""
         elapsed = 0.0 if row.started is None else datetime.now(UTC).timestamp() - row.started.timestamp()
         max_seconds = max(elapsed, 0.0) + _SLACK_SECONDS
         cards = max(self.spec.resource_need(gpus=True).gpus, float(self.spec.ranks))
@@ -385,12 +385,12 @@ class StudySession:
         return dataclasses.replace(change, seconds=seconds, gpu_seconds=gpu_seconds)
 
     def _with_server_url(self, change: CheckpointRecorded) -> CheckpointRecorded:
-        """Return a change about a checkpoint with the URL under which the server has it."""
+        """Return a change of a checkpoint with the URL in the server's storage."""
         row = self.cache.tickets[change.ticket_id]
         url = to_real(change, self.study.name, run_name(row.kind, row.number), self._root)
         return dataclasses.replace(change, checkpoint=dataclasses.replace(change.checkpoint, url=url))
 
-    # ---- what agents are given
+    # ---- tickets for agents
 
     def _worth_looking(self) -> bool:
         now = time.monotonic()
@@ -441,10 +441,10 @@ class StudySession:
 
 
 def to_agent(url: str, study: str, run: str) -> str | None:
-    """Return the URL under which agents get a checkpoint; None if tempopt has not written it for that run.
+    """Return the URL of a checkpoint for agents; None if it is not a checkpoint of that run.
 
     Args:
-        url: Where it lies.
+        url: Its URL in the server's storage.
         study: Name of the study.
         run: Name of the run's folder.
     """
@@ -454,41 +454,41 @@ def to_agent(url: str, study: str, run: str) -> str | None:
 
 
 def to_real(change: CheckpointRecorded, study: str, run: str, root: str) -> str:
-    """Return where a checkpoint lies that an agent has put through the server.
+    """Return the URL in the server's storage of a checkpoint that an agent has uploaded.
 
     Args:
-        change: What the agent says of it.
+        change: The agent's change.
         study: Name of the study.
         run: Name of the run's folder.
-        root: URL of the folder under which the server keeps checkpoints.
+        root: URL of the server's folder for checkpoints.
 
     Raises:
-        UsageError: It is no checkpoint of that run, or of another attempt or step.
+        UsageError: It is not a checkpoint of that run, attempt and step.
     """
     file = f"step-{change.checkpoint.step}-{change.attempt}.ckpt"
     expected_url = f"tempopt://{study}/{run}/{file}"
     if change.checkpoint.url != expected_url:
         raise UsageError(
-            f'"{change.checkpoint.url[:200]}" is no checkpoint of the run {run} of the study "{study}". '
+            f'"{change.checkpoint.url[:200]}" is not a checkpoint of the run {run} of the study "{study}". '
             f"That of step {change.checkpoint.step} of attempt {change.attempt} is named {expected_url}."
         )
     return join(root, study, run, file)
 
 
 def _total(row: TicketRow, run: RunReports | None) -> int | None:
-    """Return the steps of a whole run, as its agent says or the store."""
+    """Return the steps of the complete run, from its agent or the store."""
     return run.total_steps if run is not None and run.total_steps is not None else row.total_steps
 
 
 class _NoRetryPolicy(StoreRetryPolicy):
-    """A server's line to its store: a caller is told that it is away, and asks again."""
+    """A server's calls of its store: errors are raised to the caller, which repeats the request."""
 
     def __init__(self, started: float) -> None:
         super().__init__(timeout=math.inf, note=LOGGER.warning)
         self._since = started
 
     def call(self, work: Callable[[], T], *, reads: bool = False) -> T:
-        """Return what the work returns, or raise what it raises."""
+        """Call a function."""
         return work()
 
     @property
@@ -498,10 +498,10 @@ class _NoRetryPolicy(StoreRetryPolicy):
 
 
 class _Outbox(WriteQueue):
-    """What one request says: delivered at once, or not at all, and then said again by the agent."""
+    """The changes of one request: written at once, or not at all and then sent again by the agent."""
 
     def is_due(self) -> bool:
-        """Return whether there is anything to say."""
+        """Return whether there are changes."""
         return bool(len(self) or self._renewals)
 
     def flush(self, take: ClaimRequest | None = None, *, version: int | None = None) -> WriteResult:
@@ -513,7 +513,7 @@ class _Outbox(WriteQueue):
 
 
 class _Logged(NullObserver):
-    """Writes what a person should read of a study into the server's log."""
+    """Observer that writes the notes of a study into the server's log."""
 
     def __init__(self, study: str) -> None:
         self._study = study
@@ -524,11 +524,11 @@ class _Logged(NullObserver):
 
 
 class StudySessionRegistry:
-    """One desk for each study with agents; threads may share them.
+    """The sessions of all studies with agents; threads may share it.
 
     Args:
-        store: Where studies are.
-        checkpoints: URL of the folder under which checkpoints lie.
+        store: The database.
+        checkpoints: URL of the folder for checkpoints.
     """
 
     def __init__(self, store: Store, *, checkpoints: str) -> None:
@@ -540,24 +540,24 @@ class StudySessionRegistry:
         self._opening = threading.Lock()
 
     def get(self, name: str, *, id: int | None = None) -> StudySession:
-        """Return the desk of a study.
+        """Return the session of a study.
 
         Args:
-            id: Id that the study had when the caller saw it; None: whatever it has.
+            id: Id of the study; None: any.
 
         Raises:
-            StudyNotFound: There is no study of that name, or it is another one by now.
+            StudyNotFound: There is no study of that name, or a different one by now.
         """
         desk = self._desks.get(name)
         if desk is None:
-            # a study is read once, however many agents come for it at the same moment
+            # a study is read once, even if many agents request it at the same time
             with self._opening:
                 desk = self._desks.get(name) or self._open_session(name)
         with self._lock:
             if name in self._desks:
                 self._desks.move_to_end(name)
         if id is not None and desk.study.id != id:
-            raise StudyNotFound(f'The study "{name}" was deleted, and another one of that name begun.')
+            raise StudyNotFound(f'The study "{name}" was deleted, and a different one of that name created.')
         return desk
 
     def _open_session(self, name: str) -> StudySession:
@@ -570,15 +570,15 @@ class StudySessionRegistry:
         return desk
 
     def close(self, name: str) -> None:
-        """Forget what is known of a study; it is read anew when an agent comes for it."""
+        """Remove the session of a study; it is read again at the next request."""
         with self._lock:
             self._desks.pop(name, None)
 
     def run_with_reload(self, name: str, do: Callable[[StudySession], T], *, id: int | None = None) -> T:
-        """Return what is done at the desk of a study.
+        """Call a function with the session of a study, again after reading the study if it has changed.
 
         Raises:
-            StudyNotFound: There is no such study any more.
+            StudyNotFound: The study no longer exists.
         """
         desk = self.get(name, id=id)
         try:

@@ -1,4 +1,4 @@
-"""Tokens over HTTP, for users who may do everything."""
+"""Tokens over HTTP, for users with the scope ``admin``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Asking = Annotated[Principal, Depends(require("admin"))]
 
 
 class TokenResponse(BaseModel):
-    """A token, without what it is verified by."""
+    """A token without its digest."""
 
     id: str
     name: str
@@ -39,8 +39,8 @@ class TokenRequest(BaseModel):
     """A token to be created.
 
     Args:
-        expires: How long it is valid, as in ``30d``; null: until it is revoked.
-        user: Whose studies are begun with it; empty: the name.
+        expires: Lifetime, as in ``30d``; null: until it is revoked.
+        user: Owner of the studies that are created with it; empty: the name.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -53,7 +53,7 @@ class TokenRequest(BaseModel):
 
 
 class TokenCreated(TokenResponse):
-    """A new token: the whole of it, which is shown this once."""
+    """A new token with its secret, which is shown only once."""
 
     token: str
 
@@ -71,7 +71,7 @@ def list_tokens(principal: Asking, shared: Shared) -> list[TokenResponse]:
 
 @router.post("", status_code=201, summary="Create a token")
 def create(body: TokenRequest, principal: Asking, shared: Shared, request: Request) -> TokenCreated:
-    """Create a token; the whole of it is in this answer, and nowhere else."""
+    """Create a token; only this answer has its secret."""
     life = None if body.expires is None else lifetime(body.expires)
     principal.check_whole()
     token, row = create_token(
@@ -94,7 +94,7 @@ def revoke(
     principal: Asking,
     shared: Shared,
 ) -> TokenResponse:
-    """Revoke a token: within a few seconds no server accepts it any more."""
+    """Revoke a token; all servers refuse it within a few seconds."""
     principal.check_whole()
     shared.store.revoke_token(id)
     row = shared.store.token(id)

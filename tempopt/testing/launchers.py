@@ -1,6 +1,6 @@
-"""What every launcher owes, as tests: subclass :class:`LauncherTests` and say which launcher is meant.
+"""The duties of launchers as tests: subclass :class:`LauncherTests` and override the fixture ``launcher``.
 
-The studies are small and real; whatever a launcher does, they have to give the result of a single agent.
+The studies are small and real; with every launcher they have to give the result of a single agent.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _spec(metric: str = "val_loss") -> StudySpec:
             "candidates": 1,
             "seeds": {"choose": 1, "confirm": 2},
             "parallel": 2,
-            # an agent on another machine is missed by its lease alone; what is lost so is tried again
+            # the loss of an agent on another machine shows only by its lease; lost runs are repeated
             "lease": 15,
             "max_attempts": 100,
         },
@@ -69,7 +69,7 @@ _NAME = _spec().study.name
 
 
 def _facts(storage: str) -> list[Any]:
-    """Return everything about a study that may not depend on who carried it out, or what happened to it."""
+    """Return all facts of a study that must not depend on its agents, or on their failures."""
     with open_store(storage, create=False) as store:
         id = store.load_study(_NAME).id
         rows, measurements = store.tickets(id), store.measurements(id)
@@ -85,7 +85,7 @@ def _facts(storage: str) -> list[Any]:
 
 @functools.cache
 def _alone() -> list[Any]:
-    """Return the result of the study when one agent, in this process, carries it out in peace."""
+    """Return the result of the study carried out by one agent in this process, without failures."""
     with tempfile.TemporaryDirectory(prefix="tempopt-") as folder:
         storage = f"sqlite:///{folder}/alone.db"
         options = studies.RunOptions(storage=storage, workers=1, checkpoints=f"{folder}/runs")
@@ -94,7 +94,7 @@ def _alone() -> list[Any]:
 
 
 class LauncherTests:
-    """What every launcher owes. In a file of tests::
+    """Tests that every launcher has to pass. In a file of tests::
 
         from tempopt.testing import LauncherTests
 
@@ -110,7 +110,7 @@ class LauncherTests:
     """
 
     PATIENCE: ClassVar[float] = 600.0
-    """Seconds after which something that is waited for is given up: against hanging for ever only."""
+    """Maximal seconds of a wait, so that tests do not hang."""
 
     @pytest.fixture
     def launcher(self) -> Iterator[Launcher]:
@@ -119,21 +119,21 @@ class LauncherTests:
 
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
-        """An empty folder that this process and all agents reach by the same path."""
+        """An empty folder that this process and all agents can access by the same path."""
         return tmp_path
 
     @pytest.fixture
     def storage(self, launcher: Launcher, folder: Path) -> str:
-        """URL of an empty database that this process and all agents reach."""
+        """URL of an empty database that this process and all agents can reach."""
         if launcher.is_multi_host:
             pytest.fail("override the fixture storage: SQLite is for the agents of one machine")
         return f"sqlite:///{folder}/launched.db"
 
     def kill_agent(self, agent: str) -> None:
-        """Kill (SIGKILL) an agent's process, wherever it runs.
+        """Kill (SIGKILL) an agent's process.
 
         Args:
-            agent: What the store calls it: ``host:pid:machine:...``.
+            agent: Its name in the store: ``host:pid:machine:...``.
         """
         host, pid, where, *_ = agent.split(":")
         if where != machine_id():
@@ -225,7 +225,7 @@ class LauncherTests:
         lifecycle.pause(storage, _NAME)
         assert [job.state for job in self._wait_until_ended(launcher, ids)] == ["done"]
         assert not [row for row in _tickets(storage) if row.state == "running"]
-        # as one that waited for room, or was sent back to wait for it, while the study was paused
+        # like an agent that waited for room while the study was paused
         late_ids = launcher.start([self._task(storage, folder)])
         assert [job.state for job in self._wait_until_ended(launcher, late_ids)] == ["done"]
         with open_store(storage, create=False) as store:
@@ -239,7 +239,7 @@ class LauncherTests:
         for name in ("one", "two"):
             (folder / name).mkdir()
             words = {PROBE: str(folder / name / "probe.json"), f"{WORDS}WORD": name}
-            # the slower the study, the longer it is there for the last of them to find
+            # slow, so that the study is still in progress when the last agent starts
             task = self._task(storage, folder, pace=1.0, words=words)
             agent_tasks.append(dataclasses.replace(task, cpus=cpus, folder=str(folder / name)))
         tasks_by_id = dict(zip(launcher.start(agent_tasks), agent_tasks, strict=True))
@@ -280,17 +280,17 @@ class LauncherTests:
         )
 
     def _wait(self, find_value: Callable[[], _T | None], what: str) -> _T:
-        """Return what is waited for, once it is there."""
+        """Wait for a value, and return it."""
         deadline = time.monotonic() + self.PATIENCE
         while (value := find_value()) is None:
-            assert time.monotonic() < deadline, f"waited {self.PATIENCE:g} s in vain for {what}"
+            assert time.monotonic() < deadline, f"waited {self.PATIENCE:g} s for {what}"
             time.sleep(0.1)
         return value
 
     def _wait_for_agents(
         self, find_value: Callable[[], _T | None], what: str, launcher: Launcher, ids: Sequence[str]
     ) -> _T:
-        """Return what is waited for; no agent that could bring it about may end before."""
+        """Wait for a value, and return it; fail if all agents end before."""
 
         def find() -> _T | None:
             jobs = launcher.jobs(ids)
@@ -304,7 +304,7 @@ class LauncherTests:
         return self._wait(find, what)
 
     def _wait_until_ended(self, launcher: Launcher, ids: Sequence[str]) -> list[Job]:
-        """Return how jobs have ended, once all have."""
+        """Wait until all jobs have ended, and return them."""
 
         def ended_jobs() -> list[Job] | None:
             jobs = launcher.jobs(ids)
@@ -313,14 +313,14 @@ class LauncherTests:
         return self._wait(ended_jobs, f"the end of {ids}")
 
     def _to_the_end(self, launcher: Launcher, ids: Sequence[str], storage: str) -> None:
-        """Wait until agents have ended, and have carried out the study."""
+        """Wait until all agents have ended and the study is done."""
         jobs = self._wait_until_ended(launcher, ids)
         assert [job.state for job in jobs] == ["done"] * len(ids), jobs
         with open_store(storage, create=False) as store:
             assert store.load_study(_NAME).state == "done"
 
     def _agent_in_the_middle(self, launcher: Launcher, ids: Sequence[str], storage: str) -> str:
-        """Return what the store calls an agent that trains a search ticket, once there is one."""
+        """Wait until an agent trains a search ticket, and return its name in the store."""
 
         def training() -> str | None:
             rows = [row for row in _tickets(storage) if row.kind == "search" and row.state == "running"]
@@ -330,12 +330,12 @@ class LauncherTests:
 
 
 def _probe_file(task: Task) -> Path:
-    """Return the file in which a worker of an agent tells where it is."""
+    """Return the file into which a worker of an agent writes its environment."""
     return Path(task.environment[PROBE])
 
 
 def _tickets(storage: str) -> list[TicketRow]:
-    """Return the study's tickets, none while it has not been begun."""
+    """Return the study's tickets, none before it exists."""
     try:
         with open_store(storage, create=False) as store:
             return store.tickets(store.load_study(_NAME).id)
@@ -344,7 +344,7 @@ def _tickets(storage: str) -> list[TicketRow]:
 
 
 def _trials(storage: str) -> list[optuna.trial.FrozenTrial]:
-    """Return the trials as anybody sees them who knows Optuna and not tempopt."""
+    """Return the trials as loaded by Optuna."""
     with open_store(storage, create=False) as store:
         url = store.url
     rdb_storage = optuna.storages.RDBStorage(url)

@@ -66,7 +66,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EarlyEndS
 def test_who_took_a_later_ticket_ends_at_the_same_one(scene: EarlyEndScene, order: str) -> None:
     scene.worthless = {2}
     desks = {name: scene.agent(name) for name in "AB"}
-    tickets_by_agent = {name: client._take([]) for name, client in desks.items()}
+    tickets_by_agent = {name: client._claim_ticket([]) for name, client in desks.items()}
     assert [ticket.number for ticket in tickets_by_agent.values() if ticket] == [2, 3]
     for name in order:
         ticket = tickets_by_agent[name]

@@ -181,7 +181,7 @@ def test_an_agent_that_was_frozen_past_its_lease_throws_its_run_away_and_goes_on
     process.send_signal(signal.SIGCONT)
     _, stderr = process.communicate(timeout=240)
     assert process.returncode == 0, stderr
-    assert "was given to another agent" in stderr
+    assert "has been given to another agent" in stderr
     assert is_same_study(read_study(load_study(URL, "toy")), undisturbed_fake)
     states = {trial.state.is_finished() for trial in optuna.load_study(study_name="toy", storage=URL).trials}
     assert states == {True}

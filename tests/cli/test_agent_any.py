@@ -29,7 +29,7 @@ def speed_up(monkeypatch: pytest.MonkeyPatch) -> None:
         (["toy", "--until-idle"], "--until-idle is for an agent of every study"),
         (["--any", "--token-file", "a"], "--token-file is for a server"),
         (["--any", "--server", "http://127.0.0.1:1", "--storage", "sqlite:///a.db"], "Give one of them"),
-        (["--any", "--server", "http://127.0.0.1:1", "--checkpoints", "runs"], "Take --checkpoints out"),
+        (["--any", "--server", "http://127.0.0.1:1", "--checkpoints", "runs"], "Leave out --checkpoints"),
         (["--any", "--until-idle", "0"], '"0" is not a number of seconds'),
     ],
 )

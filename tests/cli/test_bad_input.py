@@ -168,7 +168,7 @@ def test_a_module_in_the_current_folder_is_found_and_a_missing_one_is_named(
         'model.lr: given the text "fast". Allowed for mine.Mine: float.',
         'model: Unknown argument of mine.Mine "logz". Did you mean "logs"?',
         'data.class_path: Unknown module "mind". Did you mean "mine"? Known: mine. '
-        f"Looked in {folder} and among what is installed; install it, go to its folder,",
+        f"Looked in {folder} and in installed packages. Install it, change to its folder,",
     ):
         assert fragment in message
 

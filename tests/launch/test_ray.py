@@ -288,7 +288,7 @@ def test_a_keeper_that_does_not_answer_is_asked_again_and_then_said_to_be_away(
             raise ray.ActorUnavailableError("its node is slow", None)
 
     monkeypatch.setattr(ray.ray, "get_actor", lambda *_, **__: UnreachableActor())
-    with pytest.raises(UsageError, match="The agents chaos-1 on Ray are to leave"):
+    with pytest.raises(UsageError, match="The agents chaos-1 on Ray were asked to leave"):
         launcher.cancel(["chaos-1:0"])
     assert len(requests) > 1
 

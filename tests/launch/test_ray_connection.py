@@ -142,7 +142,7 @@ def unconnected_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("{closed}", "refused.* Give HOST:PORT"),
         ("ray://{closed}", "refused.* Give HOST:PORT"),
-        ("{silent}", "nothing that speaks as Ray does"),
+        ("{silent}", "no answer of a Ray"),
         ("head", "no host and port"),
     ],
 )

@@ -172,7 +172,7 @@ def test_a_checkpoint_of_another_place_is_refused(agent: HttpAgent, url: str) ->
         ticket_id=ticket.id, attempt=1, checkpoint=Checkpoint(step=8, url=url, digest="d", size=5)
     )
     answer = agent.sync_response(change)
-    assert answer.status_code == 400 and "no checkpoint of the run" in answer.json()["error"]["message"]
+    assert answer.status_code == 400 and "not a checkpoint of the run" in answer.json()["error"]["message"]
     assert agent.row(ticket).checkpoints == ()
 
 

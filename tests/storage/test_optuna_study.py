@@ -56,12 +56,12 @@ def test_studies_whose_names_differ_in_case_alone_never_share_optunas(
     first_study = store.create_study("Base", {}, "0")
     store.add_tickets(first_study.id, [new_ticket(0)])
     store.begin(take_next(store, first_study).id, 1, PARAMETERS, SAMPLED, TRIAL)
-    with pytest.raises(UsageError, match=f'takes the names "Base" and "{other_name}" for one and the same'):
+    with pytest.raises(UsageError, match=f'treats the names "Base" and "{other_name}" as the same'):
         make_study(store.url, name=other_name, direction="minimize", metric="val_loss")
     # one that was begun all the same, by an earlier program or with Optuna's study deleted meanwhile
     second_study = store.create_study(other_name, {}, "0")
     store.add_tickets(second_study.id, [new_ticket(0)])
-    with pytest.raises(StorageError, match="not in the database any more"):
+    with pytest.raises(StorageError, match="has been deleted from the database"):
         store.begin(take_next(store, second_study).id, 1, PARAMETERS, SAMPLED, TRIAL)
     store.delete_study(other_name)
     assert optuna.get_all_study_names(store.url) == ["Base"]

@@ -41,7 +41,7 @@ def test_a_store_works_again_when_a_killed_server_is_back(private: PrivateServer
         study = store.create_study("example", {}, "")
         private.kill()
         for call in (store.list_studies, lambda: store.set_state(study.id, "paused")):
-            with pytest.raises(StoreUnreachable, match="See that the server is running"):
+            with pytest.raises(StoreUnreachable, match="Check that the server is running"):
                 call()
         with pytest.raises(StoreUnreachable):
             open_store(private.url("test"))
@@ -136,7 +136,7 @@ def test_a_refused_connection_is_an_outage(backend: str) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     scheme = {"postgresql": "postgresql", "mariadb": "mysql"}[backend]
-    with pytest.raises(StoreUnreachable, match=r"refused.*See that the server is running"):
+    with pytest.raises(StoreUnreachable, match=r"refused.*Check that the server is running"):
         open_store(f"{scheme}://me:p%40ss@127.0.0.1:{port}/test")
 
 

@@ -65,7 +65,7 @@ def test_a_study_comes_back_as_it_was_written(store: Store) -> None:
 
 
 def test_a_name_is_given_once(store: Store, study: StudyRow) -> None:
-    with pytest.raises(StorageError, match=r'has a study "example" already.*tempopt resume example'):
+    with pytest.raises(StorageError, match=r'already has a study "example".*tempopt resume example'):
         store.create_study("example", {}, "other")
     assert store.load_study("example") == study
 

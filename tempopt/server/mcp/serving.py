@@ -1,4 +1,4 @@
-"""The tools over the Model Context Protocol, on standard input and output; knows nothing of studies."""
+"""Serve the tools over the Model Context Protocol, on standard input and output."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _INSTRUCTIONS = (
 
 
 def serve(session: Session) -> None:
-    """Answer one client on standard input and output until it leaves.
+    """Answer one client on standard input and output until it disconnects.
 
-    What anything else prints on standard output goes to standard error meanwhile.
+    Other output of the process is redirected from standard output to standard error.
     """
     anyio.run(_serve, session)
 
@@ -42,7 +42,7 @@ async def _serve(session: Session) -> None:
 
 
 def make_server(session: Session) -> Server[dict[str, Any]]:
-    """Return what answers a client with the tools of a session."""
+    """Return an MCP server with the tools of a session."""
 
     async def list_tools(context: Any, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         return types.ListToolsResult(tools=[_to_mcp_tool(tool) for tool in TOOLS.values()])

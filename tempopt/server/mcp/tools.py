@@ -1,4 +1,4 @@
-"""The tools: their names, what they are for, and what each does in a session."""
+"""The tools: their names, descriptions and functions."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Tool:
     Args:
         name: Its name.
         title: Its name for people.
-        description: What it is for, for a model to read.
+        description: Its purpose, for a language model.
         takes: Model of its arguments.
         returns: Model of its answer.
-        does: What it does in a session.
+        does: Function of a session and the arguments.
         reads_only: Whether it changes nothing.
     """
 
@@ -51,7 +51,7 @@ TOOLS: dict[str, Tool] = {}
 
 
 def tool(title: str, description: str, *, reads_only: bool = False) -> Callable[[F], F]:
-    """Enter a function into the tools: its name, arguments and answer are those of the tool."""
+    """Register a function as a tool, with its name, arguments and answer."""
 
     def register(does: F) -> F:
         name, types = does.__name__.strip("_"), get_type_hints(does)
@@ -70,10 +70,10 @@ def tool(title: str, description: str, *, reads_only: bool = False) -> Callable[
 
 
 def call(session: Session, tool: Tool, raw_arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return what a tool answers, as plain data.
+    """Call a tool, and return its answer as plain data.
 
     Raises:
-        TempoptError: It was given what it does not take, or it cannot be done.
+        TempoptError: The arguments are invalid, or the tool failed.
     """
     try:
         arguments = tool.takes.model_validate(raw_arguments)
@@ -83,11 +83,11 @@ def call(session: Session, tool: Tool, raw_arguments: dict[str, Any]) -> dict[st
         return tool.does(session, arguments).model_dump(mode="json")
     except ScheduleNotImported as error:
         message = str(error).replace("COMMAND", "mcp")
-        raise ScheduleNotImported(f"{message} A person has to start this server so.") from error
+        raise ScheduleNotImported(f"{message} A person has to start this server with it.") from error
 
 
 def _faults(tool: Tool, error: ValidationError) -> str:
-    """Return what is wrong with arguments, a line for each of them."""
+    """Return a line for each invalid argument."""
     field_names = list(tool.takes.model_fields)
     lines: dict[str, str] = {}
     for fault in error.errors(include_url=False):
@@ -97,7 +97,7 @@ def _faults(tool: Tool, error: ValidationError) -> str:
         elif fault["type"] == "missing":
             lines[name] = f"{name}: is missing."
         else:
-            # every alternative of a union has its say
+            # pydantic reports an error for each alternative of a union
             allowed = tool.takes.model_fields[name].description if name in field_names else None
             description = allowed or f"{fault['msg'][0].lower()}{fault['msg'][1:]}."
             lines[name] = f"{name}: was given {repr(fault['input'])[:100]}. It takes: {description}"

@@ -1,4 +1,4 @@
-"""The rows of the list of studies, read once in a few seconds for all clients."""
+"""The rows of the list of studies, read once every few seconds for all clients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tempopt.storage.store import Store
 
 PER_PAGE = 100
 FRESH_SECONDS = 2.0
-"""Rows that were read are shown for so long before they are read again."""
+"""Seconds for which rows are cached."""
 _MAX_ANSWERS = 1000
 _ORDER: tuple[StudyStanding, ...] = get_args(StudyStanding)
 
@@ -30,13 +30,13 @@ class Row:
 
     Args:
         study: Its row.
-        state: ``running`` with agents at work, ``waiting`` without one, ``paused`` or ``done``.
+        state: ``running`` with agents at work, ``waiting`` without agents, ``paused`` or ``done``.
         num_agents: Agents at work.
         stage: Stage of its next runs; empty if there are none.
         counts: Its runs by state.
         best: Best value of a complete trial; None before the first.
-        hours: Hours of GPUs, or of training where no run used one.
-        is_on_gpu: Whether they are hours of GPUs.
+        hours: GPU hours, or training hours if no run used a GPU.
+        is_on_gpu: Whether they are GPU hours.
         answer: The verdict in a few words; empty while the study is not done.
         is_gain: Whether a gain is shown.
     """
@@ -88,7 +88,7 @@ class StudyList:
             return self._rows
 
     def with_answers(self, rows: Sequence[Row]) -> list[Row]:
-        """Return rows with the verdicts of those that are done, which are read once."""
+        """Return rows with the verdicts of finished studies, which are read once."""
         return [self._with_answer(row) if row.state == "done" else row for row in rows]
 
     def _with_answer(self, row: Row) -> Row:
