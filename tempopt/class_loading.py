@@ -57,12 +57,16 @@ def load_class(class_path: str, *, base: type, where: str) -> type:
     try:
         cls = getattr(module, class_name)
     except AttributeError as error:
-        message = unknown(f'class in "{module_name}"', class_name, _classes(module, base) or ["none"])
-        raise SpecError(f"{where}: {message}{_shadow(module_name)}") from error
+        message = unknown(f'class in "{module_name}"', class_name, _list_classes(module, base) or ["none"])
+        raise SpecError(f"{where}: {message}{_warn_if_shadowed(module_name)}") from error
     if not isinstance(cls, type):
-        raise SpecError(f'{where}: "{class_path}" is {_kind(cls)}. {_other_kind(cls, module, base)}')
+        raise SpecError(
+            f'{where}: "{class_path}" is {_describe_kind(cls)}. {_explain_other_kind(cls, module, base)}'
+        )
     if not issubclass(cls, base):
-        raise SpecError(f'{where}: "{class_path}" is not a {base.__name__}. {_other_kind(cls, module, base)}')
+        raise SpecError(
+            f'{where}: "{class_path}" is not a {base.__name__}. {_explain_other_kind(cls, module, base)}'
+        )
     return cls
 
 
@@ -99,11 +103,11 @@ def import_module(module_name: str, *, where: str) -> object:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and f"{module_name}.".startswith(f"{error.name}."):
-            message = _missing(error.name) + _shadow(module_name)
+            message = _explain_missing(error.name) + _warn_if_shadowed(module_name)
             raise SpecError(f"{where}: {message}") from error
-        raise SpecError(f"{where}: {_broken(module_name, error)}") from error
+        raise SpecError(f"{where}: {_explain_broken(module_name, error)}") from error
     except (Exception, SystemExit) as error:
-        raise SpecError(f"{where}: {_broken(module_name, error)}") from error
+        raise SpecError(f"{where}: {_explain_broken(module_name, error)}") from error
 
 
 class _StandardFirst:
@@ -136,7 +140,7 @@ def _find_here() -> None:
     find_modules_in(str(Path.cwd()))
 
 
-def _missing(name: str) -> str:
+def _explain_missing(name: str) -> str:
     """Return the message for a missing module, with the existing ones."""
     parent = name.rpartition(".")[0]
     if not parent:
@@ -157,7 +161,7 @@ def _missing(name: str) -> str:
     return unknown(f'module in "{parent}"', name.rpartition(".")[2], sorted(module_names))
 
 
-def _broken(module_name: str, error: BaseException) -> str:
+def _explain_broken(module_name: str, error: BaseException) -> str:
     """Return the message for a module that raises an error while it is imported."""
     location = ""
     if isinstance(error, SyntaxError) and error.filename:
@@ -179,14 +183,14 @@ def _is_installed(filename: str) -> bool:
     return any(Path(filename).is_relative_to(folder) for folder in folders)
 
 
-def _classes(module: object, base: type) -> list[str]:
+def _list_classes(module: object, base: type) -> list[str]:
     """Return the names of a module's classes of a kind: its own, or the imported ones if it has none."""
     classes = {n: cls for n, cls in vars(module).items() if isinstance(cls, type) and issubclass(cls, base)}
     own_names = [name for name, cls in classes.items() if cls.__module__ == vars(module)["__name__"]]
     return own_names or [name for name, cls in classes.items() if cls is not base]
 
 
-def _kind(value: object) -> str:
+def _describe_kind(value: object) -> str:
     if isinstance(value, ModuleType):
         return "a module, not a class"
     if not callable(value):
@@ -215,26 +219,26 @@ def refuse_module(name: str, *, base: type, where: str) -> None:
         return
     if module_spec is None and "." in name:
         return
-    names = _classes(import_module(name, where=where), base)
+    names = _list_classes(import_module(name, where=where), base)
     advice = f"Name the class as well: {name}.{names[0]}." if names else f"It has no {base.__name__}."
     others_text = f" It also has {', '.join(names[1:])}." if names[1:] else ""
     raise SpecError(f'{where}: "{name}" is a module, not a class. {advice}{others_text}')
 
 
-def _other_kind(value: object, module: object, base: type) -> str:
+def _explain_other_kind(value: object, module: object, base: type) -> str:
     mro = value.__mro__ if isinstance(value, type) else ()
     if any(cls.__module__.startswith("pytorch_lightning.") for cls in mro):
         return (
             "It is built on the package pytorch_lightning, which differs from lightning: "
             "write import lightning as L, and L.LightningModule or L.LightningDataModule."
         )
-    names = _classes(module, base)
+    names = _list_classes(module, base)
     if names:
         return f"Give one of {', '.join(names)}."
     return f"Give a subclass of {base.__module__.partition('.')[0]}.{base.__name__}."
 
 
-def _shadow(module_name: str) -> str:
+def _warn_if_shadowed(module_name: str) -> str:
     """Return a warning if a user's module has the name of a module of the standard library."""
     top = module_name.partition(".")[0]
     if top in sys.stdlib_module_names and (Path(f"{top}.py").exists() or Path(top, "__init__.py").exists()):

@@ -138,11 +138,11 @@ def shorten_message(message: str) -> str:
     """
     if len(message) <= _LONGEST:
         return message
-    message = re.sub(rf"\S{{{_WORD},}}", lambda match: _ends(match[0], _WORD), mask_secrets(message))
+    message = re.sub(rf"\S{{{_WORD},}}", lambda match: _cut_middle(match[0], _WORD), mask_secrets(message))
     if len(message) > _LONGEST:
         message = _KNOWN_NAMES_PATTERN.sub(r"\1", message)
     if len(message) > _LONGEST:
-        message = "\n".join(_ends(line, _LINE) for line in message.splitlines())
+        message = "\n".join(_cut_middle(line, _LINE) for line in message.splitlines())
     if len(message) <= _LONGEST:
         return message
     first_line, *lines = message.splitlines()
@@ -159,7 +159,7 @@ def shorten_message(message: str) -> str:
     )
 
 
-def _ends(text: str, length: int) -> str:
+def _cut_middle(text: str, length: int) -> str:
     """Return the beginning and the end of a long text."""
     return text if len(text) <= length else f"{text[: length * 2 // 3]} … {text[-length // 4 :]}"
 
@@ -202,10 +202,10 @@ def missing_extra(error: ModuleNotFoundError, extra: str, packages: Collection[s
 def mask_secrets(text: str) -> str:
     """Replace passwords and tokens in a text by ``***``, also texts that only look like one."""
     text = _TOKEN.sub(r"\1***", text)
-    return _SECRET_QUERY.sub(r"\1***", _WORDS.sub(_without_userinfo, text))
+    return _SECRET_QUERY.sub(r"\1***", _WORDS.sub(_mask_userinfo, text))
 
 
-def _without_userinfo(word: re.Match[str]) -> str:
+def _mask_userinfo(word: re.Match[str]) -> str:
     # cut after the last "@", so that the search ends at the first colon before a password
     end = word[0].rfind("@") + 1
     if not end:

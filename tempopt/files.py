@@ -20,7 +20,9 @@ def absolute(text: str, what: str) -> Path:
         path = Path(text).expanduser().absolute()
         _exists(path)
     except (OSError, RuntimeError, ValueError) as error:
-        raise UsageError(f"{what} {text} cannot be used: {_why(error)}. Give another path.") from error
+        raise UsageError(
+            f"{what} {text} cannot be used: {_format_reason(error)}. Give another path."
+        ) from error
     return path
 
 
@@ -36,12 +38,14 @@ def read_text(path: Path, holds: str) -> tuple[str, int]:
     """
     try:
         mode = path.stat().st_mode
-        kind = _other_kind(mode)
+        kind = _find_special_kind(mode)
         text = "" if kind else path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise UsageError(f"{path} is not a text file in UTF-8. Give a file that holds {holds}.") from None
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read: {_why(error)}. Give a file that holds {holds}.") from error
+        raise UsageError(
+            f"{path} cannot be read: {_format_reason(error)}. Give a file that holds {holds}."
+        ) from error
     if kind:
         raise UsageError(f"{path} is {kind}. Give a file that holds {holds}.")
     return text, mode
@@ -60,10 +64,10 @@ def replace(path: Path, text: str, *, overwrite: bool = True) -> None:
     """
     try:
         is_there = _exists(path)
-        kind = _other_kind(path.stat().st_mode) if is_there else None
+        kind = _find_special_kind(path.stat().st_mode) if is_there else None
         temporary = path.with_name(path.name + ".writing") if kind is None else path
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be written: {_why(error)}. Give another path.") from error
+        raise UsageError(f"{path} cannot be written: {_format_reason(error)}. Give another path.") from error
     if kind:
         raise UsageError(f"{path} is {kind}. Give the path of a file.")
     if is_there and not overwrite:
@@ -72,7 +76,7 @@ def replace(path: Path, text: str, *, overwrite: bool = True) -> None:
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {_why(error)}. Give another path.") from error
+        raise UsageError(f"{path} cannot be written: {_format_reason(error)}. Give another path.") from error
     finally:
         # the temporary file remains after an error or Ctrl-C
         with contextlib.suppress(OSError):
@@ -86,14 +90,14 @@ def _exists(path: Path) -> bool:
     return path.exists()
 
 
-def _other_kind(mode: int) -> str | None:
+def _find_special_kind(mode: int) -> str | None:
     """Return the kind of a path that is not a regular file."""
     if stat.S_ISREG(mode):
         return None
-    return "a folder" if stat.S_ISDIR(mode) else "no ordinary file, but a pipe, a socket or a device"
+    return "a folder" if stat.S_ISDIR(mode) else "not a regular file, but a pipe, a socket or a device"
 
 
-def _why(error: Exception) -> str:
+def _format_reason(error: Exception) -> str:
     return (isinstance(error, OSError) and error.strerror) or str(error).rstrip(".")
 
 

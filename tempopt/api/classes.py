@@ -62,19 +62,19 @@ def with_paths(spec: Spec) -> Spec:
     """
     if isinstance(spec, StudySpec) or not isinstance(spec, Mapping):
         return spec
-    return {key: _plain(value, key) if key in _SECTIONS else value for key, value in spec.items()}
+    return {key: _replace_classes(value, key) if key in _SECTIONS else value for key, value in spec.items()}
 
 
-def _plain(data: Any, where: str) -> Any:
+def _replace_classes(data: Any, where: str) -> Any:
     """Return a part of a spec with paths in place of classes; a class alone has no arguments."""
     if isinstance(data, type):
-        path = _path(data, where)
+        path = _find_path(data, where)
         is_argument = where.endswith(".class_path") or ".init_args" in where
         return path if is_argument else {"class_path": path}
     if isinstance(data, Mapping):
-        return {key: _plain(value, f"{where}.{key}") for key, value in data.items()}
+        return {key: _replace_classes(value, f"{where}.{key}") for key, value in data.items()}
     if isinstance(data, list | tuple):
-        return [_plain(value, f"{where}[{number}]") for number, value in enumerate(data)]
+        return [_replace_classes(value, f"{where}[{number}]") for number, value in enumerate(data)]
     try:
         to_jsonable_python(data)
     except PydanticSerializationError as error:
@@ -87,7 +87,7 @@ def _plain(data: Any, where: str) -> Any:
     return data
 
 
-def _path(cls: type, where: str) -> str:
+def _find_path(cls: type, where: str) -> str:
     module, name = cls.__module__, cls.__qualname__
     if "." in name:
         raise SpecError(

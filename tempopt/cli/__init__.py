@@ -92,7 +92,7 @@ def build_parsers() -> tuple[_Parser, dict[str, _Parser]]:
     return parser, commands.choices
 
 
-def _refuse_no_text(argv: Sequence[str]) -> None:
+def _refuse_invalid_text(argv: Sequence[str]) -> None:
     for word in argv:
         if no_text := not_text(word):
             escaped_word = word.encode("unicode_escape").decode("ascii")
@@ -135,7 +135,7 @@ def _import_modules(argv: Sequence[str]) -> list[str]:
 
 def _run(argv: Sequence[str]) -> int:
     """Run a command and return its exit code, 0 if it returns None."""
-    _refuse_no_text(argv)
+    _refuse_invalid_text(argv)
     argv = _import_modules(argv)
     _refuse_unknown(argv)
     parser, commands = build_parsers()

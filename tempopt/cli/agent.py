@@ -36,7 +36,7 @@ def agent(arguments: argparse.Namespace) -> int:
     if arguments.any:
         return _serve_any(arguments)
     if is_server(arguments.url):
-        return _agent_behind(arguments)
+        return _work_for_server(arguments)
 
     def carry_out(observer: Observer) -> StudyResult:
         return studies.run_agent(
@@ -50,9 +50,9 @@ def agent(arguments: argparse.Namespace) -> int:
     return run_and_report(arguments.name, carry_out, arguments, again="agent")
 
 
-def _agent_behind(arguments: argparse.Namespace) -> int:
+def _work_for_server(arguments: argparse.Namespace) -> int:
     """Work on a study behind a server."""
-    connection, file = _connection(arguments)
+    connection, file = _connect(arguments)
     url, name = connection.url, arguments.name
     try:
         with progress_for_stream(sys.stdout) as observer:
@@ -83,7 +83,7 @@ def _serve_any(arguments: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         studies: Studies
         if is_server(arguments.url):
-            connection, file = _connection(arguments)
+            connection, file = _connect(arguments)
             stack.callback(connection.close)
             shown_url = connection.url
             studies = ServerStudies(connection=connection, workers=arguments.workers, token_file=file)
@@ -132,7 +132,7 @@ def _check_arguments(arguments: argparse.Namespace) -> None:
         )
 
 
-def _connection(arguments: argparse.Namespace) -> tuple[ServerConnection, Path | None]:
+def _connect(arguments: argparse.Namespace) -> tuple[ServerConnection, Path | None]:
     """Return the connection to the server, and the file with the token, if one was given."""
     url, file = arguments.url, None if arguments.token_file is None else Path(arguments.token_file)
     return ServerConnection(url, lambda: token_for(url, file)), file

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from tempopt.report.study_result import StudyResult
 
 # Longer than the restart of a server, but limited, since a waiting process holds resources.
-_PATIENCE = 1800.0
-_PAUSE = 5.0
+_MAX_OUTAGE_SECONDS = 1800.0
+_PAUSE_SECONDS = 5.0
 # Longer than an attempt to reach a server that is down.
 _WORKED = 300.0
 
@@ -38,18 +38,18 @@ def run() -> int:
             return 130
         line += piece
     task = json.loads(line)
-    threading.Thread(target=_end_with_the_launcher, daemon=True).start()
-    return exit_code(lambda: _patiently(task))
+    threading.Thread(target=_exit_with_launcher, daemon=True).start()
+    return exit_code(lambda: _retry_while_unreachable(task))
 
 
-def _end_with_the_launcher() -> None:
+def _exit_with_launcher() -> None:
     # the launcher sends nothing more: the end of the stream is the end of the launcher
     while os.read(sys.stdin.fileno(), 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _patiently(task: dict[str, Any]) -> int:
+def _retry_while_unreachable(task: dict[str, Any]) -> int:
     """Work, and start again while the database cannot be reached, since no user would restart the agent."""
     last_reached = time.monotonic()
     while True:
@@ -59,10 +59,10 @@ def _patiently(task: dict[str, Any]) -> int:
         except (StoreUnreachable, StoreTimeoutError) as error:
             if time.monotonic() - began > _WORKED:
                 last_reached = time.monotonic()
-            if time.monotonic() - last_reached >= _PATIENCE:
+            if time.monotonic() - last_reached >= _MAX_OUTAGE_SECONDS:
                 raise
             print(f"tempopt: {error} Trying again.", file=sys.stderr, flush=True)
-            time.sleep(_PAUSE)
+            time.sleep(_PAUSE_SECONDS)
 
 
 def _work(task: dict[str, Any]) -> int:
@@ -70,7 +70,7 @@ def _work(task: dict[str, Any]) -> int:
     from tempopt.service import studies
     from tempopt.spec.study_spec import StudySpec
 
-    arguments = _arguments(task)
+    arguments = _parse_arguments(task)
     spec = None if task["spec"] is None else StudySpec.from_json(task["spec"])
 
     def carry_out(observer: Observer) -> StudyResult:
@@ -89,7 +89,7 @@ def _work(task: dict[str, Any]) -> int:
     return EXIT_OK if code in (EXIT_NO_DIFFERENCE, EXIT_WORSE) else code
 
 
-def _arguments(task: dict[str, Any]) -> argparse.Namespace:
+def _parse_arguments(task: dict[str, Any]) -> argparse.Namespace:
     """Parse the words of a task like those of `search` or `resume`."""
     from tempopt.storage import urls
 

@@ -35,7 +35,7 @@ def _inspect(import_path: str) -> ModuleInfo:
     # the folder comes after the standard library, whose names the user's files may have
     os.environ["PYTHONSAFEPATH"] = "1"
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=spawn, initializer=_say_it_on_stderr) as child:
+    with ProcessPoolExecutor(1, mp_context=spawn, initializer=_redirect_stdout) as child:
         try:
             return child.submit(inspect_module, import_path).result()
         except BrokenProcessPool as error:
@@ -44,6 +44,6 @@ def _inspect(import_path: str) -> ModuleInfo:
             ) from error
 
 
-def _say_it_on_stderr() -> None:
+def _redirect_stdout() -> None:
     # Output of the imported module must not be mixed with the spec.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

@@ -32,7 +32,7 @@ def carry_out(arguments: argparse.Namespace, request: SearchRequest | ResumeRequ
     """
     check_request(request)
     is_search, name = isinstance(request, SearchRequest), request.study
-    with open_store(arguments.url, create=is_search) as store, _launcher(arguments) as launcher:
+    with open_store(arguments.url, create=is_search) as store, _make_launcher(arguments) as launcher:
         spec = (
             request.spec
             if isinstance(request, SearchRequest)
@@ -73,7 +73,7 @@ def carry_out(arguments: argparse.Namespace, request: SearchRequest | ResumeRequ
         return run_and_report(name, watch, arguments, continues=launcher.survives_command)
 
 
-def _launcher(arguments: argparse.Namespace) -> contextlib.closing[Launcher]:
+def _make_launcher(arguments: argparse.Namespace) -> contextlib.closing[Launcher]:
     launcher = make_launcher(arguments.launcher, launch_options(arguments))
     if arguments.detach and not launcher.survives_command:
         launcher.close()

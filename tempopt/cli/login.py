@@ -31,7 +31,7 @@ def login(arguments: argparse.Namespace) -> None:
         if arguments.token_file is None
         else credentials.read_token_file(Path(arguments.token_file))
     )
-    me = _me(url, token)
+    me = _request_identity(url, token)
     path = credentials.remember(url, token)
     prefix = f"studies that begin with {me['prefix']}" if me["prefix"] else "all studies"
     print(escape_control_chars(f"Logged in to {url} as {me['name']}: {', '.join(me['scopes'])} on {prefix}."))
@@ -62,7 +62,7 @@ def _prompt_for_token(url: str) -> str:
         raise UsageError("No token was given. Give --token-file FILE, or type it.") from None
 
 
-def _me(url: str, token: str) -> dict[str, Any]:
+def _request_identity(url: str, token: str) -> dict[str, Any]:
     """Return the identity of a token from the server; raise AccessDenied if the token is not valid."""
     from tempopt.storage.http.connection import ServerConnection
 

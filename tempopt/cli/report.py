@@ -15,14 +15,14 @@ from tempopt.report.study_result import load
 from tempopt.storage.opening import open_store
 
 _SCREEN = "-"
-_OURS = b'<meta name="generator" content="tempopt'
+_REPORT_MARK = b'<meta name="generator" content="tempopt'
 # Number of bytes at the beginning of a file that include the head of a page.
 _HEAD_BYTES = 4096
 
 
 def report(arguments: argparse.Namespace) -> None:
     """Write a study as one HTML page."""
-    text = _page(arguments.url, arguments.name, arguments.plotlyjs)
+    text = _render_page(arguments.url, arguments.name, arguments.plotlyjs)
     if arguments.output == _SCREEN:
         sys.stdout.write(text)
     else:
@@ -36,8 +36,8 @@ def write_final_report(url: str, name: str) -> str:
     An earlier report is replaced. Any other file of that name is left unchanged, with a message.
     """
     default_path = Path(file_name(name))
-    page = _page(url, name, "inline")
-    path = next(path for path in _names(default_path) if _is_free(path))
+    page = _render_page(url, name, "inline")
+    path = next(path for path in _iter_names(default_path) if _is_free(path))
     replace(path, page)
     if path != default_path:
         print(
@@ -48,7 +48,7 @@ def write_final_report(url: str, name: str) -> str:
     return str(path)
 
 
-def _names(path: Path) -> Iterator[Path]:
+def _iter_names(path: Path) -> Iterator[Path]:
     """Yield possible names of a report, best first."""
     yield path
     yield path.with_stem(f"{path.stem}-tempopt")
@@ -59,7 +59,7 @@ def _is_free(path: Path) -> bool:
     """Return whether a path does not exist, or is a report of tempopt."""
     try:
         with path.open("rb") as file:
-            return _OURS in file.read(_HEAD_BYTES)
+            return _REPORT_MARK in file.read(_HEAD_BYTES)
     except FileNotFoundError:
         return not path.is_symlink()
     except OSError:
@@ -67,7 +67,7 @@ def _is_free(path: Path) -> bool:
         return False
 
 
-def _page(url: str, name: str, plotlyjs: PlotlyJs) -> str:
+def _render_page(url: str, name: str, plotlyjs: PlotlyJs) -> str:
     with open_store(url, create=False) as store:
         return render_report(
             load(store, name, needs_measurements=True), plotlyjs=plotlyjs, storage=store.masked_url

@@ -75,7 +75,7 @@ def run_and_report(
         with progress_for_stream(stream, verbose=getattr(arguments, "verbose", False)) as observer:
             result = run_study(observer)
     except KeyboardInterrupt:
-        print(f"\n{_interrupted_hint(name, arguments, again, continues)}", file=stream)
+        print(f"\n{_build_interrupted_hint(name, arguments, again, continues)}", file=stream)
         return INTERRUPTED
     except BrokenPipeError:
         # the reader has closed the pipe before the end of the study
@@ -83,7 +83,7 @@ def run_and_report(
         return INTERRUPTED
     if result.state != "done":
         # paused by `tempopt pause`; other agents may still be saving their runs
-        command = _command("resume", name, arguments)
+        command = _build_command("resume", name, arguments)
         text = "The study was paused. Everything that was reported is saved. To continue:"
         print(f"\n{text}\n  {command}", file=stream)
         return INTERRUPTED
@@ -123,18 +123,18 @@ def detached_study_hint(name: str, arguments: argparse.Namespace) -> str:
     )
 
 
-def _interrupted_hint(name: str, arguments: argparse.Namespace, again: str, continues: bool) -> str:
+def _build_interrupted_hint(name: str, arguments: argparse.Namespace, again: str, continues: bool) -> str:
     from tempopt.service import lifecycle
 
     if not lifecycle.study_may_exist(arguments.url, name):
         return "Interrupted before the study was begun; nothing was written."
     if continues:
         return detached_study_hint(name, arguments)
-    command = _command(again, name, arguments)
+    command = _build_command(again, name, arguments)
     return f"Interrupted. Everything that was reported is saved. To continue:\n  {command}"
 
 
-def _command(command: str, name: str, arguments: argparse.Namespace) -> str:
+def _build_command(command: str, name: str, arguments: argparse.Namespace) -> str:
     """Return the command that continues a study in the same store, with the same checkpoints and workers."""
     line = f"tempopt {command} {study_argument(name, arguments)}"
     if arguments.checkpoints is not None:

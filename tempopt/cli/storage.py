@@ -24,7 +24,7 @@ def storage_url(arguments: argparse.Namespace) -> str:
     url, file = arguments.storage, arguments.storage_file
     if url is not None and file is not None:
         raise UsageError("--storage and --storage-file were both given. Give one of them.")
-    return urls.storage_url(url) if file is None else _from_file(Path(file))
+    return urls.storage_url(url) if file is None else _read_storage_file(Path(file))
 
 
 def storage_option(arguments: argparse.Namespace) -> str:
@@ -72,7 +72,7 @@ def check_option_needs_database(command: str, arguments: argparse.Namespace) -> 
             )
 
 
-def _from_file(path: Path) -> str:
+def _read_storage_file(path: Path) -> str:
     text, mode = read_text(path, "one URL")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if len(lines) != 1:

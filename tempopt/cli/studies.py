@@ -28,15 +28,17 @@ _WHY = "Only the output of runs is logged. For results: tempopt show; for curves
 
 def pause(arguments: argparse.Namespace) -> None:
     """Pause a study: its agents leave until it is resumed."""
-    if count := _end_unbegun(arguments):
-        print(f'Study "{arguments.name}" had not begun; {_jobs(count)} cancelled.')
+    if count := _cancel_unbegun_jobs(arguments):
+        print(f'Study "{arguments.name}" had not begun; {_format_job_count(count)} cancelled.')
         return
     name, change = arguments.name, lifecycle.pause(arguments.url, arguments.name)
     if change.before == "done":
         print(f'Study "{name}" is done: there is nothing to pause.')
         return
     print(f'Study "{name}" {"was paused already" if change.before == "paused" else "is paused"}. ', end="")
-    print(f"{_at_work(change.agents)}{' Each agent leaves once its runs are saved.' * bool(change.agents)}")
+    print(
+        f"{_agents_text(change.agents)}{' Each agent leaves once its runs are saved.' * bool(change.agents)}"
+    )
     print(f"To continue:  tempopt resume {study_argument(arguments.name, arguments)}")
 
 
@@ -53,9 +55,9 @@ def stop(arguments: argparse.Namespace) -> None:
     tickets = "1 ticket that waited was" if count == 1 else f"{count or 'no'} tickets that waited were"
     print(f'Study "{name}" searches no further: {tickets} withdrawn. ', end="")
     if change.agents and change.before == "running":
-        print(f"{_at_work(change.agents)} Runs in progress are completed, then the best so far is confirmed.")
+        print(f"{_agents_text(change.agents)} Runs in progress end, then the best so far is confirmed.")
         return
-    print("It is paused." if change.before == "paused" else _at_work(change.agents))
+    print("It is paused." if change.before == "paused" else _agents_text(change.agents))
     print(f"To confirm the best so far:  tempopt resume {study_argument(arguments.name, arguments)}")
 
 
@@ -64,42 +66,42 @@ def delete(arguments: argparse.Namespace) -> None:
     if not (arguments.yes or _ask_to_confirm(arguments)):
         print("Nothing was deleted.")
         return
-    if count := _end_unbegun(arguments):
-        print(f'Study "{arguments.name}" had not begun; {_jobs(count)} cancelled.')
+    if count := _cancel_unbegun_jobs(arguments):
+        print(f'Study "{arguments.name}" had not begun; {_format_job_count(count)} cancelled.')
         return
-    waiting_jobs = _waiting(arguments)
+    waiting_jobs = _list_waiting_jobs(arguments)
     deletion = lifecycle.delete(arguments.url, arguments.name, force=arguments.force)
     cancel_jobs(waiting_jobs, selected_launcher(arguments))
     print(
         f'Study "{arguments.name}" is deleted; {decimal(deletion.freed)} of checkpoints and logs were freed.'
     )
     if deletion.agents:
-        print(f"{_at_work(deletion.agents)} Each agent leaves as soon as it notices.")
+        print(f"{_agents_text(deletion.agents)} Each agent leaves as soon as it notices.")
     for url, reason in deletion.not_removed.items():
         print(f"Not removed: {url} ({reason})")
 
 
-def _end_unbegun(arguments: argparse.Namespace) -> int:
+def _cancel_unbegun_jobs(arguments: argparse.Namespace) -> int:
     """Cancel the jobs of a study that no agent has created yet, and return their number."""
     with open_store(arguments.url, create=False) as store:
         rows = store.jobs(arguments.name)
         if not rows or find_study(store, arguments.name) is not None:
             return 0
-        _refuse_unreached(cancel_jobs(rows, selected_launcher(arguments)), arguments)
+        _refuse_unreachable_jobs(cancel_jobs(rows, selected_launcher(arguments)), arguments)
         store.forget_jobs(arguments.name, [row.id for row in rows])
     return len(rows)
 
 
-def _waiting(arguments: argparse.Namespace) -> list[JobRow]:
+def _list_waiting_jobs(arguments: argparse.Namespace) -> list[JobRow]:
     """Return the jobs of a study that wait for room, which would create a deleted study again."""
     with open_store(arguments.url, create=False) as store:
         rows = store.jobs(arguments.name)
     jobs = query_job_status(rows, selected_launcher(arguments))
-    _refuse_unreached(jobs, arguments)
+    _refuse_unreachable_jobs(jobs, arguments)
     return [row for row, job in zip(rows, jobs, strict=True) if job.state == "waiting"]
 
 
-def _refuse_unreached(jobs: Sequence[JobStatus], arguments: argparse.Namespace) -> None:
+def _refuse_unreachable_jobs(jobs: Sequence[JobStatus], arguments: argparse.Namespace) -> None:
     """Refuse to continue if jobs cannot be reached from here, unless ``--force`` is given.
 
     Raises:
@@ -115,7 +117,7 @@ def _refuse_unreached(jobs: Sequence[JobStatus], arguments: argparse.Namespace) 
         )
 
 
-def _jobs(count: int) -> str:
+def _format_job_count(count: int) -> str:
     return f"its {count} jobs were" if count > 1 else "its job was"
 
 
@@ -142,7 +144,7 @@ def storage(arguments: argparse.Namespace) -> None:
     )
 
 
-def _at_work(agents: Sequence[str]) -> str:
+def _agents_text(agents: Sequence[str]) -> str:
     return f"At work: {', '.join(agents)}." if agents else "No agent works on it."
 
 
@@ -172,7 +174,7 @@ def logs(arguments: argparse.Namespace) -> None:
         print(f"{ticket or f'Study {arguments.name}'}: nothing is logged{attempt_text}. {_WHY}")
         return
     if ticket is None:
-        print_table(_overview(outputs))
+        print_table(_print_overview(outputs))
         return
     for output in outputs:
         state = "running" if output.running else "over"
@@ -192,7 +194,7 @@ def _print(text: str) -> None:
     print(escape_control_chars(text))
 
 
-def _overview(outputs: list[RunLog]) -> Table:
+def _print_overview(outputs: list[RunLog]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
     for title in ("ticket", "attempt", "agent", "lines"):
         table.add_column(title, no_wrap=True, justify="right" if title in ("attempt", "lines") else "left")

@@ -63,7 +63,9 @@ router = APIRouter(
 )
 
 
-def _at_desk(shared: ServerState, study: str, do: Callable[[StudySession], T], *, id: int | None = None) -> T:
+def _run_in_session(
+    shared: ServerState, study: str, do: Callable[[StudySession], T], *, id: int | None = None
+) -> T:
     """Call a function with the session of a study; errors are shown without the database's URL."""
     try:
         return shared.study_sessions.run_with_reload(study, do, id=id)
@@ -107,7 +109,7 @@ def join(body: JoinRequest, request: Request, principal: Asking, shared: Shared)
             study=public_study, codes=sorted(desk.cache.codes), snapshot=desk.snapshot(), server=__version__
         )
 
-    return _at_desk(shared, body.study, do)
+    return _run_in_session(shared, body.study, do)
 
 
 @router.post("/sync", summary="Report runs, renew their leases, claim a ticket")
@@ -125,11 +127,11 @@ async def sync(body: SyncRequest, request: Request, principal: Asking, shared: S
                 desk.register_agent(agent, body.session)
             return desk.sync(agent, body, is_long_poll=looking)
 
-        return _at_desk(shared, body.study, do, id=body.study_id)
+        return _run_in_session(shared, body.study, do, id=body.study_id)
 
     answer = await run_in_threadpool(work, False)
     assert answer is not None
-    if body.take is None or not body.take.wait or not _in_vain(answer):
+    if body.take is None or not body.take.wait or not _is_without_ticket(answer):
         return answer
 
     def look() -> SyncResponse | None:
@@ -139,7 +141,7 @@ async def sync(body: SyncRequest, request: Request, principal: Asking, shared: S
     return await _wait_for_answer(answer, body.take.wait, request, shared, body.study, look)
 
 
-def _in_vain(answer: SyncResponse) -> bool:
+def _is_without_ticket(answer: SyncResponse) -> bool:
     return answer.claim is None and not answer.over and answer.state == "running" and not answer.refused
 
 
@@ -157,7 +159,7 @@ async def _wait_for_answer(
     desk = await run_in_threadpool(shared.study_sessions.get, study)
     desk.listeners.add(notify)
     try:
-        while _in_vain(answer) and (seconds_left := deadline - time.monotonic()) > 0:
+        while _is_without_ticket(answer) and (seconds_left := deadline - time.monotonic()) > 0:
             try:
                 await asyncio.wait_for(news.wait(), min(seconds_left, _LOOK_SECONDS, THOROUGH_SECONDS))
             except TimeoutError:
@@ -184,4 +186,4 @@ def leave(body: Leave, request: Request, principal: Asking, shared: Shared) -> L
         desk.register_agent(agent, body.session)
         return LeaveResponse(released=desk.release_agent(agent, body.session))
 
-    return _at_desk(shared, body.study, do, id=body.study_id)
+    return _run_in_session(shared, body.study, do, id=body.study_id)

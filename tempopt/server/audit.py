@@ -44,7 +44,7 @@ class Audit:
             if message["type"] == "http.response.start":
                 # written before the answer, so that its reader finds the row
                 answered = True
-                await _note(scope, message["status"])
+                await _build_note(scope, message["status"])
             await send(message)
 
         scope.setdefault("state", {})
@@ -53,24 +53,24 @@ class Audit:
         except Exception:
             # unexpected errors are answered by an outer handler
             if not answered:
-                await _note(scope, 500)
+                await _build_note(scope, 500)
             raise
 
 
-async def _note(scope: Scope, status: int) -> None:
-    row = _row(scope, status)
+async def _build_note(scope: Scope, status: int) -> None:
+    row = _build_row(scope, status)
     if row is not None:
-        await run_in_threadpool(_write, scope["app"].state.tempopt, row)
+        await run_in_threadpool(_write_row, scope["app"].state.tempopt, row)
 
 
-def _write(state: ServerState, row: AuditRow) -> None:
+def _write_row(state: ServerState, row: AuditRow) -> None:
     try:
         state.store.audit([row])
     except StorageError as error:
         LOGGER.warning("not audited: %s %s: %s", row.action, row.status, error)
 
 
-def _row(scope: Scope, status: int) -> AuditRow | None:
+def _build_row(scope: Scope, status: int) -> AuditRow | None:
     state: dict[str, Any] = scope["state"]
     principal: Principal | None = state.get("principal")
     changes = scope["method"] not in READS and not scope["path"].startswith(_UNAUDITED_PATHS)

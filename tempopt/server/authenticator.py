@@ -37,7 +37,7 @@ _IMPLIED: dict[Scope, frozenset[Scope]] = {
 FRESH_SECONDS = 3.0
 """Seconds for which a token is cached: the maximal time for which a revoked one is still accepted."""
 _USED_SECONDS = 60.0
-_MOST_KNOWN = 4096
+_MAX_CACHED = 4096
 READS = ("GET", "HEAD", "OPTIONS")
 """Methods that change nothing."""
 
@@ -123,11 +123,11 @@ class Authenticator:
         """
         address = client_address(request)
         try:
-            entry = self._of_session(session) if token is None else self._of_token(token)
+            entry = self._find_by_session(session) if token is None else self._find_by_token(token)
             _check_validity(entry.row)
         except ApiError as error:
             raise self._build_refusal(request, address, error) from None
-        self._use(entry)
+        self._record_use(entry)
         self.failures.reset(address)
         row = entry.row
         return Principal(
@@ -138,7 +138,7 @@ class Authenticator:
             user=row.user or row.name,
         )
 
-    def _of_session(self, session: str | None) -> _CachedToken:
+    def _find_by_session(self, session: str | None) -> _CachedToken:
         if session is None:
             raise ApiError(
                 401,
@@ -147,14 +147,14 @@ class Authenticator:
                 "TOKEN).",
             )
         id = sessions.token_of(self._store, session)
-        entry = None if id is None else self._fresh(id)
+        entry = None if id is None else self._load_token(id)
         if entry is None:
             raise ApiError(401, "session_ended", "The session has ended. Sign in again.")
         return entry
 
-    def _of_token(self, token: str) -> _CachedToken:
+    def _find_by_token(self, token: str) -> _CachedToken:
         parts = tokens.TOKEN.fullmatch(token)
-        entry = None if parts is None else self._fresh(parts[1])
+        entry = None if parts is None else self._load_token(parts[1])
         if entry is None or not tokens.token_matches_row(token, entry.row):
             raise ApiError(401, "token_unknown", "This server does not know the token.")
         return entry
@@ -194,7 +194,7 @@ class Authenticator:
     def revalidate(self, principal: Principal) -> bool:
         """Return whether a client is still valid; the store is read rarely."""
         try:
-            entry = self._fresh(principal.id)
+            entry = self._load_token(principal.id)
             if entry is not None:
                 _check_validity(entry.row)
         except ApiError:
@@ -214,7 +214,7 @@ class Authenticator:
         error.headers = {"www-authenticate": "Bearer"}
         return error
 
-    def _fresh(self, id: str) -> _CachedToken | None:
+    def _load_token(self, id: str) -> _CachedToken | None:
         """Return the token of an id, None if there is none; the store is read once every few seconds."""
         now = self._clock()
         with self._lock:
@@ -229,11 +229,11 @@ class Authenticator:
             noted_time = -math.inf if entry is None else entry.use_written_at
             self._token_cache[id] = entry = _CachedToken(row, now, noted_time)
             self._token_cache.move_to_end(id)
-            while len(self._token_cache) > _MOST_KNOWN:
+            while len(self._token_cache) > _MAX_CACHED:
                 self._token_cache.popitem(last=False)
         return entry
 
-    def _use(self, entry: _CachedToken) -> None:
+    def _record_use(self, entry: _CachedToken) -> None:
         """Write that a token was accepted, once per minute."""
         moment, now = datetime.now(UTC), self._clock()
         with self._lock:

@@ -41,7 +41,7 @@ LARGEST_SIGNED = 5 * 1024**3
 """Maximal bytes of one upload to an object store."""
 SIGNED_SECONDS = 900
 # Other stores sign in different ways, and not with every kind of key.
-_SIGNING = ("s3", "s3a")
+_SIGNING_PROTOCOLS = ("s3", "s3a")
 # These limits exclude larger numbers of runs and steps, and longer names.
 _RUN = re.compile(rf"(?:{'|'.join(KINDS)})-[0-9]{{4,9}}")
 _FILE = re.compile(r"step-[0-9]{1,15}-[0-9]{1,9}\.ckpt")
@@ -171,10 +171,10 @@ def get_transfer_instructions(
     )
     if body.purpose == "get":
         checkpoint = requested.recorded_checkpoint()
-        url = _sign_url(checkpoint.url, "get_object") if _signs(checkpoint.url) else ""
+        url = _sign_url(checkpoint.url, "get_object") if _can_sign(checkpoint.url) else ""
         return TransferInstructions(url=url, piece=PIECE, size=checkpoint.size)
     requested.check_holder(body.size)
-    if not _signs(requested.url) or body.size > LARGEST_SIGNED:
+    if not _can_sign(requested.url) or body.size > LARGEST_SIGNED:
         return TransferInstructions(piece=PIECE)
     requested.make_room()
     url = _sign_url(requested.url, "put_object", ContentLength=body.size)
@@ -215,9 +215,9 @@ def get(requested: Requested, range: Annotated[str, Header(include_in_schema=Fal
     return answer
 
 
-def _signs(url: str) -> bool:
+def _can_sign(url: str) -> bool:
     """Return whether requests to the object store of a URL can be signed."""
-    return url.partition("://")[0] in _SIGNING
+    return url.partition("://")[0] in _SIGNING_PROTOCOLS
 
 
 def _sign_url(url: str, method: str, **bound: Any) -> str:

@@ -64,7 +64,7 @@ def as_refusal(error: Exception) -> ApiError | None:
             LOGGER.error("%s: %s", type(error).__name__, mask_secrets(str(error)))
         return ApiError(status, code, _PUBLIC_MESSAGES.get(code, str(error)))
     if isinstance(error, RequestValidationError):
-        return ApiError(422, "invalid_request", _faults(error))
+        return ApiError(422, "invalid_request", _list_faults(error))
     if isinstance(error, HTTPException):
         code = _CODES.get(error.status_code, "error")
         return ApiError(error.status_code, code, str(error.detail), dict(error.headers or {}))
@@ -88,7 +88,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, unforeseen)
 
 
-def _faults(error: RequestValidationError) -> str:
+def _list_faults(error: RequestValidationError) -> str:
     faults: list[Any] = list(error.errors())
     lines = [f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}" for fault in faults[:5]]
     # a body with another content type is not read as JSON

@@ -112,10 +112,10 @@ def file_response(url: str, shared: ServerState, range: str) -> Response | None:
         # FileResponse reads the range header itself
         return FileResponse(path, media_type=_MEDIA) if path.is_file() else None
     size = size_in_store(url)
-    return None if size is None else _of_store(url, size, range)
+    return None if size is None else _respond_from_store(url, size, range)
 
 
-def _of_store(url: str, size: int, range: str) -> Response:
+def _respond_from_store(url: str, size: int, range: str) -> Response:
     match = _RANGE.fullmatch(range)
     begin, end = (0, size) if match is None else (int(match[1]), min(int(match[2] or size) + 1, size))
     headers = {"content-length": f"{end - begin}", "accept-ranges": "bytes"}

@@ -44,7 +44,7 @@ class BodyLimitMiddleware:
         length = headers.get(b"content-length", b"0")
         # the rest of a refused body is not read
         if length.isdigit() and (len(length) > 18 or int(length) > largest):
-            refusal = answer(413, "too_large", _too_large(largest), _CLOSE)
+            refusal = answer(413, "too_large", _build_too_large_error(largest), _CLOSE)
             await refusal(scope, receive, send)
             return
         if b"transfer-encoding" in headers or (length.isdigit() and int(length) > LARGEST_UNKNOWN):
@@ -75,14 +75,14 @@ class BodyLimitMiddleware:
             if message["type"] == "http.request":
                 size += len(message.get("body", b""))
                 if size > largest:
-                    raise HTTPException(413, _too_large(largest), _CLOSE)
+                    raise HTTPException(413, _build_too_large_error(largest), _CLOSE)
                 is_complete = not message.get("more_body", False)
             return message
 
         return receive_limited
 
 
-def _too_large(largest: int) -> str:
+def _build_too_large_error(largest: int) -> str:
     return f"The body is larger than the limit of {largest} bytes. Send less at a time."
 
 

@@ -43,25 +43,25 @@ class Metrics(Collector):
         states = Counter(
             display_state(row.study.state, sum(not is_dead(agent) for agent in row.agents)) for row in rows
         )
-        yield _gauge("studies", "Studies by state", "state", {**dict.fromkeys(_STATES, 0), **states})
+        yield _build_gauge("studies", "Studies by state", "state", {**dict.fromkeys(_STATES, 0), **states})
         tickets: Counter[str] = Counter()
         for summary in rows:
             for counts in summary.tickets.values():
                 tickets.update(counts)
-        yield _gauge("tickets", "Tickets by state", "state", {**dict.fromkeys(_TICKETS, 0), **tickets})
+        yield _build_gauge("tickets", "Tickets by state", "state", {**dict.fromkeys(_TICKETS, 0), **tickets})
         totals = self._store.totals()
         hours: dict[str, float] = defaultdict(float)
         for row in rows:
             if (total := totals.get(row.study.id)) is not None:
                 hours[row.study.owner] += (total.gpu_seconds or total.seconds) / 3600.0
-        yield _gauge("gpu_hours", "Hours of GPUs, else of training, by user", "user", hours)
+        yield _build_gauge("gpu_hours", "Hours of GPUs, else of training, by user", "user", hours)
 
 
 _STATES = ("running", "waiting", "paused", "done")
 _TICKETS = ("waiting", "running", "done", "failed", "withdrawn")
 
 
-def _gauge(name: str, about: str, label: str, values: Any) -> GaugeMetricFamily:
+def _build_gauge(name: str, about: str, label: str, values: Any) -> GaugeMetricFamily:
     family = GaugeMetricFamily(f"tempopt_{name}", about, labels=[label])
     for value, number in sorted(values.items()):
         family.add_metric([value], float(number))

@@ -48,7 +48,7 @@ class Reports:
         # lazy import: plotly is slow to load
         from tempopt.report.page.html import render_report
 
-        key = (self._mark(study), plotlyjs, repr(site))
+        key = (self._build_mark(study), plotlyjs, repr(site))
         # a client that comes while the page is rendered waits for it
         with self._rendering:
             with self._lock:
@@ -64,7 +64,7 @@ class Reports:
                     self._pages.popitem(last=False)
         return text
 
-    def _mark(self, study: StudyRow) -> str:
+    def _build_mark(self, study: StudyRow) -> str:
         """Return a value that changes whenever a run of the study begins or ends."""
         runs = [(row.id, row.state, row.attempt) for row in self._store.tickets(study.id)]
         facts = repr((study.id, study.spec_hash, study.state, study.version, runs))

@@ -114,25 +114,25 @@ class TimeoutH11Protocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first request."""
         super().connection_made(transport)
-        self._await()
+        self._start_timeout()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop waiting."""
-        self._stop()
+        self._stop_timeout()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Process data; keep waiting while headers are incomplete."""
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
-            self._stop()
+            self._stop_timeout()
         elif self._awaited is None:
-            self._await()
+            self._start_timeout()
 
-    def _await(self) -> None:
+    def _start_timeout(self) -> None:
         self._awaited = self.loop.call_later(self.longest, self.timeout_keep_alive_handler)
 
-    def _stop(self) -> None:
+    def _stop_timeout(self) -> None:
         if self._awaited is not None:
             self._awaited.cancel()
             self._awaited = None

@@ -24,7 +24,7 @@ _MAX_DIGITS = 5
 
 def token_of(store: Store, secret: str) -> str | None:
     """Return the id of a session's token, None if there is no valid session."""
-    row = store.session(_digest(secret)) if _SECRET.fullmatch(secret) else None
+    row = store.session(_hash_secret(secret)) if _SECRET.fullmatch(secret) else None
     return None if row is None or row.expires <= datetime.now(UTC) else row.token
 
 
@@ -37,20 +37,20 @@ def begin(store: Store, token: str, *, until: datetime | None) -> tuple[str, dat
     """
     secret, now = secrets.token_urlsafe(32), datetime.now(UTC)
     expires = now + LIFE if until is None else min(now + LIFE, until)
-    store.add_session(SessionRow(digest=_digest(secret), token=token, created=now, expires=expires))
+    store.add_session(SessionRow(digest=_hash_secret(secret), token=token, created=now, expires=expires))
     return secret, expires
 
 
 def end(store: Store, secret: str) -> None:
     """End a session, on every server."""
-    store.end_session(_digest(secret))
+    store.end_session(_hash_secret(secret))
 
 
-def _digest(secret: str) -> str:
+def _hash_secret(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _cookie(request: Request) -> str:
+def _cookie_name(request: Request) -> str:
     # cookies ignore ports, and another server may use another port of this machine
     port = request.headers.get("host", "").rpartition(":")[2]
     is_secure = request.url.scheme == "https"
@@ -61,13 +61,13 @@ def _cookie(request: Request) -> str:
 
 def read_cookie(request: Request) -> str | None:
     """Return the secret of the browser's session, which may have ended; None if there is none."""
-    return request.cookies.get(_cookie(request))
+    return request.cookies.get(_cookie_name(request))
 
 
 def set_cookie(request: Request, response: Response, secret: str, expires: datetime) -> None:
     """Set the cookie of a session, which scripts cannot read and other sites cannot send."""
     response.set_cookie(
-        _cookie(request),
+        _cookie_name(request),
         secret,
         expires=expires,
         path="/",
@@ -80,5 +80,5 @@ def set_cookie(request: Request, response: Response, secret: str, expires: datet
 def delete_cookie(request: Request, response: Response) -> None:
     """Delete the cookie of a session."""
     response.delete_cookie(
-        _cookie(request), path="/", secure=request.url.scheme == "https", httponly=True, samesite="lax"
+        _cookie_name(request), path="/", secure=request.url.scheme == "https", httponly=True, samesite="lax"
     )

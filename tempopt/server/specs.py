@@ -55,7 +55,7 @@ class SpecCheckResponse(Body):
 
 
 @contextlib.contextmanager
-def _turn() -> Iterator[None]:
+def _wait_for_turn() -> Iterator[None]:
     """Limit the number of concurrent checks; refuse a check if many others wait."""
     if not _WAITING.acquire(blocking=False):
         text = "Many specs are being checked at the moment. Try again in a few seconds."
@@ -70,7 +70,7 @@ def _turn() -> Iterator[None]:
 @router.post("/check", summary="Check a spec")
 def check(body: SpecText, principal: Submitting, shared: Shared) -> SpecCheckResponse:
     """Return the errors of a spec, as `tempopt check`, except for the classes that it names."""
-    with _turn():
+    with _wait_for_turn():
         result = spec_check.check(body.text, shared.store, principal.may_see)
         spec = result.spec
         study = None if spec is None else spec_check.find_existing_study(spec, shared.store)

@@ -47,16 +47,16 @@ def _json_response(kind: Any, rows: Any) -> Response:
     return Response(TypeAdapter(kind).dump_json(rows), media_type="application/json")
 
 
-def _plain(data: Any) -> Response:
+def _to_plain(data: Any) -> Response:
     return Response(json.dumps(data, allow_nan=False), media_type="application/json")
 
 
-def _public(row: StudyRow) -> StudyRow:
+def _hide_study_secrets(row: StudyRow) -> StudyRow:
     url = None if row.checkpoints is None else without_passwords(row.checkpoints)
     return dataclasses.replace(row, checkpoints=url)
 
 
-def _public_ticket(row: TicketRow) -> TicketRow:
+def _hide_ticket_secrets(row: TicketRow) -> TicketRow:
     checkpoints = tuple(
         dataclasses.replace(checkpoint, url=without_passwords(checkpoint.url))
         for checkpoint in row.checkpoints
@@ -75,7 +75,7 @@ def studies(principal: Seeing, shared: Shared) -> list[dict[str, Any]]:
 def summaries(principal: Seeing, shared: Shared) -> Response:
     """Return the same as rows with their specs, for RemoteStore."""
     rows = [
-        dataclasses.replace(summary, study=_public(summary.study))
+        dataclasses.replace(summary, study=_hide_study_secrets(summary.study))
         for summary in shared.store.list_studies()
         if principal.may_see(summary.study.name)
     ]
@@ -95,7 +95,7 @@ def show(study: ViewableStudy, shared: Shared) -> Response:
         }
         for job in shared.store.jobs(study.name)
     ]
-    return _plain({**result.to_json(), "jobs": jobs, "agents_at_work": to_json(shared.store, result.runs)})
+    return _to_plain({**result.to_json(), "jobs": jobs, "agents_at_work": to_json(shared.store, result.runs)})
 
 
 @router.get(
@@ -113,7 +113,7 @@ def report(study: ViewableStudy, shared: Shared, plotlyjs: Literal["inline", "cd
 @router.get("/studies/{name}/verdict", summary="The verdict", response_model=dict[str, Any])
 def verdict(study: ViewableStudy, shared: Shared) -> Response:
     """Return the verdict and the recommendation, as the tool `verdict` of `tempopt mcp`."""
-    return _plain(verdict_json(load(shared.store, study.name)))
+    return _to_plain(verdict_json(load(shared.store, study.name)))
 
 
 @router.get(
@@ -139,14 +139,14 @@ def export(
 @router.get("/studies/{name}/row", summary="The row of a study", response_model=StudyRow)
 def row(study: ViewableStudy) -> Response:
     """Return the study's row: its spec, its state, the version of its tickets."""
-    return _json_response(StudyRow, _public(study))
+    return _json_response(StudyRow, _hide_study_secrets(study))
 
 
 @router.get("/studies/{name}/tickets", summary="Tickets", response_model=list[TicketRow])
 def tickets(study: ViewableStudy, shared: Shared, kinds: Kinds = None) -> Response:
     """Return the tickets of a study in their order of work."""
     return _json_response(
-        list[TicketRow], [_public_ticket(ticket) for ticket in shared.store.tickets(study.id, kinds)]
+        list[TicketRow], [_hide_ticket_secrets(ticket) for ticket in shared.store.tickets(study.id, kinds)]
     )
 
 
@@ -160,7 +160,7 @@ def measurements(
 ) -> Response:
     """Return measurements: ticket id, step, name and value, null if it is not finite."""
     rows = shared.store.measurements(study.id, ids, names, prefixes=prefixes or ())
-    return _plain(measurements_to_plain(rows))
+    return _to_plain(measurements_to_plain(rows))
 
 
 @router.get("/studies/{name}/logs", summary="Logs", response_model=list[LogRow])
@@ -176,13 +176,13 @@ def maps(
     study: ViewableStudy, shared: Shared, ids: Annotated[list[Id], Query(description="Of these tickets.")]
 ) -> Response:
     """Return the attention maps by ticket, of those tickets that have them."""
-    return _plain(shared.store.attention_maps(study.id, ids))
+    return _to_plain(shared.store.attention_maps(study.id, ids))
 
 
 @router.get("/studies/{name}/warm-start", summary="Earlier studies' runs", response_model=list[Any])
 def warm_start(study: ViewableStudy, shared: Shared) -> Response:
     """Return the warm-start runs of a study."""
-    return _plain(shared.store.warm_start(study.id))
+    return _to_plain(shared.store.warm_start(study.id))
 
 
 @router.get("/studies/{name}/jobs", summary="Jobs of launchers", response_model=list[JobRow])
@@ -195,12 +195,12 @@ def jobs(name: Name, principal: Seeing, shared: Shared) -> Response:
 @router.get("/studies/{name}/news", summary="Changes of tickets", response_model=StudyDelta)
 def news(study: ViewableStudy, shared: Shared, since: Since) -> Response:
     """Return the tickets that are no longer waiting, with the reports of those that are over."""
-    study_news = shared.store.news(study.id, dict(_since(since)))
-    tickets = [_public_ticket(ticket) for ticket in study_news.tickets]
+    study_news = shared.store.news(study.id, dict(_parse_since(since)))
+    tickets = [_hide_ticket_secrets(ticket) for ticket in study_news.tickets]
     return _json_response(StudyDelta, dataclasses.replace(study_news, tickets=tickets))
 
 
-def _since(texts: list[str]) -> Iterable[tuple[Kind, int]]:
+def _parse_since(texts: list[str]) -> Iterable[tuple[Kind, int]]:
     for text in texts:
         kind, colon, number = text.partition(":")
         if text == "none":

@@ -31,7 +31,7 @@ def not_found(name: str, store: Store, principal: Principal) -> ApiError:
     return ApiError(404, "study_not_found", unknown("study", name, names or ["none yet"]))
 
 
-def _study(name: str, principal: Principal, shared: ServerState, study: int | None) -> StudyRow:
+def _load_study(name: str, principal: Principal, shared: ServerState, study: int | None) -> StudyRow:
     if not principal.may_see(name):
         raise not_found(name, shared.store, principal)
     try:
@@ -47,13 +47,13 @@ def _study(name: str, principal: Principal, shared: ServerState, study: int | No
 def _get_viewable_study(
     name: Name, principal: Annotated[Principal, Depends(VIEW)], shared: Shared, study: StudyIdQuery = None
 ) -> StudyRow:
-    return _study(name, principal, shared, study)
+    return _load_study(name, principal, shared, study)
 
 
 def _get_writable_study(
     name: Name, principal: Annotated[Principal, Depends(SUBMIT)], shared: Shared, study: StudyIdQuery = None
 ) -> StudyRow:
-    return _study(name, principal, shared, study)
+    return _load_study(name, principal, shared, study)
 
 
 ViewableStudy = Annotated[StudyRow, Depends(_get_viewable_study)]

@@ -54,7 +54,7 @@ Spending = TypeVar("Spending", RunEnded, AttemptLost, AttemptReleased)
 LOGGER = logging.getLogger("tempopt.server")
 # Seconds that agents have after a server's start to renew leases that they could not renew before.
 _GRACE_SECONDS = 30.0
-_MOST_GONE = 4096
+_MAX_GONE_SESSIONS = 4096
 _MAX_SESSIONS = 64
 # Tolerance of the reported training time over the time since the claim, since the clocks of two servers may
 # differ.
@@ -112,9 +112,9 @@ class StudySession:
     def snapshot(self) -> dict[str, Any]:
         """Return a Snapshot as JSON, without the fields that clients add: workers and time."""
         with self._lock:
-            return self._snapshot_fields()
+            return self._build_snapshot_fields()
 
-    def _snapshot_fields(self) -> dict[str, Any]:
+    def _build_snapshot_fields(self) -> dict[str, Any]:
         at_work = sum(row.state == "running" for row in self.cache.open_tickets())
         now: Snapshot = self.cache.snapshot([], 0.0, at_work=at_work)
         return {key: value for key, value in serialize(now).items() if key not in ("workers", "elapsed")}
@@ -144,7 +144,7 @@ class StudySession:
             self._clients.pop(agent, None)
             self._sessions.pop(agent, None)
             self._gone[session] = None
-            while len(self._gone) > _MOST_GONE:
+            while len(self._gone) > _MAX_GONE_SESSIONS:
                 self._gone.popitem(last=False)
             released = self._store.release(self.study.id, [agent])
             if released:
@@ -173,10 +173,10 @@ class StudySession:
         """
         changes = [] if is_long_poll else changes_from_plain(request.changes)
         with self._lock:
-            if is_long_poll and (request.session in self._gone or not self._worth_looking()):
+            if is_long_poll and (request.session in self._gone or not self._should_look()):
                 return None
             refused_ids: list[int] = []
-            client = self._client(agent, request.workers)
+            client = self._make_client(agent, request.workers)
             client.listeners.abandon = refused_ids.extend
             try:
                 if self._stale:
@@ -202,7 +202,7 @@ class StudySession:
                 age=self.cache.age,
                 over=is_over,
                 claim=self._build_claim_response(client, ticket),
-                snapshot=self._snapshot_fields(),
+                snapshot=self._build_snapshot_fields(),
             )
         if (
             any(isinstance(change, RunEnded | AttemptLost | AttemptReleased) for change in changes)
@@ -211,7 +211,7 @@ class StudySession:
             self._notify()
         return answer
 
-    def _client(self, agent: str, workers: int) -> LocalStudyClient:
+    def _make_client(self, agent: str, workers: int) -> LocalStudyClient:
         """Return the client of an agent for the store, without state that has to persist."""
         if agent not in self._clients:
             line = _NoRetryPolicy(self._started)
@@ -219,7 +219,7 @@ class StudySession:
                 cache=self.cache,
                 folders=RunFolders(logs=Path(), checkpoints=join(self._root, self.study.name)),
                 workers=workers,
-                observer=_Logged(self.study.name),
+                observer=_LogObserver(self.study.name),
                 outbox=_Outbox(
                     store=self._store,
                     agent=agent,
@@ -248,7 +248,7 @@ class StudySession:
             id: max(change.attempt for change in ticket_changes)
             for id, ticket_changes in changes_by_ticket.items()
         }
-        self._know(attempts)
+        self._refresh_newer_tickets(attempts)
         unknown = changes_by_ticket.keys() - self.cache.tickets.keys()
         client.listeners.abandon(sorted(unknown))
         counted_reports: dict[int, dict[int, float]] = {}
@@ -262,7 +262,7 @@ class StudySession:
         }
         for change in changes:
             if change.ticket_id not in unknown:
-                self._tell(client, agent, change, counted_reports.get(change.ticket_id), request)
+                self._apply_change(client, agent, change, counted_reports.get(change.ticket_id), request)
         patience = initial_lease_seconds(self.spec.study.lease)
         for id, renewal in request.renew.items():
             client.outbox.renew(id, renewal.attempt, min(request.lease, patience), step=renewal.step)
@@ -270,7 +270,7 @@ class StudySession:
             client.flush()
         return pruned_steps
 
-    def _know(self, attempts: Mapping[int, int]) -> None:
+    def _refresh_newer_tickets(self, attempts: Mapping[int, int]) -> None:
         """Refresh the cached tickets from the store if an agent refers to newer ones."""
         rows = {id: self.cache.tickets.get(id) for id in attempts}
         if None in rows.values():
@@ -312,7 +312,7 @@ class StudySession:
             judgement = self._pruning_states[row.id] = _PruningState(agent, row.attempt)
         if judgement.end is None and reports and max(reports) > judgement.last_checked_step:
             judgement.end = client.find_pruning_step(
-                row, reports, _total(row, run), after=judgement.last_checked_step
+                row, reports, _find_total_steps(row, run), after=judgement.last_checked_step
             )
             judgement.last_checked_step = max(reports)
             if judgement.end is not None:
@@ -325,7 +325,7 @@ class StudySession:
         measurements = self._store.measurements(self.study.id, [row.id], names=["report"])
         return reports_by_ticket(measurements).get(row.id, {})
 
-    def _tell(
+    def _apply_change(
         self,
         client: LocalStudyClient,
         agent: str,
@@ -334,7 +334,7 @@ class StudySession:
         request: SyncRequest,
     ) -> None:
         if isinstance(change, CheckpointRecorded):
-            change = self._with_server_url(change)
+            change = self._replace_checkpoint_url(change)
         row = self._find_held_ticket(agent, change.ticket_id, change.attempt)
         if row is None or reports is None:
             # the store decides whether the change is stale or was written before
@@ -356,7 +356,7 @@ class StudySession:
                 if judgement.end is not None:
                     value = judgement.value if math.isfinite(judgement.value) else None
                     outcomes = to_pruned_outcome(outcomes, value)
-                total = _total(row, request.runs.get(row.id))
+                total = _find_total_steps(row, request.runs.get(row.id))
                 change = dataclasses.replace(change, outcomes=outcomes)
                 client.report_run_ended(change, row, apply_run_ended(row, outcomes, total), reports)
             case AttemptLost():
@@ -384,7 +384,7 @@ class StudySession:
         seconds, gpu_seconds = min(change.seconds, max_seconds), min(change.gpu_seconds, max_seconds * cards)
         return dataclasses.replace(change, seconds=seconds, gpu_seconds=gpu_seconds)
 
-    def _with_server_url(self, change: CheckpointRecorded) -> CheckpointRecorded:
+    def _replace_checkpoint_url(self, change: CheckpointRecorded) -> CheckpointRecorded:
         """Return a change of a checkpoint with the URL in the server's storage."""
         row = self.cache.tickets[change.ticket_id]
         url = to_real(change, self.study.name, run_name(row.kind, row.number), self._root)
@@ -392,7 +392,7 @@ class StudySession:
 
     # ---- tickets for agents
 
-    def _worth_looking(self) -> bool:
+    def _should_look(self) -> bool:
         now = time.monotonic()
         news = self.cache.has_startable_ticket() or self.cache.is_finished() or self.cache.state != "running"
         if not news and now - self._thorough < THOROUGH_SECONDS:
@@ -475,7 +475,7 @@ def to_real(change: CheckpointRecorded, study: str, run: str, root: str) -> str:
     return join(root, study, run, file)
 
 
-def _total(row: TicketRow, run: RunReports | None) -> int | None:
+def _find_total_steps(row: TicketRow, run: RunReports | None) -> int | None:
     """Return the steps of the complete run, from its agent or the store."""
     return run.total_steps if run is not None and run.total_steps is not None else row.total_steps
 
@@ -512,7 +512,7 @@ class _Outbox(WriteQueue):
             self._changes, self._renewals = [], {}
 
 
-class _Logged(NullObserver):
+class _LogObserver(NullObserver):
     """Observer that writes the notes of a study into the server's log."""
 
     def __init__(self, study: str) -> None:

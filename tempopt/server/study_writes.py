@@ -42,7 +42,7 @@ from tempopt.version import __version__
 router = APIRouter(prefix="/api/studies", tags=["studies"], responses=REFUSALS)
 Submitting = Annotated[Principal, Depends(SUBMIT)]
 
-_DEEPEST = 60
+_MAX_DEPTH = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ class StudyActionResponse(Body):
     notes: Annotated[list[str], Field(default_factory=list)]
 
 
-def _refuse_no_text(data: Any) -> None:
+def _refuse_invalid_text(data: Any) -> None:
     """Refuse text that no database can store, and data that are nested too deeply to be read."""
     stack: list[tuple[Any, int]] = [(data, 0)]
     while stack:
@@ -96,15 +96,15 @@ def _refuse_no_text(data: Any) -> None:
         if isinstance(node, str) and (fault := not_text(node)):
             raise UsageError(f"The body contains {fault}. Give text in UTF-8 without it.")
         if isinstance(node, dict | list):
-            if depth == _DEEPEST:
-                raise UsageError(f"The body is nested more than {_DEEPEST} deep. Give plain data.")
+            if depth == _MAX_DEPTH:
+                raise UsageError(f"The body is nested more than {_MAX_DEPTH} deep. Give plain data.")
             below = [*node, *node.values()] if isinstance(node, dict) else node
             stack += [(part, depth + 1) for part in below]
 
 
 def _parse_submission(body: SubmitStudyRequest, principal: Principal) -> StudySpec:
     """Return the spec of a submission; refuse names of studies that the client may not see."""
-    _refuse_no_text(asdict(body))
+    _refuse_invalid_text(asdict(body))
     try:
         spec = StudySpec.parse(body.spec, source="the study spec that was submitted")
     except SpecError as error:
@@ -122,7 +122,9 @@ def _parse_submission(body: SubmitStudyRequest, principal: Principal) -> StudySp
     return spec
 
 
-def _done(shared: ServerState, name: str, notes: list[str], *, is_new: bool = False) -> StudyActionResponse:
+def _build_response(
+    shared: ServerState, name: str, notes: list[str], *, is_new: bool = False
+) -> StudyActionResponse:
     row = shared.store.load_study(name)
     return StudyActionResponse(
         study=name, id=row.id, state=row.state, version=row.version, is_new=is_new, notes=notes
@@ -167,7 +169,7 @@ def submit(
         )
         _wake(shared, spec.study.name)
     answer.status_code = 201 if is_new else 200
-    return _done(shared, spec.study.name, notes, is_new=is_new)
+    return _build_response(shared, spec.study.name, notes, is_new=is_new)
 
 
 @router.post("/{name}/pause", summary="Pause a study")
@@ -189,16 +191,16 @@ def resume(body: StudyExtension, study: WritableStudy, shared: Shared) -> StudyA
     request = ResumeRequest(study=study.name, **asdict(body))
     extend_for_resume(shared.store, study, request, on_note=notes.append, check_schedules=check_schedules)
     _wake(shared, study.name)
-    return _done(shared, study.name, notes)
+    return _build_response(shared, study.name, notes)
 
 
 @router.post("/{name}/enqueue", summary="Enqueue parameter sets")
 def enqueue(body: Queue, study: WritableStudy, shared: Shared) -> StudyActionResponse:
     """Add search tickets with these parameter sets, except those that were tried before."""
-    _refuse_no_text(body.sets)
+    _refuse_invalid_text(body.sets)
     spec = StudySpec.from_json(study.spec)
     added = add_trials(shared.store, study, spec, 0, body.sets, version=body.version)
-    return _done(shared, study.name, [] if added else ["All of them are already in the study."])
+    return _build_response(shared, study.name, [] if added else ["All of them are already in the study."])
 
 
 @router.delete("/{name}", summary="Delete a study")

@@ -58,7 +58,7 @@ class TokenCreated(TokenResponse):
     token: str
 
 
-def _response(row: TokenRow) -> TokenResponse:
+def _build_response(row: TokenRow) -> TokenResponse:
     return TokenResponse.model_validate(row, from_attributes=True)
 
 
@@ -66,7 +66,7 @@ def _response(row: TokenRow) -> TokenResponse:
 def list_tokens(principal: Asking, shared: Shared) -> list[TokenResponse]:
     """Return all tokens, oldest first, without their secrets."""
     principal.check_whole()
-    return [_response(row) for row in shared.store.tokens()]
+    return [_build_response(row) for row in shared.store.tokens()]
 
 
 @router.post("", status_code=201, summary="Create a token")
@@ -85,7 +85,7 @@ def create(body: TokenRequest, principal: Asking, shared: Shared, request: Reque
     )
     scopes, where = ", ".join(row.scopes), f'"{row.studies}..."' if row.studies else "all studies"
     annotate_audit(request, detail=f"token {row.id} {row.name}: {scopes} on {where}")
-    return TokenCreated(**_response(row).model_dump(), token=token)
+    return TokenCreated(**_build_response(row).model_dump(), token=token)
 
 
 @router.delete("/{id}", summary="Revoke a token")
@@ -100,4 +100,4 @@ def revoke(
     row = shared.store.token(id)
     if row is None:
         raise ApiError(404, "token_not_found", "There is no token of that id.")
-    return _response(row)
+    return _build_response(row)

@@ -50,11 +50,11 @@ def create_token(
     Raises:
         UsageError: A scope does not exist, or a name is invalid.
     """
-    _check(name, NAME, "be the name of a token", '".", "_" and "-", at most 64')
+    _check_name(name, NAME, "be the name of a token", '".", "_" and "-", at most 64')
     if studies:
-        _check(studies, PREFIX, "begin the name of a study", '".", "_" and "-", at most 255')
+        _check_name(studies, PREFIX, "begin the name of a study", '".", "_" and "-", at most 255')
     if user:
-        _check(user, _USER, "be a user", '"@", ".", "_", "+" and "-", at most 100')
+        _check_name(user, _USER, "be a user", '"@", ".", "_", "+" and "-", at most 100')
     if not scopes or (unknown := [scope for scope in scopes if scope not in SCOPES]):
         names = ", ".join(unknown) if scopes else "none"
         raise UsageError(f"Unknown scope: {names}. The scopes are {', '.join(SCOPES)}.")
@@ -75,7 +75,7 @@ def create_token(
     return token, row
 
 
-def _check(text: str, pattern: re.Pattern[str], purpose: str, signs: str) -> None:
+def _check_name(text: str, pattern: re.Pattern[str], purpose: str, signs: str) -> None:
     if pattern.fullmatch(text) is None:
         raise UsageError(
             f'"{text}" cannot {purpose}. Give letters, digits, {signs}, of which the first is a letter or a '

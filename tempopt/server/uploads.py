@@ -64,7 +64,7 @@ def into_folder(target: Path, upload: str, offset: int, total: int, content: byt
         try:
             size = os.fstat(descriptor).st_size
             if offset > size:
-                return _beyond(target, part, size, total)
+                return _refuse_missing_pieces(target, part, size, total)
             os.pwrite(descriptor, content, offset)
             size = max(size, offset + len(content))
             if size < total:
@@ -77,21 +77,21 @@ def into_folder(target: Path, upload: str, offset: int, total: int, content: byt
         _sync(target.parent)
     except FileNotFoundError as error:
         # another request has assembled the file, or removed old uploads
-        if _is_there(target, total):
+        if _exists(target, total):
             return UploadProgress(bytes=total, is_complete=True)
-        raise _missing(0) from error
+        raise _build_missing_error(0) from error
     except OSError as error:
-        raise _not_written(error) from error
+        raise _build_write_error(error) from error
     return UploadProgress(bytes=total, is_complete=True)
 
 
-def _beyond(target: Path, part: Path, size: int, total: int) -> UploadProgress:
+def _refuse_missing_pieces(target: Path, part: Path, size: int, total: int) -> UploadProgress:
     if size == 0:
         part.unlink(missing_ok=True)
-        if _is_there(target, total):
+        if _exists(target, total):
             # the answer to the last piece was lost, and the file is complete
             return UploadProgress(bytes=total, is_complete=True)
-    raise _missing(size)
+    raise _build_missing_error(size)
 
 
 def upload_progress_in_folder(target: Path, upload: str) -> UploadProgress:
@@ -106,7 +106,7 @@ def _part(target: Path, upload: str) -> Path:
     return target.with_name(f"{target.name}.{upload}.writing")
 
 
-def _is_there(target: Path, total: int) -> bool:
+def _exists(target: Path, total: int) -> bool:
     return target.is_file() and target.stat().st_size == total
 
 
@@ -135,11 +135,11 @@ def into_store(url: str, upload: str, offset: int, total: int, content: bytes) -
             fs.pipe_file(f"{path}.{upload}.{offset}.writing", content)
         if offset + len(content) < total:
             return UploadProgress(bytes=offset + len(content), is_complete=False)
-        pieces, size = _pieces(fs, path, upload)
+        pieces, size = _list_pieces(fs, path, upload)
         if size < total:
             if fs.exists(path) and fs.size(path) == total:
                 return UploadProgress(bytes=total, is_complete=True)
-            raise _missing(size)
+            raise _build_missing_error(size)
         return UploadProgress(
             bytes=total, is_complete=_JOINS.done(f"{url}.{upload}", lambda: _join(fs, path, pieces))
         )
@@ -152,13 +152,13 @@ def upload_progress_in_store(url: str, upload: str) -> UploadProgress:
         ApiError: The object store cannot be reached.
     """
     with _open_object_store(url) as (fs, path):
-        pieces, size = _pieces(fs, path, upload)
+        pieces, size = _list_pieces(fs, path, upload)
         if not pieces and fs.exists(path):
             return UploadProgress(bytes=fs.size(path), is_complete=True)
         return UploadProgress(bytes=size, is_complete=False)
 
 
-def _pieces(fs: Any, path: str, upload: str) -> tuple[list[str], int]:
+def _list_pieces(fs: Any, path: str, upload: str) -> tuple[list[str], int]:
     """Return the contiguous pieces from the first on, and their total bytes."""
     fs.invalidate_cache()
     sizes: dict[int, tuple[str, int]] = {}
@@ -265,7 +265,7 @@ def _open_object_store(url: str) -> Iterator[tuple[Any, str]]:
     except ApiError:
         raise
     except PermissionError as error:
-        raise _not_written(error) from error
+        raise _build_write_error(error) from error
     except Exception as error:
         # each store raises its own errors
         LOGGER.warning("%s: %s", url, mask_secrets(error_reason(error)))
@@ -295,40 +295,40 @@ def tidy(folder: str, but: str, list_recorded: Callable[[], Collection[str]]) ->
     except Exception as error:
         LOGGER.warning("%s: not tidied: %s", folder, mask_secrets(error_reason(error)))
         return
-    needless_names = _oldest_uploads(names, but) + _oldest_files(names, but, list_recorded)
+    needless_names = _list_oldest_uploads(names, but) + _list_oldest_files(names, but, list_recorded)
     for name in needless_names:
         with contextlib.suppress(Exception):
             # another process may have deleted it
             fs.rm_file(f"{path}/{name}")
 
 
-def _order(name: str) -> tuple[int, int]:
+def _sort_key(name: str) -> tuple[int, int]:
     match = _FILE.match(name)
     assert match is not None
     return int(match[2]), int(match[1])
 
 
-def _oldest_files(names: list[str], but: str, list_recorded: Callable[[], Collection[str]]) -> list[str]:
-    files = sorted((file for file in names if _FILE.fullmatch(file)), key=_order)
+def _list_oldest_files(names: list[str], but: str, list_recorded: Callable[[], Collection[str]]) -> list[str]:
+    files = sorted((file for file in names if _FILE.fullmatch(file)), key=_sort_key)
     if len(files) <= MOST_KEPT:
         return []
     needed_names = {but, *list_recorded()}
     return [file for file in files if file not in needed_names][:-MOST_KEPT]
 
 
-def _oldest_uploads(names: list[str], but: str) -> list[str]:
+def _list_oldest_uploads(names: list[str], but: str) -> list[str]:
     """Return pieces of all but a few uploads, those of other files than the current one first."""
     uploads: dict[tuple[bool, tuple[int, int], str], list[str]] = {}
     for name in names:
         if match := _PART.fullmatch(name):
-            key = (name.startswith(f"{but}."), _order(name), match[1])
+            key = (name.startswith(f"{but}."), _sort_key(name), match[1])
             uploads.setdefault(key, []).append(name)
     return [name for key in sorted(uploads)[: -(MOST_KEPT - 1)] for name in uploads[key]]
 
 
-def _missing(size: int) -> ApiError:
+def _build_missing_error(size: int) -> ApiError:
     return ApiError(409, "piece_missing", f"The pieces before byte {size} have arrived. Continue there.")
 
 
-def _not_written(error: OSError) -> ApiError:
+def _build_write_error(error: OSError) -> ApiError:
     return ApiError(507, "not_written", f"The piece cannot be written: {error.strerror or error}.")

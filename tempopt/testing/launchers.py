@@ -36,7 +36,7 @@ _TERMINAL_JOB_STATES = ("done", "failed", "gone")
 _T = TypeVar("_T")
 
 
-def _spec(metric: str = "val_loss") -> StudySpec:
+def _make_spec(metric: str = "val_loss") -> StudySpec:
     """Return the spec of a small study."""
     data = {
         "study": {
@@ -65,10 +65,10 @@ def _spec(metric: str = "val_loss") -> StudySpec:
     return StudySpec.parse(data, source="the tests of launchers")
 
 
-_NAME = _spec().study.name
+_NAME = _make_spec().study.name
 
 
-def _facts(storage: str) -> list[Any]:
+def _collect_facts(storage: str) -> list[Any]:
     """Return all facts of a study that must not depend on its agents, or on their failures."""
     with open_store(storage, create=False) as store:
         id = store.load_study(_NAME).id
@@ -84,13 +84,13 @@ def _facts(storage: str) -> list[Any]:
 
 
 @functools.cache
-def _alone() -> list[Any]:
+def _run_alone() -> list[Any]:
     """Return the result of the study carried out by one agent in this process, without failures."""
     with tempfile.TemporaryDirectory(prefix="tempopt-") as folder:
         storage = f"sqlite:///{folder}/alone.db"
         options = studies.RunOptions(storage=storage, workers=1, checkpoints=f"{folder}/runs")
-        studies.carry_out(SearchRequest(spec=_spec()), options)
-        return _facts(storage)
+        studies.carry_out(SearchRequest(spec=_make_spec()), options)
+        return _collect_facts(storage)
 
 
 class LauncherTests:
@@ -171,46 +171,46 @@ class LauncherTests:
     def test_a_study_through_two_agents_has_exactly_the_trials_that_were_asked(
         self, launcher: Launcher, storage: str, folder: Path
     ) -> None:
-        ids = launcher.start([self._task(storage, folder)] * 2)
+        ids = launcher.start([self._make_task(storage, folder)] * 2)
         assert len(set(ids)) == 2
-        self._to_the_end(launcher, ids, storage)
-        rows = [row for row in _tickets(storage) if row.kind == "search"]
+        self._wait_for_result(launcher, ids, storage)
+        rows = [row for row in _load_tickets(storage) if row.kind == "search"]
         assert sorted(row.trial_number for row in rows if row.trial_number is not None) == list(
             range(_TRIALS)
         )
-        trials = _trials(storage)
+        trials = _load_trials(storage)
         assert len(trials) == _TRIALS and all(trial.state.is_finished() for trial in trials)
-        assert _facts(storage) == _alone()
+        assert _collect_facts(storage) == _run_alone()
         result = studies.load_study(storage, _NAME)
         assert result.state == "done" and result.verdict is not None
 
     def test_an_agent_that_is_killed_is_started_again_and_the_study_ends_as_in_peace(
         self, launcher: Launcher, storage: str, folder: Path
     ) -> None:
-        ids = launcher.start([self._task(storage, folder, pace=0.05)])
-        self.kill_agent(self._agent_in_the_middle(launcher, ids, storage))
-        self._to_the_end(launcher, ids, storage)
+        ids = launcher.start([self._make_task(storage, folder, pace=0.05)])
+        self.kill_agent(self._wait_for_training_agent(launcher, ids, storage))
+        self._wait_for_result(launcher, ids, storage)
         with open_store(storage, create=False) as store:
             assert len({row.agent for row in store.logs(store.load_study(_NAME).id)}) > 1
-        assert _facts(storage) == _alone()
+        assert _collect_facts(storage) == _run_alone()
 
     def test_agents_that_are_cancelled_leave_in_good_order_and_another_goes_on(
         self, launcher: Launcher, storage: str, folder: Path
     ) -> None:
-        ids = launcher.start([self._task(storage, folder, pace=0.2)] * 2)
-        self._agent_in_the_middle(launcher, ids, storage)
+        ids = launcher.start([self._make_task(storage, folder, pace=0.2)] * 2)
+        self._wait_for_training_agent(launcher, ids, storage)
         launcher.cancel(ids)
         assert not [job for job in launcher.jobs(ids) if job.state not in _TERMINAL_JOB_STATES]
-        rows = _tickets(storage)
+        rows = _load_tickets(storage)
         assert not [row for row in rows if row.state == "running"]
         assert [row for row in rows if row.state == "waiting"], "the study had ended before it was cancelled"
-        self._to_the_end(launcher, launcher.start([self._task(storage, folder)]), storage)
-        assert _facts(storage) == _alone()
+        self._wait_for_result(launcher, launcher.start([self._make_task(storage, folder)]), storage)
+        assert _collect_facts(storage) == _run_alone()
 
     def test_a_spec_that_cannot_be_carried_out_comes_back_as_a_message(
         self, launcher: Launcher, storage: str, folder: Path
     ) -> None:
-        ids = launcher.start([self._task(storage, folder, metric="val_never_logged")])
+        ids = launcher.start([self._make_task(storage, folder, metric="val_never_logged")])
         (job,) = self._wait_until_ended(launcher, ids)
         assert job.state == "failed"
         assert "val_never_logged" in job.message
@@ -220,13 +220,13 @@ class LauncherTests:
     def test_a_study_that_is_paused_is_left_and_not_taken_up_again(
         self, launcher: Launcher, storage: str, folder: Path
     ) -> None:
-        ids = launcher.start([self._task(storage, folder, pace=0.2)])
-        self._agent_in_the_middle(launcher, ids, storage)
+        ids = launcher.start([self._make_task(storage, folder, pace=0.2)])
+        self._wait_for_training_agent(launcher, ids, storage)
         lifecycle.pause(storage, _NAME)
         assert [job.state for job in self._wait_until_ended(launcher, ids)] == ["done"]
-        assert not [row for row in _tickets(storage) if row.state == "running"]
+        assert not [row for row in _load_tickets(storage) if row.state == "running"]
         # like an agent that waited for room while the study was paused
-        late_ids = launcher.start([self._task(storage, folder)])
+        late_ids = launcher.start([self._make_task(storage, folder)])
         assert [job.state for job in self._wait_until_ended(launcher, late_ids)] == ["done"]
         with open_store(storage, create=False) as store:
             assert store.load_study(_NAME).state == "paused"
@@ -240,7 +240,7 @@ class LauncherTests:
             (folder / name).mkdir()
             words = {PROBE: str(folder / name / "probe.json"), f"{WORDS}WORD": name}
             # slow, so that the study is still in progress when the last agent starts
-            task = self._task(storage, folder, pace=1.0, words=words)
+            task = self._make_task(storage, folder, pace=1.0, words=words)
             agent_tasks.append(dataclasses.replace(task, cpus=cpus, folder=str(folder / name)))
         tasks_by_id = dict(zip(launcher.start(agent_tasks), agent_tasks, strict=True))
         while tasks_by_id:
@@ -260,7 +260,7 @@ class LauncherTests:
 
     # ---- how it is done
 
-    def _task(
+    def _make_task(
         self,
         storage: str,
         folder: Path,
@@ -272,7 +272,7 @@ class LauncherTests:
         return Task(
             study=_NAME,
             storage=storage,
-            spec=_spec(metric).to_json(),
+            spec=_make_spec(metric).to_json(),
             options=("--checkpoints", str(folder / "runs")),
             folder=str(folder),
             environment={PACE: str(pace), **(words or {})},
@@ -312,18 +312,18 @@ class LauncherTests:
 
         return self._wait(ended_jobs, f"the end of {ids}")
 
-    def _to_the_end(self, launcher: Launcher, ids: Sequence[str], storage: str) -> None:
+    def _wait_for_result(self, launcher: Launcher, ids: Sequence[str], storage: str) -> None:
         """Wait until all agents have ended and the study is done."""
         jobs = self._wait_until_ended(launcher, ids)
         assert [job.state for job in jobs] == ["done"] * len(ids), jobs
         with open_store(storage, create=False) as store:
             assert store.load_study(_NAME).state == "done"
 
-    def _agent_in_the_middle(self, launcher: Launcher, ids: Sequence[str], storage: str) -> str:
+    def _wait_for_training_agent(self, launcher: Launcher, ids: Sequence[str], storage: str) -> str:
         """Wait until an agent trains a search ticket, and return its name in the store."""
 
         def training() -> str | None:
-            rows = [row for row in _tickets(storage) if row.kind == "search" and row.state == "running"]
+            rows = [row for row in _load_tickets(storage) if row.kind == "search" and row.state == "running"]
             return next((row.agent for row in rows), None)
 
         return self._wait_for_agents(training, "a search ticket in progress", launcher, ids)
@@ -334,7 +334,7 @@ def _probe_file(task: Task) -> Path:
     return Path(task.environment[PROBE])
 
 
-def _tickets(storage: str) -> list[TicketRow]:
+def _load_tickets(storage: str) -> list[TicketRow]:
     """Return the study's tickets, none before it exists."""
     try:
         with open_store(storage, create=False) as store:
@@ -343,7 +343,7 @@ def _tickets(storage: str) -> list[TicketRow]:
         return []
 
 
-def _trials(storage: str) -> list[optuna.trial.FrozenTrial]:
+def _load_trials(storage: str) -> list[optuna.trial.FrozenTrial]:
     """Return the trials as loaded by Optuna."""
     with open_store(storage, create=False) as store:
         url = store.url

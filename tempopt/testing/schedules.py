@@ -44,7 +44,7 @@ def check_schedule(kind: type[Schedule]) -> None:
 
 def _check_values(kind: type[Schedule]) -> None:
     @settings(report_multiple_bugs=False)
-    @given(_schedules(kind), st.floats(0.0, 1.0))
+    @given(_draw_schedules(kind), st.floats(0.0, 1.0))
     def check(schedule: Any, progress: float) -> None:
         initial, final, value = schedule.temperature_init, schedule.temperature_final, schedule(progress)
         slack = CLOSE * max(initial, final)
@@ -86,11 +86,11 @@ def _check_refusals(kind: type[Schedule]) -> None:
             raise AssertionError(f"{kind.name} takes {field.name}={value!r}. Call super().__post_init__().")
 
 
-def _schedules(kind: type[Schedule]) -> st.SearchStrategy[Any]:
-    return st.builds(kind, **{field.name: _values(field) for field in fields(kind)})
+def _draw_schedules(kind: type[Schedule]) -> st.SearchStrategy[Any]:
+    return st.builds(kind, **{field.name: _draw_values(field) for field in fields(kind)})
 
 
-def _values(field: Field[Any]) -> st.SearchStrategy[Any]:
+def _draw_values(field: Field[Any]) -> st.SearchStrategy[Any]:
     allowed = own_range(field)
     if not isinstance(allowed, OwnRange):
         return _SCALE

@@ -205,7 +205,7 @@ def test_a_class_that_is_not_here_is_missed_before_a_ticket_is_taken(
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     monkeypatch.setenv("PYTHONPATH", "")
     attempts_before = _attempts(storage)
-    with pytest.raises(SpecError, match=r'(?s)"toy_modules".*go to its folder'):
+    with pytest.raises(SpecError, match=r'(?s)"toy_modules".*change to its folder'):
         resume("toy", storage=storage, workers=1)
     assert _attempts(storage) == attempts_before
 

@@ -47,7 +47,7 @@ def in_bucket(holder: HttpAgent, bucket: str, monkeypatch: pytest.MonkeyPatch) -
 @pytest.fixture
 def disable_signing(monkeypatch: pytest.MonkeyPatch) -> None:
     """As for object stores that sign no requests, or not with these keys."""
-    monkeypatch.setattr(routes, "_SIGNING", ())
+    monkeypatch.setattr(routes, "_SIGNING_PROTOCOLS", ())
 
 
 def _files_in(folder: str) -> dict[str, bytes]:

@@ -181,7 +181,7 @@ class Ledger:
     def budget_status(self) -> BudgetStatus:
         """Return the current budget and costs of the user."""
         rows = [summary.study for summary in self._store.list_studies() if summary.study.owner == self.user]
-        accounts = [self._account(row, self._store.tickets(row.id)) for row in rows]
+        accounts = [self._build_account(row, self._store.tickets(row.id)) for row in rows]
         open_accounts = [account for account in accounts if account.study.state != "done"]
         limits = []
         if self._budget.runs is not None:
@@ -213,7 +213,7 @@ class Ledger:
         """Return whether GPU-hours are limited."""
         return self._budget.gpu_hours is not None
 
-    def _account(self, row: StudyRow, tickets: list[TicketRow]) -> Account:
+    def _build_account(self, row: StudyRow, tickets: list[TicketRow]) -> Account:
         num_begun = sum(ticket.attempt > 0 for ticket in tickets)
         max_runs = num_begun
         if row.state != "done":
@@ -223,7 +223,7 @@ class Ledger:
             study=row,
             runs=num_begun,
             most_runs=max_runs,
-            gpu_hours=_used_hours(row, tickets),
+            gpu_hours=_sum_used_hours(row, tickets),
             most_gpu_hours=row.spec["study"]["limits"]["gpu_hours"],
         )
 
@@ -233,7 +233,7 @@ def most_runs(spec: StudySpec) -> int:
     return math.ceil(planned_runs(spec).max_total())
 
 
-def _used_hours(row: StudyRow, tickets: Iterable[TicketRow]) -> float:
+def _sum_used_hours(row: StudyRow, tickets: Iterable[TicketRow]) -> float:
     now = datetime.now(UTC)
     seconds = 0.0
     for ticket in tickets:

@@ -144,7 +144,7 @@ class Session:
         with self._beginning:
             study = find_study(self.store, spec.study.name)
             if study is not None:
-                self._go_on(spec, study, notes)
+                self._continue_study(spec, study, notes)
             else:
                 self._begin_new(spec, notes)
         return notes.lines
@@ -159,7 +159,7 @@ class Session:
         """Return why this session could not begin a study with a forecast; None if it could."""
         try:
             self._check_token(spec.study.name)
-            self.ledger.budget_status().check(_need(spec, forecast), name=spec.study.name)
+            self.ledger.budget_status().check(_build_need(spec, forecast), name=spec.study.name)
         except UsageError as error:
             return str(error)
         return None
@@ -168,7 +168,7 @@ class Session:
         """Return the maximal cost of a study, by a dry run if GPU-hours are limited."""
         if not self.ledger.counts_hours():
             return BudgetNeed(runs=most_runs(spec))
-        return _need(spec, forecast_study(spec, storage=self.store.url, workers=self._workers))
+        return _build_need(spec, forecast_study(spec, storage=self.store.url, workers=self._workers))
 
     def _begin_new(self, spec: StudySpec, notes: Notes) -> None:
         name = spec.study.name
@@ -184,13 +184,13 @@ class Session:
         if self._server is not None:
             remote_study.submit(self._server, SearchRequest(spec=spec), observer=notes)
         else:
-            self._stand(spec, notes)
+            self._create_study(spec, notes)
         if is_limited:
-            self._settle(spec)
+            self._delete_if_over_budget(spec)
         if self._server is None:
             self._launch(spec, self.store.load_study(name), notes)
 
-    def _stand(self, spec: StudySpec, notes: Notes) -> None:
+    def _create_study(self, spec: StudySpec, notes: Notes) -> None:
         """Write a new study into the database after a dry run; its agents are started next."""
         spec, _ = extend_for_search(self.store, SearchRequest(spec=spec))
         spec = remote_study.dry_run_locally(spec, notes)
@@ -199,7 +199,7 @@ class Session:
             self.store, spec, None, checkpoints=checkpoints_url, owner=self.user, on_note=notes.note
         )
 
-    def _settle(self, spec: StudySpec) -> None:
+    def _delete_if_over_budget(self, spec: StudySpec) -> None:
         """Delete a new study again if another session has used the budget at the same time.
 
         After both studies are written, each session sees both. The later one yields at once, so that the
@@ -224,15 +224,19 @@ class Session:
             f"at the same time. {usage_text}"
         )
 
-    def _go_on(self, spec: StudySpec, study: StudyRow, notes: Notes) -> None:
+    def _continue_study(self, spec: StudySpec, study: StudyRow, notes: Notes) -> None:
         if study.owner != self.user:
             raise UsageError(
                 f'The study "{study.name}" was begun by {study.owner or "another user"}, and this session '
                 f"uses the budget of {self.user}. Look at it with show, or give your study another name."
             )
         # the limit that was reserved at its creation holds
-        spec = _with_limits(spec, study.spec["study"]["limits"])
-        if study.state != "done" and self.ledger.is_limited() and (spent := self._spent_budget_texts(study)):
+        spec = _set_limits(spec, study.spec["study"]["limits"])
+        if (
+            study.state != "done"
+            and self.ledger.is_limited()
+            and (spent := self._describe_spent_limits(study))
+        ):
             raise UsageError(
                 f'The study "{study.name}" cannot continue within the budget of {self.user}. '
                 f"{' '.join(spent)} Ask a person for a larger budget."
@@ -303,10 +307,10 @@ class Session:
         if stands == "waiting" and self._server is not None:
             troubles.append("It waits for an agent: tempopt agent --any, with the URL of the server.")
         if stands == "paused":
-            troubles += self._spent_budget_texts(self.store.load_study(name))
+            troubles += self._describe_spent_limits(self.store.load_study(name))
         return troubles
 
-    def _spent_budget_texts(self, study: StudyRow) -> list[str]:
+    def _describe_spent_limits(self, study: StudyRow) -> list[str]:
         """Return a sentence on each limit that a study of this user has reached."""
         if study.owner != self.user:
             return []
@@ -332,16 +336,16 @@ class Session:
         while not self._closing.wait(LOOK_SECONDS):
             # while the store cannot be reached, agents cannot begin runs either; a token may be replaced
             with contextlib.suppress(StorageError, StudyFailed, AccessDenied):
-                if self._any_runs() and self.ledger.counts_hours():
-                    for name in self._overspent():
+                if self._has_running_study() and self.ledger.counts_hours():
+                    for name in self._iter_overspent():
                         lifecycle.pause(self.store, name)
 
-    def _any_runs(self) -> bool:
+    def _has_running_study(self) -> bool:
         """Return whether any study of this user runs; only then all its costs are read."""
         rows = (summary.study for summary in self.store.list_studies())
         return any(row.owner == self.user and row.state == "running" for row in rows)
 
-    def _overspent(self) -> Iterator[str]:
+    def _iter_overspent(self) -> Iterator[str]:
         """Yield the running studies that have reached their own limit or that of the budget."""
         usage = self.ledger.budget_status()
         for account in usage.accounts:
@@ -350,7 +354,7 @@ class Session:
                 yield account.study.name
 
 
-def _need(spec: StudySpec, forecast: StudyForecast) -> BudgetNeed:
+def _build_need(spec: StudySpec, forecast: StudyForecast) -> BudgetNeed:
     """Return the maximal cost of a study, by its forecast and its own limit."""
     hours = forecast.max_gpu_hours
     limit = spec.study.limits.gpu_hours
@@ -368,9 +372,9 @@ def _limit_hours(spec: StudySpec, need: BudgetNeed, gpu_hours_left: float | None
     limit = spec.study.limits.gpu_hours
     if limit is not None and spec.compare is None:
         max_gpu_hours = min(max_gpu_hours, limit)
-    return _with_limits(spec, {**spec.study.limits.model_dump(), "gpu_hours": max_gpu_hours})
+    return _set_limits(spec, {**spec.study.limits.model_dump(), "gpu_hours": max_gpu_hours})
 
 
-def _with_limits(spec: StudySpec, limits: Mapping[str, Any]) -> StudySpec:
+def _set_limits(spec: StudySpec, limits: Mapping[str, Any]) -> StudySpec:
     overrides: Sequence[str] = [f"study.limits.{name}={json.dumps(value)}" for name, value in limits.items()]
     return spec.with_overrides(overrides)

@@ -78,7 +78,7 @@ def call(session: Session, tool: Tool, raw_arguments: dict[str, Any]) -> dict[st
     try:
         arguments = tool.takes.model_validate(raw_arguments)
     except ValidationError as error:
-        raise UsageError(_faults(tool, error)) from error
+        raise UsageError(_list_faults(tool, error)) from error
     try:
         return tool.does(session, arguments).model_dump(mode="json")
     except ScheduleNotImported as error:
@@ -86,7 +86,7 @@ def call(session: Session, tool: Tool, raw_arguments: dict[str, Any]) -> dict[st
         raise ScheduleNotImported(f"{message} A person has to start this server with it.") from error
 
 
-def _faults(tool: Tool, error: ValidationError) -> str:
+def _list_faults(tool: Tool, error: ValidationError) -> str:
     """Return a line for each invalid argument."""
     field_names = list(tool.takes.model_fields)
     lines: dict[str, str] = {}
@@ -111,7 +111,7 @@ def _faults(tool: Tool, error: ValidationError) -> str:
     reads_only=True,
 )
 def _plan(session: Session, arguments: schemas.SpecArguments) -> schemas.PlanAnswer:
-    spec = _spec(arguments)
+    spec = _load_spec(arguments)
     forecast = session.plan(spec)
     refusal = session.refusal(spec, forecast)
     gain, no_gain = (forecast.runs.total(gain=gain) for gain in (True, False))
@@ -128,7 +128,7 @@ def _plan(session: Session, arguments: schemas.SpecArguments) -> schemas.PlanAns
         smallest_gain=forecast.smallest_gain,
         fits=refusal is None,
         refusal=refusal,
-        budget=_budget(session),
+        budget=_build_budget(session),
         details=forecast.to_json(),
     )
 
@@ -139,7 +139,7 @@ def _plan(session: Session, arguments: schemas.SpecArguments) -> schemas.PlanAns
     "exceed the budget. Look with show until its state is done, then ask for the verdict.",
 )
 def _search(session: Session, arguments: schemas.SpecArguments) -> schemas.StartAnswer:
-    spec = _spec(arguments)
+    spec = _load_spec(arguments)
     refuse_comparison(spec)
     return _build_start_response(session, spec, session.begin(spec))
 
@@ -165,16 +165,16 @@ def _compare(session: Session, arguments: schemas.CompareArguments) -> schemas.S
 def _build_start_response(session: Session, spec: StudySpec, notes: list[str]) -> schemas.StartAnswer:
     name = spec.study.name
     return schemas.StartAnswer(
-        study=name, state=session.store.load_study(name).state, notes=notes, budget=_budget(session)
+        study=name, state=session.store.load_study(name).state, notes=notes, budget=_build_budget(session)
     )
 
 
-def _budget(session: Session) -> schemas.BudgetAnswer:
+def _build_budget(session: Session) -> schemas.BudgetAnswer:
     status = session.ledger.budget_status()
     return schemas.BudgetAnswer(user=status.user, limits=status.limits)
 
 
-def _spec(arguments: schemas.SpecArguments) -> StudySpec:
+def _load_spec(arguments: schemas.SpecArguments) -> StudySpec:
     if isinstance(arguments.spec, str):
         return load_spec(arguments.spec, arguments.set)
     return StudySpec.parse(arguments.spec, source="the study spec").with_overrides(arguments.set)
@@ -229,7 +229,8 @@ def _export(session: Session, arguments: schemas.ExportArguments) -> schemas.Exp
 @tool("List studies", "List the studies of the store, and say what is left of the budget.", reads_only=True)
 def _list(session: Session, arguments: schemas.ListArguments) -> schemas.ListAnswer:
     return schemas.ListAnswer(
-        studies=[summary_json(summary) for summary in session.store.list_studies()], budget=_budget(session)
+        studies=[summary_json(summary) for summary in session.store.list_studies()],
+        budget=_build_budget(session),
     )
 
 

@@ -94,7 +94,7 @@ def show_study(request: Request, study: ViewableStudy, shared: Shared) -> Respon
 @router.get("/sign-in")
 def show_sign_in(request: Request, then: str = "/") -> Response:
     """Return the form that asks for a token."""
-    return _sign_in_form(request, then=_local_path(then))
+    return _render_sign_in_form(request, then=_to_local_path(then))
 
 
 @router.post("/sign-in")
@@ -104,7 +104,7 @@ async def sign_in(request: Request, shared: Shared) -> Response:
         fields = parse_qs((await request.body()).decode(), max_num_fields=_MAX_FIELDS)
     except ValueError:
         raise ApiError(400, "bad_request", "The body is not a form. Load the page again.") from None
-    then = _local_path(fields.get("then", ["/"])[-1])
+    then = _to_local_path(fields.get("then", ["/"])[-1])
     try:
         check_same_site(request)
         token = fields.get("token", [""])[-1].strip()
@@ -113,7 +113,7 @@ async def sign_in(request: Request, shared: Shared) -> Response:
         check_scopes(principal, {"view"})
         secret, expires = await shared.guard.begin_session(principal)
     except ApiError as refusal:
-        return _sign_in_form(request, status=refusal.status, error=refusal, then=then)
+        return _render_sign_in_form(request, status=refusal.status, error=refusal, then=then)
     response = RedirectResponse(then, status_code=303, headers=HEADERS)
     sessions.set_cookie(request, response, secret, expires)
     return response
@@ -152,7 +152,7 @@ def send_asset(name: str, request: Request, v: str = "") -> Response:
 def _refuse(request: Request, refusal: ApiError) -> Response:
     if refusal.status in (401, 429) and "principal" not in request.scope.get("state", {}):
         error = refusal if refusal.code != "token_missing" else None
-        return _sign_in_form(request, status=refusal.status, error=error)
+        return _render_sign_in_form(request, status=refusal.status, error=error)
     return render_page(
         request,
         "refused.html",
@@ -163,7 +163,7 @@ def _refuse(request: Request, refusal: ApiError) -> Response:
     )
 
 
-def _sign_in_form(
+def _render_sign_in_form(
     request: Request, *, status: int = 200, error: ApiError | None = None, then: str = ""
 ) -> Response:
     if not then:
@@ -175,7 +175,7 @@ def _sign_in_form(
     return render_page(request, "sign_in.html", status=status, headers=headers, error=message, then=then)
 
 
-def _local_path(path: str) -> str:
+def _to_local_path(path: str) -> str:
     """Return a path of this server, that of the list of studies for any other address."""
     # browsers read a backslash as a slash, and drop control characters
     is_plain = path.isprintable() and "\\" not in path

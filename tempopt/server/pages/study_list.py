@@ -82,16 +82,16 @@ class StudyList:
         with self._lock:
             if not self._read_at or time.monotonic() - self._read_at >= FRESH_SECONDS:
                 totals = self._store.totals()
-                rows = [_row(summary, totals) for summary in reversed(self._store.list_studies())]
+                rows = [_build_row(summary, totals) for summary in reversed(self._store.list_studies())]
                 self._rows = sorted(rows, key=lambda row: _ORDER.index(row.state))
                 self._read_at = time.monotonic()
             return self._rows
 
     def with_answers(self, rows: Sequence[Row]) -> list[Row]:
         """Return rows with the verdicts of finished studies, which are read once."""
-        return [self._with_answer(row) if row.state == "done" else row for row in rows]
+        return [self._add_answer(row) if row.state == "done" else row for row in rows]
 
-    def _with_answer(self, row: Row) -> Row:
+    def _add_answer(self, row: Row) -> Row:
         key = (row.study.id, row.study.version)
         with self._lock:
             answer = self._answers.get(key)
@@ -110,7 +110,7 @@ class StudyList:
         return replace(row, answer=answer[0], is_gain=answer[1])
 
 
-def _row(summary: StudySummary, totals: dict[int, StudyTotals]) -> Row:
+def _build_row(summary: StudySummary, totals: dict[int, StudyTotals]) -> Row:
     study = summary.study
     total = totals.get(study.id, StudyTotals(lowest=None, highest=None, seconds=0.0, gpu_seconds=0.0))
     num_agents = sum(not is_dead(agent) for agent in summary.agents)
@@ -121,7 +121,7 @@ def _row(summary: StudySummary, totals: dict[int, StudyTotals]) -> Row:
         study=study,
         state=display_state(study.state, num_agents),
         num_agents=num_agents,
-        stage="" if study.state == "done" else _next_stage(summary),
+        stage="" if study.state == "done" else _find_next_stage(summary),
         counts=counts,
         best=total.highest if study.spec["study"]["direction"] == "maximize" else total.lowest,
         hours=(total.gpu_seconds or total.seconds) / 3600,
@@ -129,6 +129,6 @@ def _row(summary: StudySummary, totals: dict[int, StudyTotals]) -> Row:
     )
 
 
-def _next_stage(summary: StudySummary) -> str:
+def _find_next_stage(summary: StudySummary) -> str:
     open_states = {"running", "waiting"}
     return next((kind for kind in KINDS if open_states & summary.tickets.get(kind, {}).keys()), "")
