@@ -83,7 +83,7 @@ class ClientScene:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"x")
         checkpoint = Checkpoint(step=step, url=str(path), digest="d", size=1)
-        return client.keep(ticket, checkpoint, trained_seconds=0.0), path
+        return client.record_checkpoint(ticket, checkpoint, trained_seconds=0.0), path
 
 
 @pytest.fixture

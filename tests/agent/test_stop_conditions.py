@@ -19,8 +19,8 @@ def cache(rows: list[TicketRow], *, hours: float = 0.0) -> Any:
     """Return as much of a cache as is asked for."""
     return SimpleNamespace(
         tickets={row.id: row for row in rows},
-        of_kind=lambda kind: [row for row in rows if row.kind == kind],
-        spent=sum(gpu_seconds_of(row) for row in rows),
+        tickets_of_kind=lambda kind: [row for row in rows if row.kind == kind],
+        gpu_seconds=sum(gpu_seconds_of(row) for row in rows),
         age=3600.0 * hours,
     )
 

@@ -176,7 +176,7 @@ def _spec(folder: Path, **study: Any) -> str:
 
 @pytest.fixture
 def speed_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(watch, "POLL_SECONDS", 0.05)
 
 
 @pytest.mark.usefixtures("fake_workers", "speed_up")

@@ -121,7 +121,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"schedule_args.knee": [0.5, "0.7"]}, r"schedule_args.knee='0.7' is a str"),
     ({"schedule": ["cosine", "linear"]}, r"search.schedule_args.knee: it changes nothing"),
     ({"schedule": ["cosine", "{}.shapes.Knee"]}, r'Unknown schedule ".*shapes.Knee".*Or give a class'),
-    ({"schedule": ["cosine", "{}.shapes:Schedule"]}, r"is the base of schedules"),
+    ({"schedule": ["cosine", "{}.shapes:Schedule"]}, r"is the base class of schedules"),
     ({"schedule": ["cosine", "__main__:Knee"]}, r"program that is running, which workers cannot import"),
     ({"schedule_args.knee": {"low": 0.1, "high": 0.9, "baseline": 0.5}}, r"given a baseline, but at τ = 1"),
 ]
