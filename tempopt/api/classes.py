@@ -91,7 +91,7 @@ def with_paths(spec: Spec) -> Spec:
 
 
 def _replace_classes(data: Any, where: str) -> Any:
-    """Return a part of a spec with paths in place of classes and functions; a class alone has no arguments."""
+    """Return part of a spec with paths in place of classes and functions; a class alone has no arguments."""
     if where == "program.function" and callable(data):
         return _find_path(data, where)
     if isinstance(data, type):
